@@ -1,0 +1,44 @@
+"""The only place where time is read.
+
+Everything else takes `now_ns` as an argument or a `Clock` at construction, so that tests turn the
+clock by hand and a recorded session replays exactly.
+"""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of monotonic time. Any thread may call it."""
+
+    def now_ns(self) -> int:
+        """Monotonic nanoseconds from an arbitrary origin."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+class ManualClock:
+    """A clock that tests move. Not for use across threads."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def advance_ms(self, ms: float) -> None:
+        """Move forward. Raises ValueError when asked to go back."""
+        if ms < 0:
+            raise ValueError(f"a monotonic clock does not go back ({ms} ms)")
+        self._now_ns += round(ms * 1_000_000)
+
+
+def unix_ns() -> int:
+    """Wall-clock nanoseconds since 1970, for headers and log lines only: never for durations."""
+    return time.time_ns()
