@@ -1,0 +1,138 @@
+"""What was said: the items of a conversation, in order, and nothing that was not heard.
+
+Items are what clients see (`item_...` ids, a chain of `previous_item_id`); the language model's
+token ids belong to the engine. After a barge-in an assistant item holds exactly the words that the
+caller heard, and the engine is told to cut its ids at the same character.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NewType
+
+from .errors import ClientError
+
+ItemId = NewType("ItemId", str)
+ROOT: Final = ItemId("root")
+"""As `previous_item_id`: put the item in front of all others."""
+
+Role = Literal["system", "user", "assistant"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Modality = Literal["audio", "text"]
+
+MAX_ITEMS: Final = 1000
+"""A conversation of an hour has about 600 items; beyond that memory is somebody's weapon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something said or typed."""
+
+    id: ItemId
+    role: Role
+    modality: Modality
+    """How it was said: a spoken message has a transcript, a typed one has text."""
+    text: str | None
+    """None while a spoken message has no transcript yet."""
+    status: ItemStatus = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    id: ItemId
+    call_id: str
+    name: str
+    arguments: str
+    """JSON, as generated."""
+    status: ItemStatus = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOutput:
+    id: ItemId
+    call_id: str
+    output: str
+    status: ItemStatus = "completed"
+
+
+Item = Message | FunctionCall | FunctionOutput
+
+
+class Conversation:
+    """Items in order. Not thread-safe: one session owns it."""
+
+    def __init__(self) -> None:
+        self._items: dict[ItemId, Item] = {}
+        self._order: list[ItemId] = []
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Item]:
+        return (self._items[item_id] for item_id in self._order)
+
+    def __contains__(self, item_id: ItemId) -> bool:
+        return item_id in self._items
+
+    def get(self, item_id: ItemId) -> Item:
+        """Raises ClientError where there is no such item."""
+        try:
+            return self._items[item_id]
+        except KeyError:
+            raise ClientError(
+                f"There is no item {item_id!r} in this conversation.",
+                code="item_not_found",
+                param="item_id",
+            ) from None
+
+    def add(self, item: Item, after: ItemId | None = None) -> ItemId | None:
+        """Append, or insert after `after` (`ROOT`: in front). Returns the id of the item before.
+
+        Raises ClientError for an id that is taken, an unknown `after`, or a full conversation.
+        """
+        if item.id in self._items:
+            raise ClientError(
+                f"An item {item.id!r} exists already.", code="item_id_taken", param="item.id"
+            )
+        if len(self._order) >= MAX_ITEMS:
+            raise ClientError(
+                f"A conversation holds at most {MAX_ITEMS} items; delete some first.",
+                code="conversation_full",
+            )
+        index = self._index_after(after)
+        self._items[item.id] = item
+        self._order.insert(index, item.id)
+        return self._order[index - 1] if index else None
+
+    def _index_after(self, after: ItemId | None) -> int:
+        if after is None:
+            return len(self._order)
+        if after == ROOT:
+            return 0
+        if after not in self._items:
+            raise ClientError(
+                f"There is no item {after!r} to put this one after.",
+                code="item_not_found",
+                param="previous_item_id",
+            )
+        return self._order.index(after) + 1
+
+    def update(self, item: Item) -> None:
+        """Put a changed item in its old place. Raises ClientError where it is gone."""
+        self.get(item.id)
+        self._items[item.id] = item
+
+    def set_text(self, item_id: ItemId, text: str | None, status: ItemStatus) -> None:
+        """Raises ClientError where the item is gone or is no message."""
+        item = self.get(item_id)
+        if not isinstance(item, Message):
+            raise ClientError(f"Item {item_id!r} is no message.", code="item_not_a_message")
+        self._items[item_id] = replace(item, text=text, status=status)
+
+    def delete(self, item_id: ItemId) -> None:
+        """Raises ClientError where there is no such item."""
+        self.get(item_id)
+        del self._items[item_id]
+        self._order.remove(item_id)
+
+    def last_id(self) -> ItemId | None:
+        return self._order[-1] if self._order else None

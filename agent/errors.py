@@ -1,0 +1,59 @@
+"""Whose fault it was, and what the peer is told.
+
+Three classes, mapped to HTTP statuses and WebSocket close codes here and nowhere else. An error
+that a client can mend keeps its session alive; nothing is logged and dropped.
+"""
+
+from typing import Final
+
+CLOSE_NORMAL: Final = 1000
+CLOSE_POLICY: Final = 1008
+CLOSE_TOO_BIG: Final = 1009
+CLOSE_INTERNAL: Final = 1011
+CLOSE_DRAINING: Final = 1012
+"""Service restart: stock clients reconnect on it."""
+CLOSE_OVERLOADED: Final = 1013
+
+
+class HalfsecError(Exception):
+    """Root of the errors that a peer may see. `message` says what to do about it."""
+
+    http_status = 500
+    close_code = CLOSE_INTERNAL
+    error_type = "server_error"
+
+    def __init__(self, message: str, *, code: str = "internal_error", param: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+
+
+class ClientError(HalfsecError):
+    """The peer sent something that can't be honoured. The session goes on."""
+
+    http_status = 400
+    close_code = CLOSE_POLICY
+    error_type = "invalid_request_error"
+
+
+class StageError(HalfsecError):
+    """A stage (asr, llm, tts) raised or hung. The turn fails with an apology, the call lives."""
+
+    http_status = 503
+
+    def __init__(self, stage: str, message: str):
+        super().__init__(message, code=f"{stage}_failed")
+        self.stage = stage
+
+
+class InternalError(HalfsecError):
+    """Our own fault."""
+
+
+class ConfigError(HalfsecError):
+    """A setting that is unknown, of the wrong type, or contradicts another. Raised at start."""
+
+    def __init__(self, message: str, *, key: str | None = None):
+        super().__init__(message, code="config", param=key)
+        self.key = key

@@ -1,0 +1,80 @@
+"""What a client may set for its own session, neutral of any wire dialect."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from .conversation import Item, Modality
+
+AudioEncoding = Literal["pcm16", "pcmu", "pcma"]
+"""pcm16: little-endian, 24 kHz; pcmu and pcma: G.711 at 8 kHz."""
+
+WIRE_RATE_HZ: Final[dict[str, int]] = {"pcm16": 24_000, "pcmu": 8_000, "pcma": 8_000}
+
+Eagerness = Literal["low", "medium", "high", "auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerVad:
+    """End of turn after a fixed silence, honoured literally."""
+
+    threshold: float = 0.5
+    """Speech probability, 0..1."""
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+    idle_timeout_ms: int | None = None
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticVad:
+    """End of turn by what was said as well as by silence. The default."""
+
+    eagerness: Eagerness = "auto"
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+TurnDetection = ServerVad | SemanticVad
+"""None in its place means push-to-talk: the client commits and asks for responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The effective settings of a session. A client changes single fields."""
+
+    agent: str = "default"
+    """Name of the `[agents.NAME]` section that answers."""
+    instructions: str = ""
+    output_modality: Modality = "audio"
+    voice: str = "hibari"
+    speed: float = 1.0
+    input_encoding: AudioEncoding = "pcm16"
+    output_encoding: AudioEncoding = "pcm16"
+    turn_detection: TurnDetection | None = field(default_factory=SemanticVad)
+    transcription: dict[str, Any] | None = None
+    """The client's `audio.input.transcription`, echoed as it was set. Transcripts are sent always."""
+    max_output_tokens: int | None = None
+    """None: as many as the reply takes ("inf")."""
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str | dict[str, Any] = "auto"
+    echo: dict[str, Any] = field(default_factory=dict)
+    """Fields without effect here that the client set and expects to see again (tracing, ...)."""
+
+    def changed(self, **changes: Any) -> "SessionSettings":
+        """A copy with these fields changed."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseOptions:
+    """What one response may differ in from its session. None: as the session says."""
+
+    instructions: str | None = None
+    output_modality: Modality | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] | None = None
+    out_of_band: bool = False
+    """`conversation: "none"`: the reply does not join the conversation."""
+    input: tuple[Item, ...] | None = None
+    """Items to answer in place of the conversation."""
