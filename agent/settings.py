@@ -53,7 +53,7 @@ class SessionSettings:
     output_encoding: AudioEncoding = "pcm16"
     turn_detection: TurnDetection | None = field(default_factory=SemanticVad)
     transcription: dict[str, Any] | None = None
-    """The client's `audio.input.transcription`, echoed as it was set. Transcripts are sent always."""
+    """The client's `audio.input.transcription`, echoed as set. Transcripts are sent always."""
     max_output_tokens: int | None = None
     """None: as many as the reply takes ("inf")."""
     tools: tuple[dict[str, Any], ...] = ()

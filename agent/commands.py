@@ -1,0 +1,99 @@
+"""Outputs of the turn-taking machine: what the session is to do, in this order."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from latency_budget.turn import TurnId
+
+CutReason = Literal["turn_detected", "client_cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceSpeech:
+    """Tell the client that the caller speaks: it stops its playback on that."""
+
+    utterance: int
+    at_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribe:
+    """Start the final pass over what the utterance holds so far."""
+
+    utterance: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUtterance:
+    """The utterance is the caller's message. `text` is None where the transcript comes later."""
+
+    utterance: int
+    text: str | None
+    by_client: bool
+    """The client committed it itself: no speech_stopped is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteTranscript:
+    """The transcript of an utterance that was committed before it was known."""
+
+    utterance: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropUtterance:
+    """No words were in it: close it without a message."""
+
+    utterance: int
+    announced: bool
+    """Whether the client was told that somebody speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartReply:
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReply:
+    """Let the reply be heard."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class CutReply:
+    """Stop generating and playing; the history keeps what was heard."""
+
+    turn: TurnId
+    reason: CutReason
+
+
+@dataclass(frozen=True, slots=True)
+class Apologize:
+    """End the turn as failed, with a spoken apology from cache."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRequest:
+    """Tell the client why its request makes no sense now."""
+
+    code: Literal["conversation_already_has_active_response", "response_cancel_not_active"]
+
+
+Command = (
+    AnnounceSpeech
+    | Transcribe
+    | CommitUtterance
+    | CompleteTranscript
+    | DropUtterance
+    | StartReply
+    | ReleaseReply
+    | CutReply
+    | Apologize
+    | RefuseRequest
+)

@@ -1,0 +1,150 @@
+"""Inputs of the turn-taking machine: what happened, as facts.
+
+`utterance` counts stretches of the caller's speech, `turn` counts replies (and with them turns),
+`at_sample` counts 16 kHz microphone samples since the session began. Every event is a flat record
+of JSON scalars, because a session's trace is a list of them and replaying it must give the same
+commands.
+"""
+
+from dataclasses import dataclass
+
+from latency_budget.turn import TurnId
+
+from .end_of_turn import TurnRules
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller has begun to speak."""
+
+    utterance: int
+    at_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPaused:
+    """The first ~100 ms of silence after speech: the caller is thinking, or done."""
+
+    utterance: int
+    at_sample: int
+    """First silent sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceGrew:
+    """The pause goes on. Counted in samples, so that audio sent in bursts gives the same turns."""
+
+    utterance: int
+    silence_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechResumed:
+    """The caller was only thinking."""
+
+    utterance: int
+    at_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStalled:
+    """No audio arrives any more in the middle of an utterance (muted, or a network gap)."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCommitted:
+    """The client said that the caller is done (push-to-talk)."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCleared:
+    """The client threw the audio away."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptReady:
+    """The final pass over an utterance is done. Empty text: nothing was said."""
+
+    utterance: int
+    revision: int
+    """Which pass: 1 for the first pause of the utterance, 2 for the second, ..."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptFailed:
+    """The recognizer raised or hung."""
+
+    utterance: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequested:
+    """The client asked for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCancelled:
+    """The client asked to stop the reply in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAudible:
+    """The first sound (or text) of the reply is ready."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySent:
+    """The last of the reply has been handed to the transport."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlayed:
+    """The last sample should have been heard by now."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFailed:
+    """The language model or the voice raised or hung."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The client changed its turn detection."""
+
+    rules: TurnRules
+
+
+Event = (
+    SpeechStarted
+    | SpeechPaused
+    | SilenceGrew
+    | SpeechResumed
+    | AudioStalled
+    | BufferCommitted
+    | BufferCleared
+    | TranscriptReady
+    | TranscriptFailed
+    | ReplyRequested
+    | ReplyCancelled
+    | ReplyAudible
+    | ReplySent
+    | ReplyPlayed
+    | ReplyFailed
+    | RulesChanged
+)
