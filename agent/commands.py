@@ -43,6 +43,13 @@ class CompleteTranscript:
 
 
 @dataclass(frozen=True, slots=True)
+class FailTranscript:
+    """The committed utterance will never have a transcript."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropUtterance:
     """No words were in it: close it without a message."""
 
@@ -90,6 +97,7 @@ Command = (
     | Transcribe
     | CommitUtterance
     | CompleteTranscript
+    | FailTranscript
     | DropUtterance
     | StartReply
     | ReleaseReply

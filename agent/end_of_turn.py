@@ -23,11 +23,12 @@ DANGLING_MS: Final = 1300
 """Silence after a word that cannot end a sentence ("and", "the", "um"): never longer, because a
 caller who lost the thread wants help."""
 
-_DANGLING: Final = frozenset(
-    "a an the and or but so because if when that which who to of in on at for with from by "
-    "um uh er erm hmm like my your his her our their is are was were i'm it's then than".split()
+_DANGLING: Final = re.compile(
+    r"\b(a|an|the|and|or|but|so|because|if|which|um|uh|er|erm|hmm|my|your|our|their|i'm|than)"
+    r"[^\w?]*$",
+    re.IGNORECASE,
 )
-_LAST_WORD: Final = re.compile(r"([\w']+)\W*$")
+"""No "to", "from", "is", "that": questions and answers do end with those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,7 @@ def required_silence_ms(rules: TurnRules, text: str) -> int:
     if rules.silence_ms is not None:
         return rules.silence_ms
     stripped = text.strip()
-    last_word = _LAST_WORD.search(stripped.lower())
-    if last_word and last_word.group(1) in _DANGLING:
+    if _DANGLING.search(stripped):
         return max(DANGLING_MS, OPEN_MS[rules.eagerness])
-    if stripped.endswith(("...", "…", "-", "—", ",")):
-        return OPEN_MS[rules.eagerness]
-    if stripped.endswith((".", "?", "!")):
-        return COMPLETE_MS[rules.eagerness]
-    return OPEN_MS[rules.eagerness]
+    closed = stripped.endswith((".", "?", "!")) and not stripped.endswith("..")
+    return (COMPLETE_MS if closed else OPEN_MS)[rules.eagerness]

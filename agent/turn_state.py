@@ -1,0 +1,63 @@
+"""What the turn-taking machine remembers between two events."""
+
+from dataclasses import dataclass, field
+
+from latency_budget.turn import TurnId
+
+from .commands import Command
+from .end_of_turn import TurnRules
+from .turn_tables import AGENT, CALLER, Agent, Caller, Cause, Signal, next_state
+
+BEFORE_THE_FIRST = TurnId(0)
+
+
+@dataclass(slots=True)
+class TurnState:
+    """All that the machine remembers."""
+
+    rules: TurnRules
+    caller: Caller = Caller.QUIET
+    agent: Agent = Agent.IDLE
+    turn: TurnId = BEFORE_THE_FIRST
+    stale_events: int = 0
+    utterance: int = 0
+    """The newest utterance heard of."""
+    announced: bool = False
+    """The client was told that the caller speaks."""
+    revision: int = 0
+    """Of the utterance's final pass: one for each pause."""
+    silence_ms: int = 0
+    text: str | None = None
+    """Of the present pause; None while its final pass runs."""
+    awaited: dict[int, int] = field(default_factory=dict)
+    """Utterances committed without their words, and the revision that will bring them."""
+    wanted: bool = False
+    """A reply is to begin as soon as it can."""
+    unheard_cut: bool = False
+    """The present utterance cut a reply of which nothing was heard."""
+    pause_deadline_ns: int | None = None
+    awaited_deadline_ns: int | None = None
+    reply_deadline_ns: int | None = None
+
+    def move_caller(self, cause: Cause) -> None:
+        self.caller = next_state(CALLER, self.caller, cause)
+
+    def move_agent(self, cause: Cause) -> None:
+        self.agent = next_state(AGENT, self.agent, cause)
+
+    def is_current(self, utterance: int) -> bool:
+        return utterance == self.utterance and self.caller is not Caller.QUIET
+
+    def awaits_words_of(self, utterance: int, revision: int) -> bool:
+        pausing = self.caller is Caller.PAUSING
+        return pausing and (utterance, revision) == (self.utterance, self.revision)
+
+    def close_utterance(self) -> None:
+        self.move_caller(Signal.CLOSED)
+        self.announced = False
+        self.text = None
+        self.pause_deadline_ns = None
+
+    def stale(self) -> list[Command]:
+        self.stale_events += 1
+        return []
