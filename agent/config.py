@@ -1,0 +1,189 @@
+"""The settings: what there is to set, with its bounds and its default.
+
+The defaults are those of the preset `embedded`, all but its prompt. `config_layers.py` lays preset,
+file, environment and flags over them; `config_file.py` does the reading.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
+
+from .config_values import Between, Matching
+from .presets import DEFAULT_PRESET
+
+DEFAULT_AGENT: Final = "default"
+
+Threads = Annotated[int, Between(1, 256)]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """`[agent]`: the server and its calls."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 opens it to the network."""
+    port: Annotated[int, Between(0, 65535)] = 8080
+    """0: any free one."""
+    preset: str = DEFAULT_PRESET
+    lead_ms: Annotated[int, Between(20, 5000)] = 400
+    """How far ahead of real time audio is sent. Less: a slow network stutters. More: a client that
+    does not empty its buffer speaks on after a barge-in."""
+    max_sessions: Annotated[int, Between(1, 10_000)] = 4
+    """Calls at once; one more is refused."""
+    session_limit_s: Annotated[int, Between(1, 86_400)] = 3600
+    """Longest call. OpenAI's own sessions end after an hour as well."""
+    drain_s: Annotated[int, Between(0, 3600)] = 30
+    """How long calls may go on after SIGTERM."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins besides the server's own whose pages may connect; "*" admits all."""
+    trace_dir: str | None = None
+    """Directory that gets a trace of every call. None: traces stay in memory, a bounded number."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsrSettings:
+    """`[asr]`: speech to text."""
+
+    model: str = "whisper-tiny.en"
+    """A name in models.toml, a directory with a CTranslate2 Whisper, or a Hugging Face id."""
+    threads: Threads = 2
+    compute_type: Literal["int8", "int8_float32", "int8_bfloat16", "float32", "bfloat16"] = "int8"
+    language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] = "en"
+    pause_ms: Annotated[int, Between(32, 2000)] = 96
+    """Silence after which the speculative final pass starts. Three frames of the voice detector:
+    fewer fire inside words, more add to every answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlmSettings:
+    """`[llm_engine]`: the language model."""
+
+    model: str = "smollm2-135m-instruct"
+    """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: Threads = 2
+    temperature: Annotated[float, Between(0, 2)] = 0.0
+    """0: always the likeliest token."""
+    top_p: Annotated[float, Between(0.01, 1)] = 1.0
+    max_tokens: Annotated[int, Between(1, 8192)] = 256
+    """Longest reply. A spoken sentence has about 15 to 25 tokens."""
+    context: Annotated[int, Between(256, 1_048_576)] = 2048
+    """Tokens of conversation that the model may look back on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TtsSettings:
+    """`[tts]`: text to speech."""
+
+    voice: str = "hibari"
+    """"hibari", a Piper voice of models.toml, or the path of a Piper voice's .onnx file."""
+    threads: Threads = 1
+    """Beside a working language model a second thread slows both down on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySettings:
+    """`[latency_budget]`."""
+
+    total_ms: Annotated[int, Between(50, 60_000)] = 500
+    """From the caller's last word to the first audible answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TelephonySettings:
+    """`[telephony]`: reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One exchange that shows the model how to speak."""
+
+    user: str
+    assistant: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProfile:
+    """`[agents.NAME]`: who answers. What is left out is taken from `[agents.default]`."""
+
+    instructions: str = "You are a friendly voice assistant. Answer in one or two short sentences."
+    greeting: str = ""
+    """Spoken when the call begins; empty: the caller speaks first."""
+    voice: str | None = None
+    """None: as `[tts]` says."""
+    language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] | None = None
+    """None: as `[asr]` says."""
+    preset: str | None = None
+    """The preset whose prompt this agent starts from. The models are the server's."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Functions that the client runs, as OpenAI's `tools` describes them."""
+    examples: tuple[Example, ...] = ()
+    """Pinned before the conversation."""
+
+
+def _default_agents() -> Mapping[str, AgentProfile]:
+    return {DEFAULT_AGENT: AgentProfile()}
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSetting:
+    """One setting as it came out, for printing."""
+
+    key: str
+    value: object
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings. Immutable; shared by every thread."""
+
+    agent: ServiceSettings = field(default_factory=ServiceSettings)
+    asr: AsrSettings = field(default_factory=AsrSettings)
+    llm_engine: LlmSettings = field(default_factory=LlmSettings)
+    tts: TtsSettings = field(default_factory=TtsSettings)
+    latency_budget: LatencySettings = field(default_factory=LatencySettings)
+    telephony: TelephonySettings = field(default_factory=TelephonySettings)
+    agents: Mapping[str, AgentProfile] = field(default_factory=_default_agents)
+    """By name; `default` is always there."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Of each key that is not at its default: "agent.port" -> "environment variable PORT"."""
+
+    def profile(self, name: str | None) -> tuple[str, AgentProfile]:
+        """The agent called `name` and its name; an unknown one is served by the default."""
+        if name is None or name not in self.agents:
+            name = DEFAULT_AGENT
+        return name, self.agents[name]
+
+    def effective(self) -> Iterator[EffectiveSetting]:
+        """Every setting with its value and origin, in the order of the sections."""
+        for section in SECTIONS:
+            for key, value in asdict(getattr(self, section)).items():
+                yield self._effective(f"{section}.{key}", value)
+        for name, profile in self.agents.items():
+            for key, value in asdict(profile).items():
+                yield self._effective(f"agents.{name}.{key}", value)
+
+    def _effective(self, key: str, value: object) -> EffectiveSetting:
+        return EffectiveSetting(key, value, self.origins.get(key, "default"))
+
+    def fingerprint(self) -> str:
+        """16 hex digits, equal exactly where every setting is equal. Heads each trace."""
+        values = {setting.key: setting.value for setting in self.effective()}
+        text = json.dumps(values, sort_keys=True, ensure_ascii=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+SECTIONS: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        "agent": ServiceSettings,
+        "asr": AsrSettings,
+        "llm_engine": LlmSettings,
+        "tts": TtsSettings,
+        "latency_budget": LatencySettings,
+        "telephony": TelephonySettings,
+    }
+)

@@ -1,0 +1,253 @@
+"""From four layers of settings to one `Config`.
+
+Pure: text and mappings in, `Config` out. The later layer wins:
+
+    preset  <  settings file  <  environment (HALFSEC_LLM_ENGINE__MODEL, PORT)  <  flags
+
+Every layer is a list of single assignments that remember where they came from, so that a mistake
+is reported with the place to mend it. Nothing unknown is passed over in silence: a mistyped key
+would otherwise be a setting that does nothing.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Final, get_type_hints
+
+from .config import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
+from .config_values import WrongValueError, read_value, shown
+from .errors import ConfigError
+from .presets import DEFAULT_PRESET, PRESETS
+
+_AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""Goes into a URL query and into a log line."""
+
+_NOT_SETTINGS: Final = frozenset({"HALFSEC_HOME", "HALFSEC_CONFIG"})
+
+_KUBERNETES_LINK: Final = re.compile(
+    r"HALFSEC_(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?=.*|PORT(_[A-Z0-9_]+)?=(tcp|udp)://.*"
+    r"|PORT_[0-9]+_(TCP|UDP)_(PROTO|PORT|ADDR)=.*)"
+)
+"""Kubernetes puts these into every pod beside a service called "halfsec"."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    section: str
+    """A section's name, or "agents.NAME"."""
+    key: str
+    value: object
+    origin: str
+    is_text: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.key}"
+
+
+def load_config(
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file_text: str = "",
+    file_name: str = "halfsec.toml",
+) -> Config:
+    """Settings from all layers. `flags` maps "agent.port" to a value or to text.
+
+    Raises ConfigError for a key that does not exist, a value that does not fit, or a file that is
+    not TOML; it names the key, where it stands, and the nearest key that there is.
+    """
+    from_file = _from_file(file_text, file_name)
+    from_env = _from_environment(env or {}, from_file)
+    from_flags = [_from_dotted(key, value) for key, value in (flags or {}).items()]
+    given = [*from_file, *from_env, *from_flags]
+    preset = _chosen_preset(given)
+    return _build([*_from_preset(preset), *given])
+
+
+def _from_file(text: str, name: str) -> list[_Assignment]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not valid TOML: {error}") from None
+    return list(_from_tables(tables, f"file {name}"))
+
+
+def _from_preset(name: str) -> list[_Assignment]:
+    return list(_from_tables(PRESETS[name], f"preset {name}"))
+
+
+def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment]:
+    for section, table in tables.items():
+        if section != "agents" and section not in SECTIONS:
+            raise ConfigError(
+                f"Unknown section [{section}] ({origin}).{_nearest(section, _section_names())}",
+                key=section,
+            )
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{section} must be a section, [{section}] ({origin}).", key=section)
+        if section != "agents":
+            yield from (_Assignment(section, key, value, origin) for key, value in table.items())
+            continue
+        for agent, profile in table.items():
+            if not isinstance(profile, Mapping):
+                raise ConfigError(
+                    f"agents.{agent} must be a section, [agents.NAME] ({origin}).", key=agent
+                )
+            yield _Assignment(f"agents.{agent}", "", None, origin)
+            for key, value in profile.items():
+                yield _Assignment(f"agents.{agent}", key, value, origin)
+
+
+def _from_environment(
+    env: Mapping[str, str], from_file: list[_Assignment]
+) -> Iterator[_Assignment]:
+    if env.get("PORT"):
+        yield _Assignment("agent", "port", env["PORT"], "environment variable PORT", is_text=True)
+    agents = {a.section.lower(): a.section for a in from_file if a.section.startswith("agents.")}
+    for variable, value in sorted(env.items()):
+        if not variable.startswith("HALFSEC_") or variable in _NOT_SETTINGS:
+            continue
+        parts = variable.removeprefix("HALFSEC_").lower().split("__")
+        origin = f"environment variable {variable}"
+        if _KUBERNETES_LINK.fullmatch(f"{variable}={value}"):
+            continue
+        if len(parts) == 1:
+            known = map(_variable, _known_keys())
+            raise ConfigError(f"Unknown {origin}.{_nearest(variable, known)}", key=variable)
+        section = ".".join(parts[:-1])
+        yield _Assignment(agents.get(section, section), parts[-1], value, origin, is_text=True)
+
+
+def _from_dotted(dotted: str, value: object) -> _Assignment:
+    section, _, key = dotted.rpartition(".")
+    return _Assignment(section, key, value, f"flag {dotted}", is_text=isinstance(value, str))
+
+
+def _chosen_preset(given: list[_Assignment]) -> str:
+    chosen = DEFAULT_PRESET
+    for assignment in given:
+        if assignment.path == "agent.preset":
+            chosen = str(_checked_preset(assignment))
+    return chosen
+
+
+def _checked_preset(assignment: _Assignment) -> object:
+    name = assignment.value
+    if name not in PRESETS:
+        listed = ", ".join(PRESETS)
+        raise ConfigError(
+            f"{assignment.path} must be one of {listed}, not {shown(name)} ({assignment.origin}).",
+            key=assignment.path,
+        )
+    return name
+
+
+def _build(assignments: list[_Assignment]) -> Config:
+    values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    agents: dict[str, dict[str, Any]] = {DEFAULT_AGENT: {}}
+    origins: dict[str, str] = {}
+    for assignment in assignments:
+        table = _table_for(assignment, values, agents)
+        if assignment.key:
+            table[assignment.key] = _value_of(assignment)
+            origins[assignment.path] = assignment.origin
+    sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in SECTIONS.items()}
+    if sections["llm_engine"].max_tokens >= sections["llm_engine"].context:
+        raise ConfigError(
+            "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
+            key="llm_engine.max_tokens",
+        )
+    profiles = _profiles(agents, origins)
+    return Config(**sections, agents=profiles, origins=MappingProxyType(origins))
+
+
+def _table_for(
+    assignment: _Assignment,
+    values: dict[str, dict[str, Any]],
+    agents: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    section, _, agent = assignment.section.partition(".")
+    if section == "agents" and _AGENT_NAME.fullmatch(agent):
+        return agents.setdefault(agent, {})
+    if section == "agents":
+        raise ConfigError(
+            f"{shown(agent)} can't be an agent's name ({assignment.origin}): letters, digits, "
+            '".", "_" and "-", at most 64.',
+            key=assignment.section,
+        )
+    if assignment.section not in values:
+        raise ConfigError(
+            f"Unknown setting {assignment.path} ({assignment.origin})."
+            f"{_nearest(assignment.path, _known_keys())}",
+            key=assignment.path,
+        )
+    return values[assignment.section]
+
+
+def _value_of(assignment: _Assignment) -> Any:
+    """The checked value of an assignment whose section exists."""
+    kind = SECTIONS.get(assignment.section, AgentProfile)
+    kinds = get_type_hints(kind, include_extras=True)
+    if assignment.key not in kinds:
+        own = [f"{assignment.section}.{name}" for name in kinds]
+        near = _nearest(assignment.path, own) or _nearest(assignment.path, _known_keys())
+        raise ConfigError(
+            f"Unknown setting {assignment.path} ({assignment.origin}).{near}", key=assignment.path
+        )
+    if assignment.path == f"agents.{DEFAULT_AGENT}.preset":
+        raise ConfigError(
+            f"{assignment.path} ({assignment.origin}): the default agent's preset is agent.preset.",
+            key=assignment.path,
+        )
+    if assignment.key == "preset":
+        return _checked_preset(assignment)
+    try:
+        return read_value(kinds[assignment.key], assignment.value, is_text=assignment.is_text)
+    except WrongValueError as error:
+        raise ConfigError(
+            f"{assignment.path} {error} ({assignment.origin}).", key=assignment.path
+        ) from None
+
+
+def _profiles(
+    agents: dict[str, dict[str, Any]], origins: dict[str, str]
+) -> Mapping[str, AgentProfile]:
+    """Every agent, with what it leaves out filled in from its preset or from the default agent."""
+    default = agents[DEFAULT_AGENT]
+    result = {}
+    for name, own in agents.items():
+        base: Mapping[str, Any] = default
+        base_name = f"agents.{DEFAULT_AGENT}"
+        if "preset" in own:
+            base_name = f"preset {own['preset']}"
+            base = {a.key: _value_of(a) for a in _from_preset(own["preset"]) if _is_default(a)}
+        inherited = {key: value for key, value in base.items() if key not in own}
+        origins.update({f"agents.{name}.{key}": base_name for key in inherited})
+        result[name] = AgentProfile(**inherited, **own)
+    return MappingProxyType(result)
+
+
+def _is_default(assignment: _Assignment) -> bool:
+    return assignment.section == f"agents.{DEFAULT_AGENT}" and bool(assignment.key)
+
+
+def _section_names() -> list[str]:
+    return [*SECTIONS, "agents"]
+
+
+def _known_keys() -> Iterator[str]:
+    for section, kind in SECTIONS.items():
+        yield from (f"{section}.{item.name}" for item in fields(kind))
+    yield from (f"agents.{DEFAULT_AGENT}.{item.name}" for item in fields(AgentProfile))
+
+
+def _variable(dotted: str) -> str:
+    return "HALFSEC_" + dotted.replace(".", "__").upper()
+
+
+def _nearest(wrong: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]}?" if close else ""
