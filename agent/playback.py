@@ -1,0 +1,163 @@
+"""What of a reply was sent, what was heard, and when the next of it is due.
+
+Theory of operation: audio leaves at most `lead_ms` ahead of real time, so that a barge-in recalls
+little and the position of the listener is known without asking. The client is taken to play from
+the moment the first sample reaches it; where it ran dry, it starts again with the next sample.
+A client that reports its playback is believed only where it claims *less* than that: nobody has
+heard what was not sent, and a word counts as heard when its last sample was played.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+FRAME_MS: Final = 100
+"""Audio per frame. Larger frames make barge-in coarser, smaller ones cost a message each; stock
+clients are fine with anything up to 200 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardWord:
+    """A word and the sample of the chunk at which it has been spoken."""
+
+    char_end: int
+    """In characters of the reply."""
+    end_sample: int
+    """From the chunk's first sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One frame for the transport."""
+
+    pcm: npt.NDArray[np.int16]
+    """[n], at the playback's rate."""
+    text: tuple[int, int] | None
+    """Characters of the reply whose speech begins in this frame: to be sent just before it."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    first_sample: int
+    end_sample: int
+    span: tuple[int, int]
+    words: tuple[HeardWord, ...]
+    pcm: npt.NDArray[np.int16]
+    announced: bool = False
+
+
+class Playback:
+    """The audio of one reply. Not thread-safe; reads no clock."""
+
+    def __init__(self, rate_hz: int, lead_ms: int) -> None:
+        self.rate_hz = rate_hz
+        self._lead = rate_hz * lead_ms // 1000
+        self._frame = rate_hz * FRAME_MS // 1000
+        self._pending: deque[_Chunk] = deque()
+        self._chunks: list[_Chunk] = []
+        self._queued = 0
+        self._sent = 0
+        self._anchor_ns: int | None = None
+        self._anchor_sample = 0
+        self._reported: tuple[int, int] | None = None
+        """(at_ns, sample) of the client's last report."""
+        self._finished = False
+
+    def push(
+        self, pcm: npt.NDArray[np.int16], span: tuple[int, int], words: tuple[HeardWord, ...]
+    ) -> None:
+        """Queue the speech of characters `span`; `words` in order of time."""
+        chunk = _Chunk(self._queued, self._queued + len(pcm), span, words, pcm)
+        self._queued = chunk.end_sample
+        self._pending.append(chunk)
+        self._chunks.append(chunk)
+
+    def finish(self) -> None:
+        """Nothing more will be pushed."""
+        self._finished = True
+
+    @property
+    def all_sent(self) -> bool:
+        return self._finished and not self._pending
+
+    @property
+    def sent_samples(self) -> int:
+        return self._sent
+
+    def due(self, now_ns: int) -> list[Outgoing]:
+        """The frames to send now, in order."""
+        frames: list[Outgoing] = []
+        while self._pending and self._sent - self.position(now_ns) < self._lead:
+            frames.append(self._next_frame(now_ns))
+        return frames
+
+    def _next_frame(self, now_ns: int) -> Outgoing:
+        chunk = self._pending[0]
+        offset = self._sent - chunk.first_sample
+        pcm = chunk.pcm[offset : offset + self._frame]
+        text = None if chunk.announced else chunk.span
+        chunk.announced = True
+        if self._anchor_ns is None or self.position(now_ns) >= self._sent:
+            self._anchor_ns = now_ns
+            self._anchor_sample = self._sent
+        self._sent += len(pcm)
+        if self._sent >= chunk.end_sample:
+            self._pending.popleft()
+            chunk.pcm = pcm[:0]  # spans stay for the history, samples need not
+        return Outgoing(pcm, text)
+
+    def next_due_ns(self) -> int | None:
+        """When `due` has the next frame; None while nothing is queued."""
+        if not self._pending:
+            return None
+        if self._anchor_ns is None:
+            return 0
+        played_then = self._sent - self._lead + 1
+        return self._anchor_ns + self._duration_ns(played_then - self._anchor_sample)
+
+    def end_ns(self) -> int:
+        """When the last sample sent so far will have been played."""
+        if self._anchor_ns is None:
+            return 0
+        return self._anchor_ns + self._duration_ns(self._sent - self._anchor_sample)
+
+    def position(self, now_ns: int) -> int:
+        """Samples that the client can have played by now, if it played without a gap."""
+        if self._anchor_ns is None:
+            return 0
+        passed = (now_ns - self._anchor_ns) * self.rate_hz // 1_000_000_000
+        return min(self._sent, self._anchor_sample + max(passed, 0))
+
+    def heard_samples(self, now_ns: int) -> int:
+        """As `position`, but no more than the client's own reports allow."""
+        position = self.position(now_ns)
+        if self._reported is None:
+            return position
+        at_ns, sample = self._reported
+        return min(position, sample + (now_ns - at_ns) * self.rate_hz // 1_000_000_000)
+
+    def report(self, played_ms: int, now_ns: int) -> None:
+        """The client says that it has played so much of this reply."""
+        self._reported = (now_ns, self.samples_of_ms(played_ms))
+
+    def samples_of_ms(self, played_ms: int) -> int:
+        """A client's claim in samples, clamped to what was sent."""
+        return max(0, min(played_ms * self.rate_hz // 1000, self._sent))
+
+    def chars_heard(self, num_samples: int) -> int:
+        """End of the last word, in characters of the reply, that `num_samples` make audible."""
+        heard = 0
+        for chunk in self._chunks:
+            if chunk.end_sample <= num_samples:
+                heard = chunk.span[1]
+                continue
+            inside = num_samples - chunk.first_sample
+            spoken = [word.char_end for word in chunk.words if word.end_sample <= inside]
+            return max(heard, *spoken) if spoken else heard
+        return heard
+
+    def _duration_ns(self, num_samples: int) -> int:
+        return -(-num_samples * 1_000_000_000 // self.rate_hz)

@@ -1,0 +1,203 @@
+"""One owner thread per model: whoever needs the model asks the thread.
+
+Theory of operation: a model's calls block and must not run on the event loop, nor twice at once. So
+each model lives on one thread that builds it, calls it and alone ever touches it. Jobs wait in a
+bounded queue ordered by priority, then by arrival: a final transcript goes before a partial one.
+Full means that the machine is overloaded; the job is refused at once, since a late answer is worth
+nothing to a caller.
+
+Supervision: a job that raises, or that outlasts its deadline, fails with `StageError` and the stage
+is rebuilt. A thread that hangs inside native code can't be killed; it is abandoned (and ends by
+itself should it ever return), a new thread builds the model anew and goes on with the queue.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from .errors import ClientError, StageError
+
+Model = TypeVar("Model")
+Answer = TypeVar("Answer")
+
+URGENT: Final = 0
+NORMAL: Final = 1
+BACKGROUND: Final = 2
+
+MAX_WAITING: Final = 64
+"""Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
+come too late to be of use."""
+
+_STOP: Final = object()
+_log = logging.getLogger(__name__)
+
+
+class _Job(Generic[Model, Answer]):
+    __slots__ = ("answer", "call", "started")
+
+    def __init__(self, call: Callable[[Model], Answer], answer: "asyncio.Future[Answer]") -> None:
+        self.call = call
+        self.answer = answer
+        self.started = False
+
+
+class StageThread(Generic[Model]):
+    """Owns one model. `start`, `call` and `close` belong to one event loop."""
+
+    def __init__(self, name: str, build: Callable[[], Model]) -> None:
+        """`build` makes the model, on the owner thread; it may raise."""
+        self.name = name
+        self.restarts = 0
+        self.peak_waiting = 0
+        self._build = build
+        self._order = itertools.count()
+        self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
+        self._generation = 0
+        self._broken: Exception | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Build the model and wait for it. Raises what building raised."""
+        self._loop = asyncio.get_running_loop()
+        built = self._loop.create_future()
+        self._spawn(built)
+        await built
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return self._inbox.qsize()
+
+    @property
+    def broken(self) -> Exception | None:
+        """Why the model could not be built the last time it was tried."""
+        return self._broken
+
+    async def call(
+        self,
+        job: Callable[[Model], Answer],
+        *,
+        timeout_s: float,
+        priority: int = NORMAL,
+    ) -> Answer:
+        """Run `job(model)` on the owner thread.
+
+        Raises StageError when it raises, takes longer than `timeout_s` (waiting included), or the
+        queue is full. A ClientError of the job is the asker's fault: it passes through and the
+        stage stays. Cancelling drops the job if it has not begun.
+        """
+        if self._loop is None:
+            raise StageError(self.name, f"The {self.name} stage is not running.")
+        if self._broken is not None:
+            self._spawn(None)  # it could not be rebuilt then; perhaps it can now
+        if self.waiting >= MAX_WAITING:
+            raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
+        waiting: _Job[Model, Answer] = _Job(job, self._loop.create_future())
+        self._inbox.put((priority, next(self._order), waiting))
+        self.peak_waiting = max(self.peak_waiting, self.waiting)
+        generation = self._generation
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiting.answer
+        except TimeoutError:
+            if waiting.started:
+                self._restart(generation, f"did not answer within {timeout_s:g} s")
+            raise StageError(self.name, f"The {self.name} stage took too long.") from None
+        except (ClientError, StageError):
+            raise
+        except Exception as error:
+            self._restart(generation, f"raised {type(error).__name__}: {error}")
+            raise StageError(self.name, f"The {self.name} stage failed: {error}") from error
+
+    async def iterate(
+        self, start: Callable[[Model], Iterator[Answer]], *, timeout_s: float
+    ) -> AsyncIterator[Answer]:
+        """Run a generator on the owner thread, one item a job: others get their turn between."""
+        items = await self.call(start, timeout_s=timeout_s)
+        done = object()
+        while True:
+            item = await self.call(lambda _: next(items, done), timeout_s=timeout_s)
+            if item is done:
+                return
+            yield item  # type: ignore[misc]  # not `done`, so an Answer
+
+    def close(self) -> None:
+        """Let the thread end after the jobs it has. Does not wait."""
+        self._inbox.put((BACKGROUND + 1, next(self._order), _STOP))
+        self._loop = None
+
+    def _restart(self, generation: int, why: str) -> None:
+        if generation != self._generation or self._loop is None:
+            return  # somebody else saw the same failure first
+        self.restarts += 1
+        _log.error("stage %s %s; restarting it", self.name, why)
+        self._spawn(None)
+
+    def _spawn(self, built: "asyncio.Future[None] | None") -> None:
+        self._generation += 1
+        self._broken = None
+        threading.Thread(
+            target=self._run, args=(self._generation, built), name=f"stage-{self.name}", daemon=True
+        ).start()
+
+    def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
+        try:
+            model = self._build()
+        except Exception as error:
+            _log.exception("stage %s could not be built", self.name)
+            self._broken = error
+            self._tell(built, error=error)
+            self._fail_waiting(error)
+            return
+        self._tell(built, answer=None)
+        while generation == self._generation:
+            entry = self._inbox.get()
+            if generation != self._generation:
+                self._inbox.put(entry)  # abandoned meanwhile: the new thread does it
+                return
+            if entry[2] is _STOP:
+                return
+            self._do(entry[2], model)
+
+    def _do(self, job: _Job[Model, Any], model: Model) -> None:
+        if job.answer.cancelled():
+            return
+        job.started = True
+        try:
+            answer = job.call(model)
+        except BaseException as error:
+            self._tell(job.answer, error=error)
+        else:
+            self._tell(job.answer, answer=answer)
+
+    def _fail_waiting(self, error: Exception) -> None:
+        """Nobody will do these jobs: say so rather than let them time out."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, _, job = self._inbox.get_nowait()
+                if job is not _STOP:
+                    self._tell(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
+
+    @staticmethod
+    def _tell(
+        future: "asyncio.Future[Any] | None",
+        *,
+        answer: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        def settle() -> None:
+            if future is None or future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
+
+        if future is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
+                future.get_loop().call_soon_threadsafe(settle)
