@@ -1,0 +1,120 @@
+"""Who may spend what of the time between the caller's last word and the agent's first.
+
+An allowance bounds the *exposed* time of a stage: its part of the critical path, not its work.
+The allowances plan the tight chain, in which the turn is decided over before the reply is ready and
+every stage is waited for; they add up to the total. Where the wait for the end of the turn is the
+longer branch, the endpoint takes the time of the stages it hides, and only the total binds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from .turn import Stage
+
+
+class BudgetError(ValueError):
+    """The numbers of a budget contradict one another. The message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one stage may expose, and why that much."""
+
+    stage: Stage
+    ms: int
+    """Whole milliseconds: finer cannot be held on a shared machine."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A total and its division among all stages. Raises `BudgetError` unless it adds up."""
+
+    name: str
+    """That of the preset it belongs to."""
+    total_ms: int
+    allowances: tuple[Allowance, ...]
+    """One for every stage."""
+    widened_ms: int = 0
+    """Wait that the client asked for, already contained in the total."""
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise BudgetError("a budget needs a name")
+        seen: set[Stage] = set()
+        for allowance in self.allowances:
+            if allowance.stage in seen:
+                raise BudgetError(f"budget {self.name}: {allowance.stage} has two allowances")
+            if allowance.ms < 0:
+                raise BudgetError(
+                    f"budget {self.name}: {allowance.stage} is allowed {allowance.ms} ms;"
+                    " an allowance is 0 or more"
+                )
+            if not allowance.reason.strip():
+                raise BudgetError(f"budget {self.name}: {allowance.stage} gives no reason")
+            seen.add(allowance.stage)
+        if missing := [stage.value for stage in Stage if stage not in seen]:
+            raise BudgetError(f"budget {self.name}: no allowance for {', '.join(missing)}")
+        allowed_ms = sum(allowance.ms for allowance in self.allowances)
+        if self.total_ms <= 0 or allowed_ms != self.total_ms:
+            raise BudgetError(
+                f"budget {self.name}: the allowances add up to {allowed_ms} ms,"
+                f" the total is {self.total_ms} ms; they must be equal and above 0"
+            )
+        if not 0 <= self.widened_ms <= self.total_ms:
+            raise BudgetError(f"budget {self.name}: widened by {self.widened_ms} ms")
+
+    def allowance_ms(self, stage: Stage) -> int:
+        """What the stage may expose."""
+        return next(a.ms for a in self.allowances if a.stage is stage)
+
+    def widened(self, wait_ms: int) -> "Budget":
+        """The same with a wait that the client asked for (an explicit silence duration) on top.
+
+        It goes to the endpoint's allowance and stays visible as `widened_ms`. Raises `BudgetError`
+        for a negative wait, and on a budget already widened: widen the profile instead.
+        """
+        if wait_ms < 0 or self.widened_ms:
+            raise BudgetError(
+                f"budget {self.name}: cannot widen by {wait_ms} ms"
+                f" (already widened by {self.widened_ms} ms)"
+            )
+        allowances = tuple(
+            Allowance(a.stage, a.ms + wait_ms, f"{a.reason}; {wait_ms} ms asked for by the client")
+            if a.stage is Stage.ENDPOINT
+            else a
+            for a in self.allowances
+        )
+        return Budget(self.name, self.total_ms + wait_ms, allowances, widened_ms=wait_ms)
+
+
+# Two cores, no GPU. Lower an allowance and ordinary turns overrun it; raise one and another stage
+# must give the time back, for the sum is the promise.
+EMBEDDED = Budget(
+    "embedded",
+    500,
+    (
+        Allowance(Stage.CAPTURE, 40, "a client's 20 ms frame, batched in twos, on a near network"),
+        Allowance(Stage.ENDPOINT, 100, "a pause is seen after 64-96 ms; the chain hides the rest"),
+        Allowance(Stage.ASR, 150, "short-window final: encoder 90-107 ms, decode 43 ms"),
+        Allowance(Stage.LLM_PREFILL, 40, "the prefix is warm; up to 8 new tokens take 31 ms"),
+        Allowance(Stage.LLM_CLAUSE, 90, "a clause of 5-6 tokens at 15-16 ms a token"),
+        Allowance(Stage.TOOL, 0, "a tool runs behind a spoken filler, or the turn is late"),
+        Allowance(Stage.TTS, 40, "a short first piece: 17-29 ms alone, more beside the decoder"),
+        Allowance(Stage.PACING, 10, "half a 20 ms frame"),
+        Allowance(Stage.TRANSPORT, 30, "a near network and the client's first 20 ms of buffer"),
+    ),
+)
+
+PROFILES: Mapping[str, Budget] = MappingProxyType({EMBEDDED.name: EMBEDDED})
+"""Budgets by the name of their preset."""
+
+
+def budget_profile(name: str = EMBEDDED.name) -> Budget:
+    """The budget of a preset. Raises `BudgetError` naming those there are."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        known = ", ".join(sorted(PROFILES))
+        raise BudgetError(f"no budget profile named {name!r}; there are: {known}") from None

@@ -1,0 +1,316 @@
+"""The account of one turn: marks go in, spent and exposed time per stage come out.
+
+Stages are the stretches between marks (`_stage_spans`). Which of them the caller waited for is
+decided in `critical_path`; this module decides which marks count.
+
+A turn may be tried several times before it is answered, because replies are prepared at every
+pause. Only the attempt that was released counts. Which occurrence of a mark that is:
+
+==================================  ==============================================================
+caller_last_voiced, audio_received  the last, even after the release: the caller went on speaking,
+                                    and a release before that is a cut-in
+speech_paused                       the last; it voids an earlier endpoint (the turn re-opened)
+endpoint                            the last
+asr_start                           the last; it opens a new pass and discards the one before
+reply_requested                     the last; it opens a new attempt and discards the one before,
+                                    unless a tool ran between: then both passes count
+other marks of an attempt           the first of the attempt: the reply's later pieces pass the
+                                    same points and must not move it
+released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
+interrupted
+==================================  ==============================================================
+
+Once released, the attempt is closed: what comes later belongs to the rest of the reply. A mark
+that was made before the release and arrives after it (another thread made it) is still taken if
+its place is empty. Once something was discarded, a mark that has no open pass or request, or is
+older than it, comes from work that was cancelled and had not stopped yet, and is dropped.
+
+One rule on clocks: `first_piece` and `tts_start` are made by two threads. Where they appear in the
+wrong order the speech starts at the later one, or an inversion of microseconds would hide the
+clause behind it from the critical path.
+
+A turn with marks missing or in the wrong order is kept and says so in `incomplete`; a pair in the
+wrong order gives no span, and its time shows as a gap.
+"""
+
+from collections.abc import Iterable
+
+from .critical_path import busy_ns, critical_path
+from .marks import Mark, MarkName
+from .record import Origin, StageTime, TurnRecord
+from .turn import Span, Stage, TurnId
+
+MAX_TOOL_SPANS = 96
+"""Three spans a round. An agent that calls tools in more than 32 rounds before its first word is
+lost anyway; further rounds show as gaps and the record says so."""
+
+_M = MarkName
+_ASR_PASS = (_M.ASR_START, _M.ASR_FINAL)
+_REPLY_ATTEMPT = (
+    _M.REPLY_REQUESTED,
+    _M.LLM_FIRST_TOKEN,
+    _M.FIRST_PIECE,
+    _M.TTS_START,
+    _M.TTS_FIRST_CHUNK,
+    _M.FIRST_AUDIBLE_READY,
+)
+_WORK = (
+    (Stage.ASR, _M.ASR_START, _M.ASR_FINAL),
+    (Stage.LLM_PREFILL, _M.REPLY_REQUESTED, _M.LLM_FIRST_TOKEN),
+    (Stage.LLM_CLAUSE, _M.LLM_FIRST_TOKEN, _M.FIRST_PIECE),
+    (Stage.TTS, _M.TTS_START, _M.FIRST_AUDIBLE_READY),
+)
+_CALLER = frozenset({_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
+_CLOSING = frozenset({_M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED})
+_STRUCTURAL = frozenset({_M.DISCARDED, _M.TOOL_START, _M.TOOL_DONE})
+_SPOKEN = (_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED, _M.SPEECH_PAUSED, *_ASR_PASS)
+_NEEDED_SPOKEN = (*_SPOKEN, _M.ENDPOINT)
+_NEEDED = (
+    _M.REPLY_REQUESTED,
+    _M.LLM_FIRST_TOKEN,
+    _M.FIRST_PIECE,
+    _M.TTS_START,
+    _M.FIRST_AUDIBLE_READY,
+    _M.RELEASED,
+)
+# Pairs of which the first causes the second. The pause and the last voiced frame are no such pair:
+# the detector hears a soft ending otherwise than the loudness measure that defines the frame.
+_ORDERED = (
+    (_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED),
+    (_M.SPEECH_PAUSED, _M.ENDPOINT),
+    *((start, end) for _, start, end in _WORK),
+    (_M.FIRST_PIECE, _M.TTS_START),
+    (_M.FIRST_AUDIBLE_READY, _M.RELEASED),
+    (_M.ENDPOINT, _M.RELEASED),
+    (_M.RELEASED, _M.HEARD),
+    (_M.RELEASED, _M.REPLY_DONE),
+)
+
+
+class TurnLedger:
+    """Collects the marks of one turn. Not for use across threads: the session's loop owns it.
+
+    Memory is bounded: one time per mark name, and `MAX_TOOL_SPANS`.
+    """
+
+    def __init__(self, turn: TurnId) -> None:
+        self.turn = turn
+        self._at: dict[MarkName, int] = {}
+        self._first_request_ns: int | None = None
+        self._tool_spans: list[Span] = []
+        self._tools_running = 0
+        self._tool_start_ns = 0
+        self._speaks_before_tool = False
+        self._has_discarded = False
+        self._lost_tool_spans = False
+        self._wasted_ns = 0
+
+    def add(self, mark: Mark) -> None:
+        """Take in a mark. Raises ValueError for a mark of another turn."""
+        if mark.turn != self.turn:
+            raise ValueError(f"a mark of turn {mark.turn} came to the ledger of turn {self.turn}")
+        name, at_ns = mark.name, mark.at_ns
+        if name in _CALLER:
+            self._at[name] = at_ns
+        elif name in _CLOSING:
+            self._at.setdefault(name, at_ns)
+        elif _M.RELEASED in self._at:
+            if name not in _STRUCTURAL and at_ns <= self._at[_M.RELEASED]:
+                self._at.setdefault(name, at_ns)
+        elif name in _STRUCTURAL:
+            self._add_structural(name, at_ns)
+        else:
+            self._add_work(name, at_ns)
+
+    def record(self) -> TurnRecord:
+        """The account so far. May be asked at any time, and again."""
+        origin, origin_ns = self._origin()
+        released_ns, heard_ns = self._at.get(_M.RELEASED), self._at.get(_M.HEARD)
+        if released_ns is None or (heard_ns is not None and heard_ns < released_ns):
+            heard_ns = None
+        end_ns = released_ns if heard_ns is None else heard_ns
+        spans = self._spans()
+        path: tuple[Span, ...] = ()
+        cut_in = False
+        if origin_ns is not None and end_ns is not None:
+            typed = origin is Origin.REPLY_REQUESTED
+            cut_in = end_ns < origin_ns and not typed
+            path = critical_path(
+                origin_ns,
+                end_ns,
+                spans,
+                first_gap=Stage.LLM_PREFILL if typed else Stage.CAPTURE,
+                last_gap=Stage.PACING,
+            )
+        return TurnRecord(
+            turn=self.turn,
+            origin=origin,
+            stages=_stage_times(spans, path),
+            e2e_server_ns=_elapsed_ns(origin_ns, released_ns),
+            e2e_ear_ns=_elapsed_ns(origin_ns, heard_ns),
+            answered=released_ns is not None,
+            cut_in=cut_in,
+            interrupted=_M.INTERRUPTED in self._at,
+            incomplete=self._flaws(origin),
+            wasted_ns=self._wasted_ns,
+            spans=_relative(spans, origin_ns),
+            path=_relative(path, origin_ns),
+        )
+
+    def _add_work(self, name: MarkName, at_ns: int) -> None:
+        match name:
+            case _M.SPEECH_PAUSED:
+                if at_ns > self._at.get(_M.ENDPOINT, at_ns):
+                    del self._at[_M.ENDPOINT]
+                self._at[name] = at_ns
+            case _M.ENDPOINT:
+                self._at[name] = at_ns
+            case _M.ASR_START:
+                self._discard(_ASR_PASS, at_ns)
+                self._at[name] = at_ns
+            case _M.REPLY_REQUESTED:
+                self._request(at_ns)
+            case _:
+                if not self._is_stale(name, at_ns):
+                    self._at.setdefault(name, at_ns)
+
+    def _is_stale(self, name: MarkName, at_ns: int) -> bool:
+        opener = _M.ASR_START if name is _M.ASR_FINAL else _M.REPLY_REQUESTED
+        return self._has_discarded and at_ns < self._at.get(opener, at_ns + 1)
+
+    def _request(self, at_ns: int) -> None:
+        if self._first_request_ns is None:
+            self._first_request_ns = at_ns
+        if self._speaks_before_tool:
+            return
+        self._discard(_REPLY_ATTEMPT, at_ns)
+        self._at[_M.REPLY_REQUESTED] = at_ns
+
+    def _add_structural(self, name: MarkName, at_ns: int) -> None:
+        match name:
+            case _M.DISCARDED:
+                self._wasted_ns += sum(s.end_ns - s.start_ns for s in self._tool_spans)
+                self._tool_spans.clear()
+                self._tools_running = 0
+                self._speaks_before_tool = False
+                self._discard(_ASR_PASS, at_ns)
+                self._discard(_REPLY_ATTEMPT, at_ns)
+            case _M.TOOL_START:
+                if not self._tools_running:
+                    self._tool_start_ns = at_ns
+                    self._close_pass_before_tool(at_ns)
+                self._tools_running += 1
+            case _M.TOOL_DONE if self._tools_running:
+                self._tools_running -= 1
+                if not self._tools_running:
+                    self._keep(Span(Stage.TOOL, self._tool_start_ns, at_ns))
+
+    def _close_pass_before_tool(self, at_ns: int) -> None:
+        """The pass that called the tool counts; the next request is not a second attempt."""
+        if _M.FIRST_PIECE in self._at:
+            self._speaks_before_tool = True
+            return
+        requested_ns = self._at.pop(_M.REPLY_REQUESTED, None)
+        token_ns = self._at.pop(_M.LLM_FIRST_TOKEN, None)
+        if requested_ns is not None:
+            self._keep(
+                Span(Stage.LLM_PREFILL, requested_ns, at_ns if token_ns is None else token_ns)
+            )
+        if token_ns is not None:
+            self._keep(Span(Stage.LLM_CLAUSE, token_ns, at_ns))
+
+    def _keep(self, span: Span) -> None:
+        if len(self._tool_spans) >= MAX_TOOL_SPANS:
+            self._lost_tool_spans = True
+        elif span.start_ns <= span.end_ns:
+            self._tool_spans.append(span)
+
+    def _discard(self, names: tuple[MarkName, ...], at_ns: int) -> None:
+        """Forget an attempt and count what it cost; work without an end ran until now."""
+        for _, start, end in _WORK:
+            if start in names and (start_ns := self._at.get(start)) is not None:
+                self._wasted_ns += max(0, self._at.get(end, at_ns) - start_ns)
+        for name in names:
+            if self._at.pop(name, None) is not None:
+                self._has_discarded = True
+
+    def _origin(self) -> tuple[Origin, int | None]:
+        if (voiced_ns := self._at.get(_M.CALLER_LAST_VOICED)) is not None:
+            return Origin.CALLER_LAST_VOICED, voiced_ns
+        if self._first_request_ns is None or any(name in self._at for name in _SPOKEN):
+            return Origin.UNKNOWN, None
+        return Origin.REPLY_REQUESTED, self._first_request_ns
+
+    def _spans(self) -> tuple[Span, ...]:
+        """The work that counts, on the session's clock, in the order of the stages."""
+        at = self._at
+        received_ns, paused_ns = at.get(_M.AUDIO_RECEIVED), at.get(_M.SPEECH_PAUSED)
+        ready_ns, endpoint_ns = at.get(_M.FIRST_AUDIBLE_READY), at.get(_M.ENDPOINT)
+        listening_ns = received_ns if paused_ns is None else paused_ns
+        tts_start_ns = at.get(_M.TTS_START)
+        if tts_start_ns is not None:
+            tts_start_ns = max(tts_start_ns, at.get(_M.FIRST_PIECE, tts_start_ns))
+        releasable_ns = ready_ns
+        if ready_ns is not None and endpoint_ns is not None:
+            releasable_ns = max(ready_ns, endpoint_ns)
+        stretches = [
+            (Stage.CAPTURE, at.get(_M.CALLER_LAST_VOICED), received_ns),
+            (Stage.ENDPOINT, received_ns, paused_ns),
+            (Stage.ENDPOINT, listening_ns, endpoint_ns),
+            *((stage, at.get(start), at.get(end)) for stage, start, end in _WORK[:3]),
+            (Stage.TTS, tts_start_ns, ready_ns),
+            (Stage.PACING, releasable_ns, at.get(_M.RELEASED)),
+            (Stage.TRANSPORT, at.get(_M.RELEASED), at.get(_M.HEARD)),
+        ]
+        spans = [
+            Span(stage, start_ns, end_ns)
+            for stage, start_ns, end_ns in stretches
+            if start_ns is not None and end_ns is not None and start_ns < end_ns
+        ]
+        return (*spans, *self._tool_spans)
+
+    def _flaws(self, origin: Origin) -> tuple[str, ...]:
+        needed = _NEEDED if origin is Origin.REPLY_REQUESTED else (*_NEEDED_SPOKEN, *_NEEDED)
+        at = self._at
+        flaws = [f"no {name}" for name in needed if name not in at]
+        flaws += [
+            f"{later} before {earlier}"
+            for earlier, later in _ORDERED
+            if earlier in at and later in at and at[later] < at[earlier]
+        ]
+        if self._lost_tool_spans:
+            flaws.append(f"more than {MAX_TOOL_SPANS} spans of tool rounds")
+        return tuple(flaws)
+
+
+def records_of(marks: Iterable[Mark]) -> tuple[TurnRecord, ...]:
+    """The records of a session's turns, in the order of their numbers."""
+    ledgers: dict[TurnId, TurnLedger] = {}
+    for mark in marks:
+        if mark.turn not in ledgers:
+            ledgers[mark.turn] = TurnLedger(mark.turn)
+        ledgers[mark.turn].add(mark)
+    return tuple(ledgers[turn].record() for turn in sorted(ledgers))
+
+
+def _elapsed_ns(origin_ns: int | None, end_ns: int | None) -> int | None:
+    if origin_ns is None or end_ns is None or end_ns < origin_ns:
+        return None
+    return end_ns - origin_ns
+
+
+def _relative(spans: Iterable[Span], origin_ns: int | None) -> tuple[Span, ...]:
+    """On the turn's own clock, which starts at its origin; empty where that is unknown."""
+    if origin_ns is None:
+        return ()
+    return tuple(Span(s.stage, s.start_ns - origin_ns, s.end_ns - origin_ns) for s in spans)
+
+
+def _stage_times(spans: Iterable[Span], path: Iterable[Span]) -> dict[Stage, StageTime]:
+    work: dict[Stage, list[Span]] = {stage: [] for stage in Stage}
+    for span in spans:
+        work[span.stage].append(span)
+    exposed_ns = dict.fromkeys(Stage, 0)
+    for span in path:
+        exposed_ns[span.stage] += span.end_ns - span.start_ns
+    return {stage: StageTime(busy_ns(work[stage]), exposed_ns[stage]) for stage in Stage}

@@ -1,0 +1,59 @@
+"""The named instants of a turn.
+
+A mark is made where the thing happens, with the clock's reading there and then, and reaches the
+turn's ledger later through the session's loop. Marks of one turn may therefore arrive slightly out
+of order; their times, not their arrival, say what came first.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .turn import TurnId
+
+
+class MarkName(StrEnum):
+    """What happened. The names stand in traces and events."""
+
+    CALLER_LAST_VOICED = "caller_last_voiced"
+    """The caller's last voiced frame ended: sample position mapped to the clock by the session.
+    The origin of a spoken turn. May move later while the turn is open. A typed turn has none."""
+    AUDIO_RECEIVED = "audio_received"
+    """The server received that last voiced sample."""
+    SPEECH_PAUSED = "speech_paused"
+    """The voice activity detector saw the pause."""
+    ASR_START = "asr_start"
+    """A final pass over the utterance began (partials are not marked)."""
+    ASR_FINAL = "asr_final"
+    ENDPOINT = "endpoint"
+    """The turn was decided over."""
+    REPLY_REQUESTED = "reply_requested"
+    """The engine was asked. In a typed turn also the arrival of the message: its origin."""
+    LLM_FIRST_TOKEN = "llm_first_token"
+    FIRST_PIECE = "first_piece"
+    """The first piece worth speaking was cut."""
+    TTS_START = "tts_start"
+    TTS_FIRST_CHUNK = "tts_first_chunk"
+    """The first synthesized samples, possibly silent. For information: no stage ends here."""
+    FIRST_AUDIBLE_READY = "first_audible_ready"
+    """The first audible sample was synthesized and could have been released."""
+    RELEASED = "released"
+    """The first audible sample was handed to the transport."""
+    HEARD = "heard"
+    """The client played that sample. Known only from clients that report playback."""
+    REPLY_DONE = "reply_done"
+    """The last sample of the reply was handed to the transport."""
+    INTERRUPTED = "interrupted"
+    TOOL_START = "tool_start"
+    TOOL_DONE = "tool_done"
+    DISCARDED = "discarded"
+    """Speculative work of this turn was thrown away: the caller went on speaking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One instant of one turn."""
+
+    turn: TurnId
+    name: MarkName
+    at_ns: int
+    """Monotonic. All marks of a session count from the same origin."""

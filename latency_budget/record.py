@@ -1,0 +1,88 @@
+"""What became of one turn: the finished account that reports, stores and pages read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .turn import Span, Stage, TurnId
+
+NS_PER_MS = 1_000_000
+
+
+class Origin(StrEnum):
+    """Where a turn's time starts."""
+
+    CALLER_LAST_VOICED = "caller_last_voiced"
+    REPLY_REQUESTED = "reply_requested"
+    """A typed turn: the message's arrival."""
+    UNKNOWN = "unknown"
+    """The mark is missing: such a turn has no end-to-end time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """One stage of one turn. Integer nanoseconds, so that sums are exact."""
+
+    spent_ns: int = 0
+    """Time in which the stage was at work, whether or not anyone waited for it. Discarded work is
+    not in it (see `TurnRecord.wasted_ns`)."""
+    exposed_ns: int = 0
+    """Its part of the critical path, time spent queueing for it included."""
+
+    @property
+    def spent_ms(self) -> float:
+        return self.spent_ns / NS_PER_MS
+
+    @property
+    def exposed_ms(self) -> float:
+        return self.exposed_ns / NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """The account of one turn.
+
+    The exposed times add up to `e2e_ear_ns` where that is known, else to `e2e_server_ns`; all are 0
+    where neither is.
+    """
+
+    turn: TurnId
+    origin: Origin
+    stages: Mapping[Stage, StageTime]
+    """All stages, in their order."""
+    e2e_server_ns: int | None
+    """Origin to first audible sample released. None: never released, origin unknown, or released
+    before the caller's last voiced frame."""
+    e2e_ear_ns: int | None
+    """Origin to the client's playback of that sample. None also where clients don't report it."""
+    answered: bool
+    """An audible sample was released."""
+    cut_in: bool
+    """Audible before the caller's last voiced frame. Such a turn has no end-to-end time: a
+    negative one would flatter the percentiles."""
+    interrupted: bool
+    incomplete: tuple[str, ...]
+    """What is missing or out of order, in words; empty for a whole record."""
+    wasted_ns: int
+    """Stage time of speculative work that was thrown away."""
+    spans: tuple[Span, ...]
+    """The work that counted, from the origin's clock; may begin before the origin."""
+    path: tuple[Span, ...]
+    """The critical path: contiguous, from the origin to the end."""
+
+    @property
+    def e2e_server_ms(self) -> float | None:
+        return None if self.e2e_server_ns is None else self.e2e_server_ns / NS_PER_MS
+
+    @property
+    def e2e_ear_ms(self) -> float | None:
+        return None if self.e2e_ear_ns is None else self.e2e_ear_ns / NS_PER_MS
+
+    @property
+    def e2e_ns(self) -> int | None:
+        """The longer view that is known: at the ear, else at the server."""
+        return self.e2e_server_ns if self.e2e_ear_ns is None else self.e2e_ear_ns
+
+    @property
+    def wasted_ms(self) -> float:
+        return self.wasted_ns / NS_PER_MS
