@@ -123,7 +123,7 @@ def _from_environment(
 
 def _from_dotted(dotted: str, value: object) -> _Assignment:
     section, _, key = dotted.rpartition(".")
-    return _Assignment(section, key, value, f"flag {dotted}", is_text=isinstance(value, str))
+    return _Assignment(section, key, value, "command line", is_text=isinstance(value, str))
 
 
 def _chosen_preset(given: list[_Assignment]) -> str:

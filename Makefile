@@ -1,0 +1,44 @@
+# make run     set up what is missing, get the models, serve  (PORT=8080)
+# make test    set up, with the tools of development, and run the tests  (ARGS="-k name")
+# make check   formatting, lint, types
+# make clean   remove the environment; the models in ~/.halfsec stay
+#
+# PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
+# TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
+
+PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,\
+	$(if $(shell command -v $(name) 2>/dev/null),$(name))))
+ifeq ($(PYTHON),)
+$(error Python 3.11 or newer is needed, and no python3 was found)
+endif
+VENV := .venv
+TORCH_INDEX ?=
+ARGS ?=
+export PORT
+
+BOOTSTRAP = $(PYTHON) -m agent.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
+
+.PHONY: run test check models clean
+
+run:
+	@$(BOOTSTRAP)
+	@$(VENV)/bin/halfsec models fetch
+	@exec $(VENV)/bin/halfsec serve
+
+models:
+	@$(BOOTSTRAP)
+	@$(VENV)/bin/halfsec models fetch
+
+test:
+	@$(BOOTSTRAP) --extra dev
+	@$(VENV)/bin/halfsec models fetch
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest $(ARGS)
+
+check:
+	@$(BOOTSTRAP) --extra dev
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

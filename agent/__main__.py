@@ -1,0 +1,171 @@
+"""The `halfsec` command.
+
+Nothing heavy is imported before it is known what to do, so that `--help` answers at once. A
+mistake of the user's ends in one line that says what to do, never in a traceback.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .errors import HalfsecError
+
+EXIT_ERROR: Final = 2
+
+_FORWARDED: Final[dict[str, tuple[str, str]]] = {
+    "talk": ("agent.talk", "play a recording to the server as a caller would, save its answer"),
+    "bench": ("agent.bench", "measure latency and quality"),
+    "replay": ("agent.replay", "run a recorded call through the decisions again"),
+    "report": ("latency_budget.__main__", "show where the time of a recorded call went"),
+}
+"""Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""
+
+_EPILOG: Final = """\
+examples:
+  halfsec serve                          listen on http://127.0.0.1:8080
+  halfsec serve --port 9000 --preset cpu
+  halfsec talk question.wav --out answer.wav
+  halfsec models fetch                   download the models that the settings need
+  halfsec doctor                         why does it not work?
+
+Settings: halfsec.toml in the working directory, or --config FILE; HALFSEC_AGENT__PORT and the like
+in the environment; --set agent.port=9000 on the command line. State: HALFSEC_HOME (~/.halfsec).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 (said no) or 2 (could not)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(arguments) or 0
+        sys.stdout.flush()
+        return status
+    except HalfsecError as error:
+        return _fail(error.message)
+    except KeyboardInterrupt:
+        return _fail("stopped")
+    except BrokenPipeError:
+        # The reader of our output has gone; the interpreter must not try to flush it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except Exception as error:
+        if os.environ.get("PYTHONDEVMODE"):
+            raise
+        text = " ".join(str(error).split()) or "no message"
+        return _fail(f"{type(error).__name__}: {text} (the traceback: PYTHONDEVMODE=1)")
+
+
+def _run(arguments: list[str]) -> int | None:
+    if arguments and arguments[0] in _FORWARDED:
+        module, _ = _FORWARDED[arguments[0]]
+        command: Callable[[list[str]], int | None] = importlib.import_module(module).main
+        return command(arguments[1:])
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    run: Callable[[argparse.Namespace], int | None] = options.run
+    return run(options)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    from . import cli_models
+
+    parser = argparse.ArgumentParser(
+        prog="halfsec",
+        description="A self-hosted voice agent that answers within half a second.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"halfsec {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="start the server",
+        description="Start the server and print the address of its page.",
+        epilog="example: halfsec serve --port 9000 --set llm_engine.temperature=0.4",
+    )
+    _add_settings(serve)
+    serve.set_defaults(run=_serve)
+    for name, (_, line) in _FORWARDED.items():
+        commands.add_parser(name, help=line, add_help=False)
+    models = commands.add_parser(
+        "models",
+        help="list, fetch and verify models",
+        description="The models that halfsec knows by name.",
+        epilog="example: halfsec models fetch whisper-base",
+    )
+    cli_models.add_arguments(models)
+    models.set_defaults(run=cli_models.main)
+    doctor = commands.add_parser(
+        "doctor",
+        help="check the machine, the models and the settings",
+        description="Print what halfsec finds here. Exit status 1 if the server could not start.",
+        epilog="example: halfsec doctor --config halfsec.toml",
+    )
+    _add_settings(doctor)
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", help="port to listen on (8080; 0 takes a free one)")
+    parser.add_argument("--preset", help="embedded (default), cpu, gpu-8b or gpu-70b")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="any other setting; may be repeated",
+    )
+
+
+def _flags(options: argparse.Namespace) -> dict[str, object]:
+    flags: dict[str, object] = {}
+    for assignment in options.set:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise HalfsecError(f"--set takes SECTION.KEY=VALUE, not {assignment!r}.")
+        flags[key.strip()] = value
+    for name in ("host", "port", "preset"):
+        if getattr(options, name) is not None:
+            flags[f"agent.{name}"] = getattr(options, name)
+    return flags
+
+
+def _serve(options: argparse.Namespace) -> int | None:
+    from .config_file import read_config
+    from .server import serve
+
+    serve(read_config(_flags(options), options.config))
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from . import doctor
+    from .config_file import read_config
+
+    return doctor.main(read_config(_flags(options), options.config))
+
+
+def _fail(message: str) -> int:
+    print(f"halfsec: {message}", file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("halfsec")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""`halfsec doctor`: what this machine has, what the settings came to, what stands in the way."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .config import Config
+from .models import ModelError, ModelStore, halfsec_home, needed_models
+
+_PACKAGES: Final = (
+    "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
+    "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr",
+)  # fmt: skip
+_OPTIONAL: Final = frozenset({"piper-tts", "uvloop"})
+_SHOWN_CHARS: Final = 90
+_ROOM_BYTES: Final = 512 << 20
+"""Free space below which a warning is due: the embedded models need it while they are fetched."""
+
+Verdict = Literal["", "ok", "note", "WRONG"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    value: str
+    verdict: Verdict = ""
+    remedy: str = ""
+    """What to do; empty where nothing is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    findings: tuple[Finding, ...]
+
+
+def main(config: Config) -> int:
+    """Print the report. 1 if something would keep `halfsec serve` from working."""
+    wrong = []
+    for section in examine(config):
+        print(f"\n{section.title}")
+        for finding in section.findings:
+            print(f"  {finding.verdict:<5} {finding.name:<28} {finding.value}")
+            if finding.remedy:
+                print(f"  {'':<5} {'':<28} -> {finding.remedy}")
+            if finding.verdict == "WRONG":
+                wrong.append(finding.name)
+    print()
+    if wrong:
+        print(f"halfsec serve would fail: {', '.join(wrong)} (see above).")
+        return 1
+    print("All is ready: halfsec serve")
+    return 0
+
+
+def examine(config: Config) -> Iterator[Section]:
+    """The report, section by section. Loads no model and imports no heavy package."""
+    yield Section("Machine", tuple(_machine()))
+    yield Section("Packages", tuple(_packages()))
+    yield Section("State", tuple(_state()))
+    yield Section("Models", tuple(_models(config)))
+    yield Section("Port", (_port(config),))
+    yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
+
+
+def _machine() -> Iterator[Finding]:
+    fits = sys.version_info >= (3, 11)
+    remedy = "" if fits else "halfsec needs Python 3.11 or newer"
+    yield Finding("python", platform.python_version(), "ok" if fits else "WRONG", remedy)
+    yield Finding("platform", platform.platform())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("cores", str(cores))
+    memory = _memory_gib()
+    if memory is not None:
+        few = memory < 3
+        yield Finding(
+            "memory",
+            f"{memory:.1f} GiB",
+            "note" if few else "ok",
+            "the embedded models need about 2 GiB" if few else "",
+        )
+
+
+def _memory_gib() -> float | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _PACKAGES:
+        try:
+            yield Finding(name, importlib.metadata.version(name), "ok")
+        except importlib.metadata.PackageNotFoundError:
+            if name in _OPTIONAL:
+                yield Finding(name, "not installed", "note")
+            else:
+                yield Finding(name, "not installed", "WRONG", "make run, or pip install -e .")
+
+
+def _state() -> Iterator[Finding]:
+    home = halfsec_home()
+    existing = next(path for path in (home, *home.absolute().parents) if path.exists())
+    if os.access(existing, os.W_OK) and existing.is_dir():
+        yield Finding("HALFSEC_HOME", str(home), "ok")
+    else:
+        yield Finding(
+            "HALFSEC_HOME",
+            f"{home} can't be written",
+            "note",
+            "no model can be fetched there; make it writable or set HALFSEC_HOME",
+        )
+    free = shutil.disk_usage(existing).free
+    yield Finding("free disk", f"{free / 2**30:.1f} GiB", "ok" if free >= _ROOM_BYTES else "note")
+
+
+def _models(config: Config) -> Iterator[Finding]:
+    try:
+        store = ModelStore()
+    except ModelError as error:
+        yield Finding("models.toml", error.message, "WRONG")
+        return
+    for reference in needed_models(config):
+        yield _model(store, reference)
+
+
+def _model(store: ModelStore, reference: str) -> Finding:
+    presence = store.presence(reference)
+    model = store.catalogue.get(reference)
+    if presence == "present" and model and model.package:
+        return Finding(reference, f"in the package {model.package}", "ok")
+    if presence == "present":
+        return Finding(reference, str(store.locate(reference)), "ok")
+    try:
+        store.locate(reference)
+        message: str = presence
+    except ModelError as error:
+        message = error.message
+    text, _, remedy = message.partition(" To ")
+    return Finding(reference, text, "WRONG", f"To {remedy}" if remedy else "")
+
+
+def _port(config: Config) -> Finding:
+    name = f"{config.agent.host}:{config.agent.port}"
+    family = socket.AF_INET6 if ":" in config.agent.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the server does, so that a port that is only in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((config.agent.host, config.agent.port))
+        except OSError as error:
+            return Finding(
+                name,
+                error.strerror or str(error),
+                "WRONG",
+                "stop what listens there, or choose another: halfsec serve --port 8081",
+            )
+    return Finding(name, "free", "ok")
+
+
+def _settings(config: Config) -> Iterator[Finding]:
+    for setting in config.effective():
+        value = " ".join(repr(setting.value).split())
+        if len(value) > _SHOWN_CHARS:
+            value = value[: _SHOWN_CHARS - 3] + "..."
+        yield Finding(setting.key, f"{value}  ({setting.origin})")
