@@ -6,10 +6,11 @@
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
 # TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
 
-PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,\
-	$(if $(shell command -v $(name) 2>/dev/null),$(name))))
-ifeq ($(PYTHON),)
-$(error Python 3.11 or newer is needed, and no python3 was found)
+# The first interpreter that runs and is new enough; if none is, the set-up says so.
+ifndef PYTHON
+PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$name -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$name && exit; done; echo python3)
 endif
 VENV := .venv
 TORCH_INDEX ?=
