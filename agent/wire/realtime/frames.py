@@ -1,0 +1,88 @@
+"""One text frame to one JSON object, with limits.
+
+Everything a hostile or broken peer can do to a JSON parser is refused here, so that nothing behind
+this file meets it: frames too long to be honest, nesting, numbers that are not finite, and lone
+surrogates, which no tokenizer or UTF-8 encoder takes.
+"""
+
+import json
+import math
+from typing import Any, Final, NoReturn
+
+from agent.errors import ClientError
+
+MAX_FRAME_BYTES: Final = 4 << 20
+"""65 s of 24 kHz PCM. Lower breaks clients that append a whole recording at once; higher lets one
+frame hold a call's memory."""
+MAX_DEPTH: Final = 64
+"""Parameters of real tools nest about 20 deep."""
+
+
+def read_frame(frame: str | bytes) -> dict[str, Any]:
+    """The object in a frame. Raises ClientError saying what is wrong with it."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise _invalid(f"A frame holds at most {MAX_FRAME_BYTES} bytes; this one has {len(frame)}.")
+    try:
+        text = frame.decode() if isinstance(frame, bytes) else frame
+        value = json.loads(text, parse_constant=_not_a_number, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise _invalid("Frames are JSON in UTF-8; this one is not UTF-8.") from None
+    except json.JSONDecodeError as error:
+        raise _invalid(f"This frame is not JSON: {error.msg} at character {error.pos}.") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise _invalid(f"This frame has a number that can't be read: {error}") from None
+    if not isinstance(value, dict):
+        raise _invalid('A frame is one JSON object with a "type".')
+    _check_tree(value)
+    return value
+
+
+def _check_tree(root: object) -> None:
+    """Without recursion: the depth is what is being checked."""
+    level: list[Any] = [root]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below.extend(value.keys())
+                below.extend(value.values())
+            elif isinstance(value, list):
+                below.extend(value)
+            elif isinstance(value, str) and not _is_unicode(value):
+                raise _invalid("A string in this frame has half of a surrogate pair.")
+        level = below
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise _invalid(f"The number {digits[:20]} is too large.")
+    return number
+
+
+def _not_a_number(name: str) -> NoReturn:
+    raise _invalid(f"{name} is not JSON.")
+
+
+def _too_deep() -> ClientError:
+    return _invalid(f"This frame nests deeper than {MAX_DEPTH} levels.")
+
+
+def _invalid(message: str) -> ClientError:
+    return ClientError(message, code="invalid_event")

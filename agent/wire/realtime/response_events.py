@@ -1,0 +1,185 @@
+"""One response as its client sees it: from `response.created` to `response.done`.
+
+The dialect wraps a reply in four brackets: response, output item, conversation item, content part.
+`begin` opens them all, so that clients which wait for an item or a part before the first delta get
+it; `end` closes them all in reverse, whatever the reason for the end was. A response out of band
+belongs to no conversation and has no conversation item.
+"""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.conversation import ItemStatus, Message
+from agent.errors import InternalError
+from agent.notices import ReplyAudio, ReplyEnded, ReplyStarted, ReplyText, Usage
+from agent.settings import WIRE_RATE_HZ, AudioEncoding
+from agent.wire.g711 import alaw_encode, mulaw_encode
+
+from .items import item_json
+from .session_json import format_json, max_tokens_json
+
+MAX_DELTA_MS: Final = 200
+"""Stock clients read frames of at most 1 MiB, and a barge-in can't recall half a delta."""
+
+Event = dict[str, Any]
+"""A server event without its `event_id`."""
+
+
+class ResponseEvents:
+    """Order of calls: `begin`, then `text` and `audio` as they come, then `end`, once each."""
+
+    def __init__(self, started: ReplyStarted, conversation_id: str) -> None:
+        self._started = started
+        self._conversation_id = None if started.out_of_band else conversation_id
+        self._item = Message(started.item_id, "assistant", started.modality, "", "in_progress")
+        self._place = {
+            "response_id": started.response_id,
+            "item_id": started.item_id,
+            "output_index": 0,
+            "content_index": 0,
+        }
+        self._speaks = started.modality == "audio"
+
+    def begin(self) -> Iterator[Event]:
+        item = item_json(self._item) | {"content": []}
+        yield {"type": "response.created", "response": self._response("in_progress")}
+        yield self._output_item("response.output_item.added", item)
+        yield from self._conversation_item("conversation.item.added", item)
+        yield self._content_part("response.content_part.added", "")
+
+    def text(self, notice: ReplyText) -> Iterator[Event]:
+        kind = "audio_transcript" if self._speaks else "text"
+        yield {"type": f"response.output_{kind}.delta", **self._place, "delta": notice.delta}
+
+    def audio(self, notice: ReplyAudio) -> Iterator[Event]:
+        """Raises InternalError where the samples do not fit the session's output."""
+        encoding = self._started.settings.output_encoding
+        rate_hz = WIRE_RATE_HZ[encoding]
+        if notice.rate_hz != rate_hz or not self._speaks:
+            raise InternalError(
+                f"A reply in {encoding} takes audio at {rate_hz} Hz if it is spoken at all, "
+                f"not at {notice.rate_hz} Hz."
+            )
+        samples = rate_hz * MAX_DELTA_MS // 1000
+        for first in range(0, len(notice.pcm), samples):
+            data = encode_audio(notice.pcm[first : first + samples], encoding)
+            yield {
+                "type": "response.output_audio.delta",
+                **self._place,
+                "delta": base64.b64encode(data).decode("ascii"),
+            }
+
+    def end(self, notice: ReplyEnded) -> Iterator[Event]:
+        status: ItemStatus = "completed" if notice.status == "completed" else "incomplete"
+        self._item = replace(self._item, text=notice.text, status=status)
+        if self._speaks:
+            yield {"type": "response.output_audio.done", **self._place}
+            yield {
+                "type": "response.output_audio_transcript.done",
+                **self._place,
+                "transcript": notice.text,
+            }
+        else:
+            yield {"type": "response.output_text.done", **self._place, "text": notice.text}
+        item = item_json(self._item)
+        yield self._content_part("response.content_part.done", notice.text)
+        yield self._output_item("response.output_item.done", item)
+        yield from self._conversation_item("conversation.item.done", item)
+        done = self._response(notice.status) | {
+            "status_details": _status_details(notice),
+            "output": [item],
+            "usage": _usage(notice.usage),
+        }
+        yield {"type": "response.done", "response": done}
+        yield {"type": "rate_limits.updated", "rate_limits": []}
+
+    def _output_item(self, kind: str, item: Event) -> Event:
+        return {
+            "type": kind,
+            "response_id": self._started.response_id,
+            "output_index": 0,
+            "item": item,
+        }
+
+    def _conversation_item(self, kind: str, item: Event) -> Iterator[Event]:
+        if not self._started.out_of_band:
+            yield {
+                "type": kind,
+                "previous_item_id": self._started.previous_item_id,
+                "item": item,
+            }
+
+    def _content_part(self, kind: str, text: str) -> Event:
+        # Parts are "audio" or "text" here, though items say "output_audio" and "output_text".
+        part = (
+            {"type": "audio", "transcript": text}
+            if self._speaks
+            else {"type": "text", "text": text}
+        )
+        return {"type": kind, **self._place, "part": part}
+
+    def _response(self, status: str) -> Event:
+        settings = self._started.settings
+        return {
+            "id": self._started.response_id,
+            "object": "realtime.response",
+            "status": status,
+            "status_details": None,
+            "output": [],
+            "conversation_id": self._conversation_id,
+            "output_modalities": [self._started.modality],
+            "max_output_tokens": max_tokens_json(settings.max_output_tokens),
+            "audio": {
+                "output": {
+                    "format": format_json(settings.output_encoding),
+                    "voice": settings.voice,
+                }
+            },
+            "usage": None,
+            "metadata": self._started.metadata,
+        }
+
+
+def encode_audio(pcm: npt.NDArray[np.int16], encoding: AudioEncoding) -> bytes:
+    """Samples as they travel. `pcm` is int16 [n] at the encoding's rate."""
+    if encoding == "pcm16":
+        return pcm.astype("<i2").tobytes()
+    return mulaw_encode(pcm) if encoding == "pcmu" else alaw_encode(pcm)
+
+
+def _status_details(notice: ReplyEnded) -> Event | None:
+    if notice.status == "completed":
+        return None
+    details: Event = {"type": notice.status}
+    if notice.status == "failed":
+        message = notice.error_message or "The reply could not be finished."
+        details["error"] = {"type": "server_error", "code": "reply_failed", "message": message}
+    elif notice.reason not in (None, "error"):
+        details["reason"] = notice.reason
+    return details
+
+
+def _usage(usage: Usage) -> Event:
+    """All tokens are text here: speech is transcribed before the language model sees it."""
+    return {
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "input_token_details": {
+            "text_tokens": usage.input_tokens,
+            "audio_tokens": 0,
+            "image_tokens": 0,
+            "cached_tokens": usage.cached_tokens,
+            "cached_tokens_details": {
+                "text_tokens": usage.cached_tokens,
+                "audio_tokens": 0,
+                "image_tokens": 0,
+            },
+        },
+        "output_token_details": {"text_tokens": usage.output_tokens, "audio_tokens": 0},
+    }
