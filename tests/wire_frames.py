@@ -1,9 +1,12 @@
-"""Feeding client events to a `RealtimeProtocol`, one at a time."""
+"""Feeding a `RealtimeProtocol`, and having a foreign parser look at what it says."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from agent.notices import Problem
+from agents.realtime.openai_realtime import get_server_event_type_adapter
+
+from agent.notices import Notice, Problem
 from agent.requests import Request, UpdateSession
 from agent.settings import SessionSettings
 from agent.wire.realtime.ids import CountingIds
@@ -37,3 +40,22 @@ def update(protocol: RealtimeProtocol, **session: Any) -> SessionSettings:
 def update_refused(protocol: RealtimeProtocol, **session: Any) -> Problem:
     event = {"type": "session.update", "session": {"type": "realtime", **session}}
     return refused(protocol, json.dumps(event))
+
+
+def say(protocol: RealtimeProtocol, notices: Iterable[Notice]) -> list[dict[str, Any]]:
+    """The events of all notices, each one checked by the foreign parser."""
+    events: list[dict[str, Any]] = []
+    for notice in notices:
+        for frame in protocol.send(notice):
+            event = json.loads(frame)
+            check_strictly(event)
+            events.append(event)
+    return events
+
+
+def check_strictly(event: dict[str, Any]) -> None:
+    if event["type"].startswith("halfsec."):
+        return
+    if event.get("previous_item_id", "") is None:
+        event = event | {"previous_item_id": ""}  # as the client itself does before validating
+    get_server_event_type_adapter().validate_python(event, strict=False)

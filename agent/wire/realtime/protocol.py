@@ -120,7 +120,7 @@ class RealtimeProtocol:
         return replace(request, event_id=pending.token)
 
     def _frame(self, event: Event) -> str:
-        return json.dumps({"event_id": self._new_id("event"), **event}, separators=(",", ":"))
+        return json.dumps({**event, "event_id": self._new_id("event")}, separators=(",", ":"))
 
     def _events(self, notice: Notice) -> Iterator[Event]:
         match notice:
