@@ -29,6 +29,9 @@ Value = Scalar | list["Value"]
 MAX_LINE_CHARS = 1 << 20
 """A record is a few hundred characters; a longer line is some other file."""
 
+MAX_NESTED_LISTS = 8
+"""Nothing in a session is deeper than a list of pairs; a bound keeps the copy from recursing."""
+
 _KINDS = frozenset(get_args(Kind))
 _MARKS = frozenset(name.value for name in MarkName)
 _PLAIN = frozenset({str, int, bool, type(None)})
@@ -165,7 +168,8 @@ def read_trace(lines: Iterable[str]) -> Trace:
 
 
 def _line(entry: dict[str, object]) -> str:
-    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    # ASCII, so that no reader splits a record at U+2028 or chokes on a lone surrogate.
+    return json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def _entry(record: TraceRecord) -> dict[str, object]:
@@ -178,7 +182,7 @@ def _entry(record: TraceRecord) -> dict[str, object]:
     }
 
 
-def _plain(name: str, value: object) -> Value:
+def _plain(name: str, value: object, depth: int = 0) -> Value:
     """A copy that JSON can hold, of exactly Python's own types."""
     match value:
         case bool() | None:
@@ -191,8 +195,10 @@ def _plain(name: str, value: object) -> Value:
             if math.isfinite(value):
                 return float(value)
             raise TraceError(f"field {name!r} is {value}, which JSON does not have")
+        case list() | tuple() if depth < MAX_NESTED_LISTS:
+            return [_plain(name, item, depth + 1) for item in value]
         case list() | tuple():
-            return [_plain(name, item) for item in value]
+            raise TraceError(f"field {name!r} nests lists more than {MAX_NESTED_LISTS} deep")
     raise TraceError(
         f"field {name!r} is a {type(value).__name__}; a trace holds strings, numbers, booleans,"
         " null, and lists of them"
@@ -255,8 +261,8 @@ def _read_record(entry: dict[str, object]) -> TraceRecord:
 
 def _integer(entry: dict[str, object], name: str) -> int:
     value = entry.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TraceError(_wanted(entry, name, "an integer"))
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
+        raise TraceError(_wanted(entry, name, "an integer of 64 bits"))
     return value
 
 

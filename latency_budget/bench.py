@@ -1,0 +1,55 @@
+"""`python -m latency_budget.bench`: what keeping the account costs.
+
+The account must be too cheap to matter: under 20 us a mark (its time read, the mark made, put in
+the ledger and in the trace) and under 0.5 ms for the record of a finished turn.
+"""
+
+import sys
+from statistics import median
+
+from .clock import Clock, SystemClock
+from .ledger import TurnLedger
+from .marks import Mark, MarkName
+from .trace import TraceWriter
+from .turn import SessionId, TurnId
+
+MAX_MARK_US = 20.0
+MAX_RECORD_US = 500.0
+
+ROUNDS = 2000
+"""A second or less of work; the median then moves by a few per cent between runs."""
+
+TURN = tuple(name for name in MarkName if name not in {"tool_start", "tool_done", "discarded"})
+"""A plain spoken turn: every mark once, in order."""
+
+
+def measure(clock: Clock, rounds: int = ROUNDS) -> tuple[float, float]:
+    """Median microseconds of a mark and of a record, over `rounds` turns."""
+    trace = TraceWriter(SessionId("bench"), started_unix_ns=0, config_fingerprint="")
+    mark_ns: list[float] = []
+    record_ns: list[int] = []
+    for number in range(1, rounds + 1):
+        turn = TurnId(number)
+        ledger = TurnLedger(turn)
+        started_ns = clock.now_ns()
+        for name in TURN:
+            mark = Mark(turn, name, clock.now_ns())
+            ledger.add(mark)
+            trace.append_mark(mark)
+        marked_ns = clock.now_ns()
+        ledger.record()
+        record_ns.append(clock.now_ns() - marked_ns)
+        mark_ns.append((marked_ns - started_ns) / len(TURN))
+    return median(mark_ns) / 1000, median(record_ns) / 1000
+
+
+def main() -> int:
+    """0 where both costs are within their limits, else 1."""
+    mark_us, record_us = measure(SystemClock())
+    print(f"a mark   {mark_us:8.2f} us  (limit {MAX_MARK_US:g})")
+    print(f"a record {record_us:8.2f} us  (limit {MAX_RECORD_US:g})")
+    return int(mark_us > MAX_MARK_US or record_us > MAX_RECORD_US)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The latest turns of the service, kept in memory for its pages and figures."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .budget import EMBEDDED, Budget
+from .record import NS_PER_MS, TurnRecord
+from .report import Json, report_json, summarize, turn_json, waterfall_json
+from .turn import SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEntry:
+    """A finished turn, with what the account of its time does not hold."""
+
+    session: SessionId
+    record: TurnRecord
+    budget: Budget = EMBEDDED
+    """What it was held to, widened where the client asked for a longer wait."""
+    caller_text: str = ""
+    """Both texts stay empty where the settings forbid to keep them."""
+    agent_text: str = ""
+    reply_s: float | None = None
+    """Seconds of speech released."""
+
+    @property
+    def late(self) -> bool:
+        """Answered after the budget's total."""
+        e2e_ns = self.record.e2e_ns
+        return e2e_ns is not None and e2e_ns > self.budget.total_ms * NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCounts:
+    """Counted since the start, forgotten turns included."""
+
+    turns: int = 0
+    answered: int = 0
+    late: int = 0
+    cut_in: int = 0
+    interrupted: int = 0
+    incomplete: int = 0
+
+
+class TurnHistory:
+    """The last `max_turns` turns of all sessions; the oldest is forgotten first.
+
+    One thread: the service's loop. A look-up walks the whole history (about a millisecond for the
+    default).
+    """
+
+    def __init__(self, max_turns: int = 1000) -> None:
+        """1000 turns are a few MB and make p99 a rank, not the maximum. ValueError below 1."""
+        if max_turns < 1:
+            raise ValueError(f"a history holds at least one turn, not {max_turns}")
+        self._entries: deque[TurnEntry] = deque(maxlen=max_turns)
+        self._counts = TurnCounts()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: TurnEntry) -> None:
+        record, so_far = entry.record, self._counts
+        self._entries.append(entry)
+        self._counts = TurnCounts(
+            turns=so_far.turns + 1,
+            answered=so_far.answered + record.answered,
+            late=so_far.late + entry.late,
+            cut_in=so_far.cut_in + record.cut_in,
+            interrupted=so_far.interrupted + record.interrupted,
+            incomplete=so_far.incomplete + bool(record.incomplete),
+        )
+
+    @property
+    def counts(self) -> TurnCounts:
+        return self._counts
+
+    def entries(self, session: SessionId | None = None) -> Iterator[TurnEntry]:
+        """Oldest first; of one session where it is named (none for an unknown one)."""
+        return iter([e for e in self._entries if session is None or e.session == session])
+
+    def summary_json(self, session: SessionId | None = None) -> Json:
+        """`/v1/latency/summary`: `{session, summary, profiles: {name: summary}, errors}`."""
+        entries = list(self.entries(session))
+        by_profile: dict[str, list[TurnRecord]] = {}
+        for entry in entries:
+            by_profile.setdefault(entry.budget.name, []).append(entry.record)
+        return {
+            **report_json(session, None, summarize(entry.record for entry in entries)),
+            "profiles": {name: summarize(records) for name, records in by_profile.items()},
+        }
+
+    def turns_json(self, session: SessionId | None = None, *, max_turns: int = 100) -> Json:
+        """`/v1/latency/turns`: the latest turns, oldest first, each with its waterfall.
+
+        Beside what `turn_json` gives, each turn has `session`, `budget`, and `waterfall`. The
+        summary covers the turns listed.
+        """
+        kept = list(self.entries(session))
+        listed = kept[max(0, len(kept) - max_turns) :]
+        turns = [_turn_json(entry) for entry in listed]
+        return report_json(session, turns, summarize(entry.record for entry in listed))
+
+
+def _turn_json(entry: TurnEntry) -> Json:
+    budget = entry.budget
+    return {
+        **turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s),
+        "session": entry.session,
+        "budget": {
+            "profile": budget.name,
+            "total_ms": budget.total_ms,
+            "widened_ms": budget.widened_ms,
+        },
+        "waterfall": waterfall_json(entry.record),
+    }

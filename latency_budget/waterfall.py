@@ -1,0 +1,121 @@
+"""Turns as text, for a terminal.
+
+A bar shows when a stage was at work: full blocks where it was exposed (the caller waited for it),
+light shade where it worked behind something else. A vertical line marks the budget's end. Work
+that began before the origin starts with an arrow at the left edge.
+"""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .budget import EMBEDDED, Budget
+from .record import NS_PER_MS, TurnRecord
+from .report import PERCENTILES
+from .turn import Span, Stage
+
+EXPOSED, HIDDEN, EARLIER, LIMIT, EMPTY = "█", "░", "◂", "│", " "
+MIN_BAR_COLUMNS = 10
+"""Narrower than this a bar says nothing; the picture then overflows the terminal instead."""
+
+_LABEL_COLUMNS = 11
+_NUMBER_COLUMNS = 9
+_TEXT_COLUMNS = _LABEL_COLUMNS + 2 * _NUMBER_COLUMNS + 2
+
+
+def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED) -> str:
+    """One turn in `width` columns, or 41 where that is less. No newline at the end.
+
+    The axis runs from the origin to the end of the turn or of the budget, whichever is later.
+    """
+    width = max(width, _TEXT_COLUMNS + MIN_BAR_COLUMNS)
+    lines = textwrap.wrap(_headline(record, budget), width)
+    if record.e2e_ns is not None:
+        columns = width - _TEXT_COLUMNS
+        axis_ns = max(record.e2e_ns, budget.total_ms * NS_PER_MS * 26 // 25)
+        lines.append(_axis(columns, axis_ns, budget))
+        for stage, time in record.stages.items():
+            bar = _bar(stage, record, columns, axis_ns, budget)
+            numbers = f"{time.spent_ms:{_NUMBER_COLUMNS}.1f}{time.exposed_ms:{_NUMBER_COLUMNS}.1f}"
+            lines.append(f"{stage.value:<{_LABEL_COLUMNS}}{numbers}  {bar}".rstrip())
+    if record.wasted_ns:
+        lines.append(f"discarded work: {record.wasted_ms:.1f} ms")
+    if record.incomplete:
+        flaws = f"incomplete: {', '.join(record.incomplete)}"
+        lines += textwrap.wrap(flaws, width, subsequent_indent=" " * 12)
+    return "\n".join(lines)
+
+
+def summary_table(summary: Mapping[str, Any]) -> str:
+    """What `summarize` gives, as a table in ms; spent and exposed by stage."""
+    rate = summary["cut_in_rate"]
+    cut_ins = "" if rate is None else f", cut-ins {100 * rate:.1f} %"
+    ranks = [f"p{percent}" for percent in PERCENTILES]
+    lines = [
+        f"{summary['turns']} turns, {summary['answered']} answered{cut_ins}",
+        f"{'ms':<21}" + "".join(f"{rank:>9}" for rank in ranks),
+        _row(summary["measure"], summary, ranks),
+    ]
+    for stage, times in summary["stages"].items():
+        lines.append(_row(f"{stage} exposed", times["exposed_ms"], ranks))
+        lines.append(_row(f"{'':<{len(stage)}} spent", times["spent_ms"], ranks))
+    return "\n".join(lines)
+
+
+def _row(label: str, values: Mapping[str, float | None], ranks: Sequence[str]) -> str:
+    cells = ["-" if (value := values[rank]) is None else f"{value:.1f}" for rank in ranks]
+    return f"{label:<21}" + "".join(f"{cell:>9}" for cell in cells)
+
+
+def _headline(record: TurnRecord, budget: Budget) -> str:
+    parts = [f"turn {record.turn}:"]
+    if record.e2e_server_ms is not None:
+        parts.append(f"{record.e2e_server_ms:.1f} ms at the server")
+    if record.e2e_ear_ms is not None:
+        parts.append(f"{record.e2e_ear_ms:.1f} ms at the ear")
+    if record.e2e_ns is not None and record.e2e_ns > budget.total_ms * NS_PER_MS:
+        parts.append(f"late by {record.e2e_ns / NS_PER_MS - budget.total_ms:.1f} ms")
+    if not record.answered:
+        parts.append("not answered")
+    elif record.cut_in:
+        parts.append("cut in on the caller")
+    elif record.e2e_ns is None:
+        parts.append("answered, time unknown")
+    if record.origin == "reply_requested":
+        parts.append("typed")
+    if record.interrupted:
+        parts.append("interrupted")
+    return f"{parts[0]} {', '.join(parts[1:])}"
+
+
+def _axis(columns: int, axis_ns: int, budget: Budget) -> str:
+    head = f"{'ms':<{_LABEL_COLUMNS}}{'spent':>{_NUMBER_COLUMNS}}{'exposed':>{_NUMBER_COLUMNS}}  "
+    label = f"{budget.total_ms} ms"
+    limit = _column(budget.total_ms * NS_PER_MS, columns, axis_ns)
+    return head + "0" + label.rjust(max(limit, len(label) + 1))
+
+
+def _bar(stage: Stage, record: TurnRecord, columns: int, axis_ns: int, budget: Budget) -> str:
+    cells = [EMPTY] * columns
+    work = [span for span in record.spans if span.stage is stage]
+    _fill(cells, work, HIDDEN, axis_ns)
+    _fill(cells, (span for span in record.path if span.stage is stage), EXPOSED, axis_ns)
+    if any(span.start_ns < 0 for span in work):
+        cells[0] = EARLIER
+    limit = _column(budget.total_ms * NS_PER_MS, columns, axis_ns)
+    if cells[limit] == EMPTY:
+        cells[limit] = LIMIT
+    return "".join(cells)
+
+
+def _fill(cells: list[str], spans: Iterable[Span], glyph: str, axis_ns: int) -> None:
+    for span in spans:
+        if span.end_ns <= 0 or span.start_ns >= axis_ns:
+            continue
+        first = _column(max(span.start_ns, 0), len(cells), axis_ns)
+        last = _column(min(span.end_ns, axis_ns) - 1, len(cells), axis_ns)
+        cells[first : last + 1] = glyph * (last + 1 - first)
+
+
+def _column(at_ns: int, columns: int, axis_ns: int) -> int:
+    return min(columns - 1, at_ns * columns // axis_ns)
