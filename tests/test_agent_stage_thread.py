@@ -1,0 +1,154 @@
+"""Owner threads: order, faults, hangs and recovery."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from agent.errors import ClientError, StageError
+from agent.stage_thread import BACKGROUND, MAX_WAITING, URGENT, StageThread
+
+
+class Model:
+    built = 0
+
+    def __init__(self) -> None:
+        type(self).built += 1
+        self.number = type(self).built
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[StageThread[Model]]:
+    Model.built = 0
+    thread: StageThread[Model] = StageThread("test", Model)
+    await thread.start()
+    yield thread
+    thread.close()
+
+
+async def hold(stage: StageThread[Model]) -> tuple[threading.Event, "asyncio.Task[None]"]:
+    """Keep the thread busy until the event is set."""
+    begun, release = threading.Event(), threading.Event()
+
+    def job(_: Model) -> None:
+        begun.set()
+        release.wait(30)
+
+    task = asyncio.get_running_loop().create_task(stage.call(job, timeout_s=30))
+    await asyncio.to_thread(begun.wait, 30)
+    return release, task
+
+
+async def test_answers_come_from_the_one_model(stage: StageThread[Model]) -> None:
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 1
+    names = {
+        await stage.call(lambda _: threading.current_thread().name, timeout_s=30) for _ in range(3)
+    }
+    assert names == {"stage-test"}
+
+
+async def test_urgent_jobs_go_first(stage: StageThread[Model]) -> None:
+    done: list[str] = []
+    release, busy = await hold(stage)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(
+            stage.call(lambda _: done.append("partial"), timeout_s=30, priority=BACKGROUND)
+        )
+        await asyncio.sleep(0)
+        group.create_task(stage.call(lambda _: done.append("final"), timeout_s=30, priority=URGENT))
+        await asyncio.sleep(0)
+        release.set()
+    await busy
+    assert done == ["final", "partial"]
+
+
+async def test_a_stage_that_raises_is_rebuilt(stage: StageThread[Model]) -> None:
+    def fail(_: Model) -> None:
+        raise RuntimeError("weights are gone")
+
+    with pytest.raises(StageError, match="weights are gone"):
+        await stage.call(fail, timeout_s=30)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 2
+    assert stage.restarts == 1
+
+
+async def test_the_askers_own_fault_restarts_nothing(stage: StageThread[Model]) -> None:
+    def refuse(_: Model) -> None:
+        raise ClientError("no such voice")
+
+    with pytest.raises(ClientError):
+        await stage.call(refuse, timeout_s=30)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 1
+
+
+async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
+    stage: StageThread[Model],
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def hang(_: Model) -> None:
+        begun.set()
+        release.wait(30)
+
+    loop = asyncio.get_running_loop()
+    hanging = loop.create_task(stage.call(hang, timeout_s=0.2))
+    await asyncio.to_thread(begun.wait, 30)
+    behind = loop.create_task(stage.call(lambda model: model.number, timeout_s=30))
+    with pytest.raises(StageError, match="too long"):
+        await hanging
+    assert await behind == 2
+    release.set()
+
+
+async def test_too_many_jobs_are_refused(stage: StageThread[Model]) -> None:
+    release, busy = await hold(stage)
+    loop = asyncio.get_running_loop()
+    waiting = [
+        loop.create_task(stage.call(lambda _: None, timeout_s=30)) for _ in range(MAX_WAITING)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(StageError, match="overloaded"):
+        await stage.call(lambda _: None, timeout_s=30)
+    release.set()
+    await asyncio.gather(busy, *waiting)
+    assert stage.peak_waiting == MAX_WAITING
+
+
+async def test_a_cancelled_job_that_has_not_begun_is_dropped(stage: StageThread[Model]) -> None:
+    done: list[str] = []
+    release, busy = await hold(stage)
+    task = asyncio.get_running_loop().create_task(
+        stage.call(lambda _: done.append("cancelled"), timeout_s=30)
+    )
+    await asyncio.sleep(0)
+    task.cancel()
+    release.set()
+    await busy
+    await stage.call(lambda _: done.append("next"), timeout_s=30)
+    assert done == ["next"]
+
+
+async def test_others_get_their_turn_between_the_items_of_a_generator(
+    stage: StageThread[Model],
+) -> None:
+    done: list[str] = []
+
+    def count(_: Model) -> Iterator[int]:
+        for number in range(3):
+            done.append(str(number))
+            yield number
+
+    async for number in stage.iterate(count, timeout_s=30):
+        await stage.call(lambda _, n=number: done.append(f"after {n}"), timeout_s=30)  # type: ignore[misc]
+    assert done == ["0", "after 0", "1", "after 1", "2", "after 2"]
+
+
+async def test_a_model_that_cannot_be_built_says_why() -> None:
+    def build() -> Model:
+        raise ValueError("model.bin is truncated")
+
+    stage: StageThread[Model] = StageThread("asr", build)
+    with pytest.raises(ValueError, match=r"model\.bin is truncated"):
+        await stage.start()
+    assert "truncated" in str(stage.broken)
