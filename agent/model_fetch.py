@@ -122,6 +122,13 @@ class ModelFetcher:
                 f"while they are fetched, {free:,} are free. Free some, or name another place in "
                 "the environment variable HALFSEC_HOME."
             )
+        if missing:
+            size = sum(file.size_bytes for file in missing)
+            names = ", ".join(model.name for model in models)
+            print(
+                f"Fetching {names}: {size / 1e6:.0f} MB into {self._store.directory}",
+                file=sys.stderr,
+            )
 
     def _fetch_known(self, model: Model, directory: Path) -> None:
         if model.package:

@@ -181,7 +181,7 @@ class ModelStore:
         if reference in self.catalogue:
             return self._locate_known(self.catalogue[reference])
         path = Path(reference).expanduser()
-        if path.exists():
+        if reference and path.exists():
             return path
         hub = HubReference.parse(reference)
         if hub is None:
@@ -245,6 +245,8 @@ class ModelStore:
             status = path.stat()
         except FileNotFoundError:
             return f"{path} is missing."
+        except OSError as error:
+            return f"{path} can't be read: {error.strerror}."
         if status.st_size != file.size_bytes:
             return f"{path} has {status.st_size} bytes, not {file.size_bytes}: it is damaged."
         stamp = [status.st_size, status.st_mtime_ns, file.sha256]

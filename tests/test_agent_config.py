@@ -1,0 +1,262 @@
+"""Settings: which layer wins, what is refused, and what the refusal says."""
+
+import contextlib
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.config import SECTIONS, Config, Example
+from agent.config_file import read_config
+from agent.config_layers import load_config
+from agent.errors import ConfigError
+from agent.presets import PRESETS
+
+
+def origin(config: Config, key: str) -> str:
+    return next(setting.origin for setting in config.effective() if setting.key == key)
+
+
+def test_defaults_are_the_embedded_preset() -> None:
+    config = load_config()
+    plain = Config()
+    for section in SECTIONS:
+        if section != "llm_engine":
+            assert getattr(config, section) == getattr(plain, section)
+    assert config.llm_engine.model == plain.llm_engine.model
+    assert config.agents["default"].examples
+    assert config.agent.host == "127.0.0.1"
+    assert config.agent.port == 8080
+
+
+def test_each_layer_wins_over_the_one_before() -> None:
+    file_text = '[llm_engine]\nmodel = "of-file"\n'
+    env = {"HALFSEC_LLM_ENGINE__MODEL": "of-environment"}
+    flags = {"llm_engine.model": "of-flag"}
+    layers: list[Config] = [
+        load_config(),
+        load_config({"agent.preset": "cpu"}),
+        load_config({"agent.preset": "cpu"}, file_text=file_text),
+        load_config({"agent.preset": "cpu"}, env, file_text),
+        load_config({"agent.preset": "cpu", **flags}, env, file_text),
+    ]
+    models = [config.llm_engine.model for config in layers]
+    assert models == [
+        "smollm2-135m-instruct",
+        PRESETS["cpu"]["llm_engine"]["model"],
+        "of-file",
+        "of-environment",
+        "of-flag",
+    ]
+    assert [origin(config, "llm_engine.model") for config in layers] == [
+        "preset embedded",
+        "preset cpu",
+        "file halfsec.toml",
+        "environment variable HALFSEC_LLM_ENGINE__MODEL",
+        "command line",
+    ]
+
+
+def test_port_of_the_environment() -> None:
+    assert load_config(env={"PORT": "9000"}).agent.port == 9000
+    assert load_config(env={"PORT": ""}).agent.port == 8080
+    both = {"PORT": "9000", "HALFSEC_AGENT__PORT": "9001"}
+    assert load_config(env=both).agent.port == 9001
+    assert load_config({"agent.port": 9002}, both).agent.port == 9002
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "file_text", "parts"),
+    [
+        ({}, {}, "[agnt]\nport = 1", ["[agnt]", "file halfsec.toml", "agent"]),
+        ({}, {}, "[agent]\nprot = 1", ["agent.prot", "file halfsec.toml", "agent.port"]),
+        ({}, {}, "[asr]\nport = 1", ["asr.port", "agent.port"]),
+        ({}, {}, "[telephony]\nport = 1", ["telephony.port"]),
+        ({}, {}, "[agents.bob]\ngreting = ''", ["agents.bob.greting", "agents.bob.greeting"]),
+        ({}, {}, "port = 1", ["Unknown section [port]"]),
+        ({}, {}, "asr = 1", ["[asr]"]),
+        ({}, {}, "[agents]\nbob = 1", ["[agents.NAME]"]),
+        ({}, {}, "[agents.'a b']", ["'a b'", "name"]),
+        ({}, {}, "[asr\n", ["halfsec.toml", "not valid TOML", "line 1"]),
+        ({}, {}, "[agents.default]\npreset = 'cpu'", ["agents.default.preset", "agent.preset"]),
+        ({}, {"HALFSEC_PORT": "1"}, "", ["HALFSEC_PORT", "HALFSEC_AGENT__PORT"]),
+        ({}, {"HALFSEC_ASR__MODLE": "x"}, "", ["HALFSEC_ASR__MODLE", "asr.model"]),
+        ({}, {"HALFSEC_AST__MODEL": "x"}, "", ["HALFSEC_AST__MODEL", "asr.model"]),
+        ({"agent.prot": 1}, {}, "", ["agent.prot", "command line", "agent.port"]),
+        ({"port": 1}, {}, "", ["port", "command line"]),
+    ],
+)
+def test_unknown_settings(
+    flags: dict[str, object], env: dict[str, str], file_text: str, parts: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags, env, file_text)
+    assert [part for part in parts if part not in caught.value.message] == []
+
+
+@pytest.mark.parametrize(
+    ("file_text", "message"),
+    [
+        ("[agent]\nport = '80'", "agent.port must be a whole number, not '80'"),
+        ("[agent]\nport = true", "agent.port must be a whole number, not True"),
+        ("[agent]\nport = 70000", "agent.port must be from 0 to 65535, not 70000"),
+        ("[agent]\nhost = 1", "agent.host must be text in quotes, not 1"),
+        ("[agent]\nallowed_origins = 'x'", "agent.allowed_origins must be a list, not 'x'"),
+        ("[agent]\npreset = 'gpu'", "agent.preset must be one of embedded, cpu, gpu-8b, gpu-70b"),
+        ("[asr]\ncompute_type = 'int4'", 'asr.compute_type must be one of "int8"'),
+        ("[asr]\nlanguage = 'English'", 'asr.language must be a language code like "en"'),
+        ("[llm_engine]\ntemperature = 3", "llm_engine.temperature must be from 0 to 2, not 3"),
+        ("[llm_engine]\ntemperature = nan", "llm_engine.temperature must be a number"),
+        ("[llm_engine]\nmax_tokens = 4096", "llm_engine.max_tokens must be below"),
+        ("[agents.a]\nexamples = [{user = 'x'}]", 'a table with "user" and "assistant"'),
+        ("[agents.a]\ntools = ['x']", "agents.a.tools must be a table, not 'x'"),
+        ("[agents.a]\npreset = 'x'", "agents.a.preset must be one of"),
+    ],
+)
+def test_values_that_do_not_fit(file_text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"halfsec\.toml|below") as caught:
+        load_config(file_text=file_text)
+    assert message in caught.value.message
+
+
+def test_a_long_wrong_value_is_cut() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"agent.port": "9" * 10_000})
+    assert len(caught.value.message) < 200
+
+
+def test_text_of_the_environment_becomes_what_the_key_takes() -> None:
+    env = {
+        "HALFSEC_AGENT__ALLOWED_ORIGINS": "https://a.example, https://b.example",
+        "HALFSEC_AGENT__TRACE_DIR": "",
+        "HALFSEC_LLM_ENGINE__TEMPERATURE": " .5 ",
+        "HALFSEC_AGENTS__BOB__EXAMPLES": '[{user = "Hi", assistant = "Hello."}]',
+        "HALFSEC_AGENTS__BOB__GREETING": "Hello!",
+    }
+    config = load_config(env=env)
+    assert config.agent.allowed_origins == ("https://a.example", "https://b.example")
+    assert config.agent.trace_dir is None
+    assert config.llm_engine.temperature == 0.5
+    assert config.agents["bob"].examples == (Example("Hi", "Hello."),)
+    assert config.agents["bob"].greeting == "Hello!"
+
+
+def test_the_environment_reaches_an_agent_whose_name_has_capitals() -> None:
+    config = load_config(env={"HALFSEC_AGENTS__BOB__GREETING": "Hi"}, file_text="[agents.Bob]")
+    assert config.agents["Bob"].greeting == "Hi"
+    assert set(config.agents) == {"default", "Bob"}
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "HALFSEC_HOME=/x",
+        "HALFSEC_CONFIG=/x",
+        "HALFSEC_SERVICE_HOST=10.0.0.1",
+        "HALFSEC_SERVICE_PORT_HTTP=80",
+        "HALFSEC_PORT=tcp://10.0.0.1:80",
+        "HALFSEC_PORT_80_TCP=tcp://10.0.0.1:80",
+        "HALFSEC_PORT_80_TCP_ADDR=10.0.0.1",
+        "HALFWAY=1",
+    ],
+)
+def test_variables_that_are_no_settings(variable: str) -> None:
+    name, _, value = variable.partition("=")
+    assert load_config(env={name: value}) == load_config()
+
+
+def test_agents_inherit_from_the_default_one() -> None:
+    config = load_config(
+        file_text='[agents.default]\ninstructions = "Be kind."\nvoice = "piper-joe"\n'
+        '[agents.front-desk]\ngreeting = "Good day."\n'
+    )
+    name, profile = config.profile("front-desk")
+    assert name == "front-desk"
+    assert profile.greeting == "Good day."
+    assert profile.instructions == "Be kind."
+    assert profile.voice == "piper-joe"
+    assert origin(config, "agents.front-desk.voice") == "agents.default"
+
+
+def test_an_agent_can_start_from_another_preset() -> None:
+    config = load_config(file_text='[agents.clever]\npreset = "cpu"\ngreeting = "Hi."\n')
+    clever = config.agents["clever"]
+    assert clever.instructions == PRESETS["cpu"]["agents"]["default"]["instructions"]
+    assert clever.examples == ()
+    assert clever.greeting == "Hi."
+    assert origin(config, "agents.clever.instructions") == "preset cpu"
+
+
+def test_unknown_agents_are_served_by_the_default() -> None:
+    config = load_config()
+    assert config.profile("gpt-realtime") == ("default", config.agents["default"])
+    assert config.profile(None) == ("default", config.agents["default"])
+
+
+def test_fingerprint_follows_values_not_origins() -> None:
+    plain = load_config()
+    same = load_config({"agent.port": "8080"})
+    assert same.fingerprint() == plain.fingerprint()
+    assert load_config({"agent.port": "8081"}).fingerprint() != plain.fingerprint()
+    assert load_config({"agents.a.greeting": "x"}).fingerprint() != plain.fingerprint()
+    assert len(plain.fingerprint()) == 16
+
+
+def test_every_effective_setting_can_be_set_again() -> None:
+    config = load_config()
+    again = load_config(
+        {
+            setting.key: setting.value
+            for setting in config.effective()
+            if setting.value is not None and setting.key != "agents.default.examples"
+        }
+    )
+    assert again.fingerprint() == config.fingerprint()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_loads(name: str) -> None:
+    assert load_config({"agent.preset": name}).agent.preset == name
+
+
+@given(st.dictionaries(st.text(string.printable, max_size=12), st.text(max_size=12), max_size=3))
+def test_any_environment_loads_or_is_refused_in_words(extra: dict[str, str]) -> None:
+    env = {f"HALFSEC_{key.upper()}": value for key, value in extra.items()}
+    with contextlib.suppress(ConfigError):
+        load_config(env=env)
+
+
+@given(st.text(max_size=200))
+def test_any_file_loads_or_is_refused_in_words(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        load_config(file_text=text)
+
+
+@given(st.sampled_from([setting.key for setting in load_config().effective()]), st.text())
+def test_any_text_for_any_key_loads_or_is_refused_in_words(key: str, value: str) -> None:
+    with contextlib.suppress(ConfigError):
+        load_config({key: value})
+
+
+def test_reading_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_config(env={}) == load_config()
+    (tmp_path / "halfsec.toml").write_text("[agent]\nport = 9000\n")
+    other = tmp_path / "other.toml"
+    other.write_text("[agent]\nport = 9001\n")
+    assert read_config(env={}).agent.port == 9000
+    assert read_config(env={"HALFSEC_CONFIG": str(other)}).agent.port == 9001
+    named = read_config({}, str(other), env={"HALFSEC_CONFIG": "nowhere"})
+    assert origin(named, "agent.port") == f"file {other}"
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_config(path=str(tmp_path / "none.toml"), env={})
+    with pytest.raises(ConfigError, match="Can't read"):
+        read_config(path=str(tmp_path), env={})
+    (tmp_path / "latin.toml").write_bytes(b"[agent]\nhost = '\xff'\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_config(path=str(tmp_path / "latin.toml"), env={})

@@ -1,0 +1,42 @@
+"""Public names are importable, and importing them costs no more than it must."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+PUBLIC = {
+    "asr": ["StreamingTranscriber"],
+    "llm_engine": ["Engine"],
+    "tts": ["Voice"],
+}
+HEAVY = {"torch", "ctranslate2", "onnxruntime", "transformers", "faster_whisper", "piper", "hibari"}
+
+NOT_WITH = {
+    "latency_budget": HEAVY | {"numpy", "asyncio"},
+    "agent.turn_taking": HEAVY,
+    "agent.config_layers": HEAVY | {"numpy", "asyncio"},
+    "agent.__main__": HEAVY | {"numpy", "asyncio", "huggingface_hub"},
+    "asr": {"torch", "transformers", "piper"},
+    "tts": {"torch", "transformers", "piper"},  # piper-tts is GPL: only where it is asked for
+    "llm_engine": {"transformers", "ctranslate2", "piper"},
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, names in PUBLIC.items() for name in names]
+)
+def test_public_names(package: str, name: str) -> None:
+    module = importlib.import_module(package)
+    assert getattr(module, name).__module__.split(".")[0] == package
+    assert name in module.__all__
+
+
+@pytest.mark.parametrize("module", NOT_WITH)
+def test_importing_is_light(module: str) -> None:
+    code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not loaded & NOT_WITH[module]
