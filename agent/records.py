@@ -1,14 +1,15 @@
 """The machine's events and commands as flat JSON objects, and back.
 
-A record is `{"type": class name, ...fields}`. The shape of each is its dataclass and nothing else,
-so that a new event needs no line here. Reading is strict: a trace that another version wrote is
-refused with the name of what differs, rather than replayed as something else.
+A record is `{"type": class name, ...fields}`; the fields of a dataclass within one stand beside the
+others. The shape of each is its dataclass and nothing else, so that a new event needs no line here.
+Reading is strict: a trace that another version wrote is refused with the name of what differs,
+rather than replayed as something else.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
+from types import UnionType
 from typing import (
     Any,
     Final,
@@ -35,18 +36,29 @@ class RecordError(ValueError):
 
 
 def to_record(value: Event | Command) -> Record:
-    """Of JSON scalars only, except that `RulesChanged.rules` is an object of its own."""
-    return {"type": type(value).__name__, **asdict(value)}
+    """Of JSON scalars only."""
+    return {"type": type(value).__name__, **_flat(value)}
 
 
 def event_from_record(record: Mapping[str, Any]) -> Event:
-    """Raises RecordError."""
+    """A `turn` that the event has no field for is passed over: each line of a trace has one.
+
+    Raises RecordError.
+    """
     return cast(Event, _from_record(record, _EVENTS, "event"))
 
 
 def command_from_record(record: Mapping[str, Any]) -> Command:
-    """Raises RecordError."""
+    """The same for commands."""
     return cast(Command, _from_record(record, _COMMANDS, "command"))
+
+
+def _flat(value: Any) -> Record:
+    record: Record = {}
+    for field in fields(value):
+        within = getattr(value, field.name)
+        record.update(_flat(within) if is_dataclass(within) else {field.name: within})
+    return record
 
 
 def _from_record(record: Mapping[str, Any], kinds: Mapping[str, type], what: str) -> object:
@@ -54,34 +66,35 @@ def _from_record(record: Mapping[str, Any], kinds: Mapping[str, type], what: str
     kind = kinds.get(name) if isinstance(name, str) else None
     if kind is None:
         raise RecordError(f"unknown {what} type {name!r}; known: {', '.join(sorted(kinds))}")
-    return _build(kind, {key: value for key, value in record.items() if key != "type"})
+    values = {key: value for key, value in record.items() if key not in ("type", "turn")}
+    if "turn" in record and "turn" in _hints(kind):
+        values["turn"] = record["turn"]
+    built = _build(kind, values)
+    if values:
+        names = ", ".join(repr(key) for key in sorted(values))
+        raise RecordError(f"{kind.__name__} has no field {names}")
+    return built
 
 
-def _build(kind: type, values: Mapping[str, Any]) -> object:
-    hints = _hints(kind)
-    for what, names in (
-        ("has no field", values.keys() - hints.keys()),
-        ("lacks its field", hints.keys() - values.keys()),
-    ):
-        if names:
-            listed = ", ".join(repr(name) for name in sorted(names))
-            raise RecordError(f"{kind.__name__} {what} {listed}")
-    return kind(**{name: _value(values[name], hint, kind, name) for name, hint in hints.items()})
+def _build(kind: type, values: Record) -> object:
+    """Takes what belongs to it out of `values`."""
+    built: Record = {}
+    for name, hint in _hints(kind).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            built[name] = _build(hint, values)
+            continue
+        if name not in values:
+            raise RecordError(f"{kind.__name__} lacks its field {name!r}")
+        built[name] = values.pop(name)
+        if not _fits(built[name], hint):
+            raise RecordError(f"{kind.__name__}.{name} can't be {built[name]!r}")
+    return kind(**built)
 
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
-
-
-def _value(value: Any, hint: Any, kind: type, name: str) -> Any:
-    """`value` as field `name` of `kind` holds it."""
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
-        return _build(hint, value)
-    if not _fits(value, hint):
-        raise RecordError(f"{kind.__name__}.{name} can't be {value!r}")
-    return value
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -91,6 +104,4 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) in (Union, UnionType):
         return any(_fits(value, each) for each in get_args(hint))
-    if hint is NoneType:
-        return value is None
     return type(value) is hint  # a bool is no int here: JSON keeps them apart
