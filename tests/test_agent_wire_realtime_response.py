@@ -18,6 +18,7 @@ from agent.notices import (
     ReplyStarted,
     ReplyStatus,
     ReplyText,
+    SessionCreated,
     SpeechStarted,
     SpeechStopped,
     TranscriptCompleted,
@@ -133,7 +134,7 @@ def test_a_typed_turn_has_text_events_and_no_audio() -> None:
 
 
 def test_a_finished_response_is_told_whole() -> None:
-    done = say(make(), VOICE_TURN)[18]
+    done = say(make(), [SessionCreated("sess_7", SessionSettings()), *VOICE_TURN])[19]
     assert done == {
         "event_id": done["event_id"],
         "type": "response.done",
@@ -152,7 +153,7 @@ def test_a_finished_response_is_told_whole() -> None:
                     "content": [{"type": "output_audio", "transcript": "Hello."}],
                 }
             ],
-            "conversation_id": "conv_t000001",
+            "conversation_id": "conv_7",
             "output_modalities": ["audio"],
             "max_output_tokens": "inf",
             "audio": {

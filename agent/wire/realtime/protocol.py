@@ -45,13 +45,12 @@ from agent.settings import SessionSettings
 
 from .fields import Fields
 from .frames import read_frame
+from .ids import CountingIds
 from .items import NewId, item_json
 from .parse import Context, event_id_of, read_event
 from .response_events import Event, ResponseEvents
 from .session_json import session_json
 
-SUBPROTOCOL: Final = "realtime"
-EXTENSION_SUBPROTOCOL: Final = "halfsec.v1"
 MAX_PENDING_UPDATES: Final = 64
 """Updates that the session has not answered. More means that it is stuck or being flooded."""
 
@@ -66,21 +65,25 @@ class _PendingUpdate:
 class RealtimeProtocol:
     """One connection. Not thread-safe; the event loop owns it.
 
-    `settings` are those the session starts with, `model` the name to echo, `new_id` makes ids from
-    a prefix, unique within the session. `extensions`: the client offered `halfsec.v1`.
+    `settings` are those the session starts with, `model` the name to echo. `extensions`: the client
+    offered `halfsec.v1`. `new_id` makes ids from a prefix, unique within the session.
     """
 
     def __init__(
-        self, settings: SessionSettings, *, model: str, new_id: NewId, extensions: bool = False
+        self,
+        settings: SessionSettings,
+        *,
+        model: str,
+        extensions: bool = False,
+        new_id: NewId | None = None,
     ) -> None:
         self._settings = settings
         self._pending: list[_PendingUpdate] = []
         self._model = model
-        self._new_id = new_id
+        self._new_id = CountingIds("") if new_id is None else new_id
         self._extensions = extensions
         self._session_id = ""
         self._expires_at_unix_s: int | None = None
-        self._conversation_id = new_id("conv")
         self._responses: dict[str, ResponseEvents] = {}
 
     def receive(self, frame: str | bytes) -> tuple[Request | Problem, ...]:
@@ -107,6 +110,10 @@ class RealtimeProtocol:
     def _context(self) -> Context:
         asked = self._pending[-1].settings if self._pending else self._settings
         return Context(asked, self._new_id, self._extensions)
+
+    def _conversation_id(self) -> str:
+        """A session has one conversation, so they share a stem."""
+        return f"conv_{self._session_id.removeprefix('sess_')}"
 
     def _remember(self, request: UpdateSession, event_id: str | None) -> UpdateSession:
         if len(self._pending) >= MAX_PENDING_UPDATES:
@@ -180,7 +187,7 @@ class RealtimeProtocol:
         if isinstance(notice, ReplyStarted):
             if notice.response_id in self._responses:
                 raise InternalError(f"Response {notice.response_id!r} has started already.")
-            response = ResponseEvents(notice, self._conversation_id)
+            response = ResponseEvents(notice, self._conversation_id())
             self._responses[notice.response_id] = response
             return response.begin()
         running = self._responses.get(notice.response_id)
