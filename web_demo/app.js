@@ -1,0 +1,210 @@
+/** Ties the page's elements to a call. What is decided here is only what to show. */
+
+import { Call } from './call.js';
+import { Notice } from './notice.js';
+import { problemOfClose } from './problems.js';
+import { ReadinessWatch } from './readiness.js';
+import { defaultUrl, RealtimeClient } from './realtime.js';
+import { Transcript } from './transcript.js';
+
+/**
+ * @typedef {import('./call.js').Phase} Phase
+ * @typedef {import('./readiness.js').Readiness} Readiness
+ * @typedef {import('./realtime.js').Status} Status
+ */
+
+/** @type {Record<Phase, string>} */
+const PHASE_TEXT = {
+  off: 'Press and talk',
+  asking: 'Allow the microphone, please',
+  connecting: 'Connecting',
+  ready: 'On the line',
+  listening: 'Listening: go ahead',
+  hearing: 'Listening',
+  thinking: 'Thinking',
+  speaking: 'Speaking: interrupt at any time',
+};
+
+const SAMPLE_URL = 'sample-question.wav';
+
+/** Refresh of the figures under "About this call". */
+const FIGURES_EVERY_MS = 250;
+
+const page = {
+  scroller: byId('scroller'),
+  transcript: byId('transcript'),
+  announcer: byId('announcer'),
+  talk: /** @type {HTMLButtonElement} */ (byId('talk')),
+  talkLabel: byId('talk-label'),
+  phase: byId('phase'),
+  server: byId('server'),
+  sample: /** @type {HTMLButtonElement} */ (byId('sample')),
+  form: /** @type {HTMLFormElement} */ (byId('write')),
+  text: /** @type {HTMLInputElement} */ (byId('text')),
+  notice: byId('notice'),
+  figures: byId('figures'),
+};
+
+const call = new Call(new RealtimeClient(defaultUrl()));
+const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
+const notice = new Notice(page.notice, act);
+const watch = new ReadinessWatch(showReadiness);
+
+/** @param {import('./problems.js').Action} action */
+function act(action) {
+  if (action === 'talk') void call.startTalking();
+  if (action === 'resume') void call.devices.resume();
+  if (action === 'reconnect') reconnect();
+}
+
+function reconnect() {
+  if (call.client.status.state === 'waiting') call.client.connect();
+  else watch.start();
+}
+
+/** @param {Readiness} readiness */
+function showReadiness(readiness) {
+  page.server.dataset.state = readiness.ready ? 'ready' : readiness.status;
+  page.server.textContent = readiness.ready ? 'Ready' : serverWord(readiness.status);
+  const usable = readiness.ready;
+  if (usable) {
+    for (const code of ['server-gone', 'server-restarting', 'warming', 'draining'])
+      notice.clear(code);
+    if (call.client.status.state === 'waiting') call.client.connect();
+  } else if (readiness.status !== 'gone') {
+    notice.showWarming(readiness);
+  } else if (call.client.status.state !== 'waiting') {
+    notice.show('server-gone', 'This page keeps asking.');
+  }
+  setUsable(usable);
+}
+
+/** @param {string} status */
+function serverWord(status) {
+  return status === 'gone' ? 'No answer' : status === 'warming' ? 'Warming up' : 'Not ready';
+}
+
+/** @param {boolean} usable */
+function setUsable(usable) {
+  const inCall = call.client.status.state !== 'closed';
+  page.talk.disabled = !usable && !inCall;
+  page.sample.disabled = !usable;
+}
+
+/** @param {Status} status */
+function showConnection(status) {
+  if (status.state === 'waiting') {
+    const seconds = Math.max(1, Math.round((status.retryInMs ?? 0) / 1000));
+    notice.show(problemOfClose(status.code), `Trying again in ${seconds} s.`);
+    page.server.dataset.state = 'gone';
+    page.server.textContent = 'Connection lost';
+    watch.start();
+  } else if (status.state === 'open') {
+    watch.stop();
+    for (const code of ['server-gone', 'server-restarting', 'server-full', 'warming']) {
+      notice.clear(code);
+    }
+    page.server.dataset.state = 'open';
+    page.server.textContent = 'Connected';
+    setUsable(true);
+  } else if (status.state === 'closed') {
+    if (status.code) notice.show('session-ended', status.reason);
+    page.server.dataset.state = 'ready';
+    page.server.textContent = 'Ready';
+    watch.start();
+  }
+}
+
+/** @param {Phase} phase */
+function showPhase(phase) {
+  document.body.dataset.phase = phase;
+  page.phase.textContent = PHASE_TEXT[phase];
+  const calling = phase !== 'off';
+  const hangsUp = calling && (call.devices.hasMicrophone || phase === 'connecting');
+  page.talk.setAttribute('aria-pressed', String(hangsUp));
+  page.talkLabel.textContent = hangsUp ? 'End the call' : 'Start talking';
+}
+
+function toggleTalk() {
+  notice.clear();
+  if (page.talk.getAttribute('aria-pressed') === 'true') void call.end();
+  else void call.startTalking();
+}
+
+/** @param {SubmitEvent} event */
+function write(event) {
+  event.preventDefault();
+  const text = page.text.value.trim();
+  if (!text) return;
+  page.text.value = '';
+  void call.sendText(text);
+}
+
+/** @param {CustomEvent<{source: string, level: number}>} event */
+function showLevel({ detail: { source, level } }) {
+  // Speech lies between 0.003 and 0.3: a square root makes both ends visible.
+  const shown = Math.min(1, Math.sqrt(level) * 1.8);
+  page.talk.style.setProperty(`--${source}-level`, shown.toFixed(3));
+}
+
+function showFigures() {
+  const { rateHz, underruns, droppedMs } = call.devices.figures;
+  const values = /** @type {Record<string, number>} */ ({
+    sentMs: call.sentMs,
+    playedMs: call.reports.totalMs,
+    rateHz,
+    underruns,
+    droppedMs: droppedMs + call.client.droppedMs,
+  });
+  for (const output of page.figures.querySelectorAll('output')) {
+    const value = String(Math.round(values[output.dataset.figure ?? '']));
+    if (output.textContent !== value) output.textContent = value;
+  }
+}
+
+/**
+ * @param {EventTarget} target
+ * @param {string} type
+ * @param {(detail: any) => void} show
+ */
+function on(target, type, show) {
+  target.addEventListener(type, (event) => show(/** @type {CustomEvent} */ (event).detail));
+}
+
+/**
+ * @param {string} id
+ * @returns {HTMLElement}
+ */
+function byId(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
+on(call, 'phase', showPhase);
+on(call, 'connection', showConnection);
+on(call, 'problem', ({ code, text }) => notice.show(code, text));
+on(call, 'solved', ({ code }) => notice.clear(code));
+on(call, 'renewed', () => {
+  if (!transcript.isEmpty) transcript.addDivider('New connection: the agent starts afresh');
+});
+call.addEventListener('level', (event) => showLevel(/** @type {CustomEvent} */ (event)));
+on(call.conversation, 'message', (message) => {
+  document.body.dataset.started = 'true';
+  transcript.show(message);
+});
+on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
+on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
+
+page.talk.addEventListener('click', toggleTalk);
+page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
+page.form.addEventListener('submit', write);
+document.addEventListener('keydown', (event) => {
+  if (event.key === 'Escape') void call.interrupt();
+});
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden) void call.devices.resume();
+});
+
+showPhase('off');
+setInterval(showFigures, FIGURES_EVERY_MS);
+watch.start();
+if (!globalThis.isSecureContext) notice.show('insecure-context');

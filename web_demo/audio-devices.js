@@ -1,0 +1,181 @@
+/**
+ * The browser's audio: one context, the microphone into it, the loudspeaker out of it.
+ *
+ * One context for both, at whatever rate the device has: some browsers refuse nodes from contexts of
+ * different rates, and one clock for both directions makes the counts comparable.
+ *
+ * Events: `batch` (detail: {pcm, level}) every 20 ms of captured audio, `played` (detail: Played)
+ * while a reply is heard, `lost` when the microphone is taken away, `sample-ended`, `sound` (detail:
+ * boolean) when the browser silences us or lets us be heard again.
+ */
+
+import { Capture, CaptureError } from './capture.js';
+import { Playback } from './playback.js';
+
+/**
+ * @typedef {object} Played
+ * @property {string} itemId
+ * @property {number} playedMs of that item, as far as it has left the loudspeaker
+ * @property {number} level
+ * @property {boolean} finished
+ *
+ * @typedef {import('./playback.js').Heard} Heard
+ */
+
+/** A browser that will let us play has started by then. */
+const RESUME_GRACE_MS = 500;
+
+export class AudioDevices extends EventTarget {
+  constructor() {
+    super();
+    /** @private @type {AudioContext | null} */
+    this.context = null;
+    /** @private @type {Capture | null} */
+    this.capture = null;
+    /** @private @type {Playback | null} */
+    this.playback = null;
+    /** @private @type {Promise<void> | null} */
+    this.opening = null;
+  }
+
+  get hasMicrophone() {
+    return this.capture?.hasMicrophone ?? false;
+  }
+
+  /** Whether a reply has audio that was not heard yet. */
+  get speaking() {
+    return this.playback?.active ?? false;
+  }
+
+  /** The device's rate, times the loudspeaker ran dry, and audio it had no room for. */
+  get figures() {
+    return {
+      rateHz: this.context?.sampleRate ?? 0,
+      underruns: this.playback?.underruns ?? 0,
+      droppedMs: this.playback?.droppedMs ?? 0,
+    };
+  }
+
+  /**
+   * Start the context; safe to call again. Call it from a user's gesture, or browsers stay silent.
+   * @throws {CaptureError} where the page's address does not allow audio
+   */
+  async open() {
+    if (!globalThis.isSecureContext || !globalThis.AudioWorkletNode) {
+      throw new CaptureError('insecure-context');
+    }
+    void this.context?.resume();
+    this.opening ??= this.start();
+    try {
+      await this.opening;
+    } catch (error) {
+      await this.close();
+      throw error;
+    }
+  }
+
+  /** @private */
+  async start() {
+    const context = new AudioContext({ latencyHint: 'interactive' });
+    this.context = context;
+    void context.resume();
+    const [capture, playback] = await Promise.all([
+      Capture.create(context),
+      Playback.create(context),
+    ]);
+    this.capture = capture;
+    this.playback = playback;
+    capture.addEventListener('batch', (event) => this.pass(event));
+    capture.addEventListener('lost', (event) => this.pass(event));
+    capture.addEventListener('sample-ended', (event) => this.pass(event));
+    playback.addEventListener('progress', (event) => this.onPlayed(event, false));
+    playback.addEventListener('finished', (event) => this.onPlayed(event, true));
+    context.addEventListener('statechange', () => this.reportSound());
+    setTimeout(() => this.reportSound(), RESUME_GRACE_MS);
+  }
+
+  /** @throws {CaptureError} */
+  async openMicrophone() {
+    await this.open();
+    await this.capture?.openMicrophone();
+  }
+
+  /**
+   * @param {string} url of a recording to use in place of the microphone
+   * @throws {CaptureError}
+   */
+  async playSample(url) {
+    await this.open();
+    await this.capture?.playSample(url);
+  }
+
+  /** Send nothing until the next source is opened. */
+  stopCapture() {
+    if (this.capture) this.capture.running = false;
+  }
+
+  /**
+   * @param {string} itemId
+   * @param {Float32Array} samples at the wire's rate
+   */
+  play(itemId, samples) {
+    this.playback?.push(itemId, samples);
+  }
+
+  /** @param {string} itemId whose audio is complete */
+  endReply(itemId) {
+    this.playback?.end(itemId);
+  }
+
+  /** @returns {Promise<Heard[]>} the replies that were cut */
+  async flush() {
+    return this.playback?.active ? this.playback.flush() : [];
+  }
+
+  /** Ask the browser again to let us be heard. */
+  async resume() {
+    await this.context?.resume();
+  }
+
+  /** Let go of everything; `open` starts afresh. */
+  async close() {
+    const { context, capture, playback } = this;
+    this.opening = null;
+    this.context = null;
+    this.capture = null;
+    this.playback = null;
+    capture?.close();
+    playback?.close();
+    await context?.close();
+  }
+
+  /** @private */
+  reportSound() {
+    if (!this.context || this.context.state === 'closed') return;
+    this.dispatchEvent(new CustomEvent('sound', { detail: this.context.state === 'running' }));
+  }
+
+  /**
+   * What the worklet counts has been handed to the device; it is heard a device latency later. A
+   * finished item is reported whole, because everything of it will be heard.
+   * @private
+   * @param {Event} event
+   * @param {boolean} finished
+   */
+  onPlayed(event, finished) {
+    const { itemId, playedMs, level } = /** @type {CustomEvent} */ (event).detail;
+    const latencyS = this.context?.outputLatency || this.context?.baseLatency || 0;
+    const heardMs = finished ? playedMs : Math.max(0, playedMs - 1000 * latencyS);
+    const detail = { itemId, playedMs: heardMs, level, finished };
+    this.dispatchEvent(new CustomEvent('played', { detail }));
+  }
+
+  /**
+   * @private
+   * @param {Event} event
+   */
+  pass(event) {
+    const detail = /** @type {CustomEvent} */ (event).detail;
+    this.dispatchEvent(new CustomEvent(event.type, { detail }));
+  }
+}

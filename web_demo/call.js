@@ -1,0 +1,332 @@
+/**
+ * One call: microphone, socket and loudspeaker, and what couples them.
+ *
+ * Interrupting: on `speech_started` the loudspeaker is flushed before anything else, then the server
+ * is told what was really heard of each reply that was cut. The decision is the server's, because it
+ * alone can tell a voice from a cough or a "mhm".
+ *
+ * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail: {code, text}, codes as in
+ * `problems.js`), `level` (detail: {source, level}), `renewed` when a new connection means that the
+ * server has forgotten the conversation. `conversation` has what was said.
+ */
+
+import { AudioDevices } from './audio-devices.js';
+import { samplesFromBase64 } from './base64.js';
+import { CaptureError } from './capture.js';
+import { Conversation } from './conversation.js';
+import { WIRE_RATE_HZ } from './pcm.js';
+import { PlaybackReports } from './playback-reports.js';
+
+/**
+ * @typedef {'off' | 'asking' | 'connecting' | 'ready' | 'listening' | 'hearing' | 'thinking' |
+ *   'speaking'} Phase
+ * @typedef {import('./realtime.js').RealtimeClient} RealtimeClient
+ * @typedef {import('./realtime.js').RealtimeEvent} RealtimeEvent
+ * @typedef {import('./realtime.js').Status} Status
+ */
+
+/** Two seconds of 20 ms batches: said while the socket was still opening, sent when it is open. */
+const MAX_EARLY_BATCHES = 100;
+
+/** After a recorded question silence is sent for so long: the end of a turn is heard in it. */
+const LINGER_MS = 15_000;
+
+/** Errors that only say "too late": the reply had ended by itself. */
+const HARMLESS = new Set(['response_cancel_not_active', 'item_truncate_invalid_item_id']);
+
+export class Call extends EventTarget {
+  /** @param {RealtimeClient} client */
+  constructor(client) {
+    super();
+    this.client = client;
+    this.devices = new AudioDevices();
+    this.conversation = new Conversation();
+    this.reports = new PlaybackReports(client);
+    /** @type {Phase} */
+    this.phase = 'off';
+    /** Milliseconds of audio sent. */
+    this.sentMs = 0;
+    /** @private */
+    this.is = { asking: false, hearing: false, thinking: false, responding: false };
+    /** @private */
+    this.wasLost = false;
+    /** @private @type {Int16Array[]} */
+    this.early = [];
+    /** @private @type {string[]} */
+    this.unsent = [];
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.linger = undefined;
+    this.listen();
+  }
+
+  /** Open the microphone, then the line. Call it from a user's gesture. */
+  async startTalking() {
+    this.update({ asking: true });
+    try {
+      await this.devices.openMicrophone();
+      clearTimeout(this.linger);
+      this.conversation.silent = false;
+      this.client.connect();
+    } catch (error) {
+      this.fail(error);
+    }
+    this.update({ asking: false });
+  }
+
+  /**
+   * Ask a recorded question in place of the microphone.
+   * @param {string} url
+   */
+  async playSample(url) {
+    try {
+      await this.devices.playSample(url);
+      clearTimeout(this.linger);
+      this.conversation.silent = false;
+      this.client.connect();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /**
+   * Ask in writing. Works without any audio; the answer is then read.
+   * @param {string} text
+   */
+  async sendText(text) {
+    try {
+      await this.devices.open();
+    } catch {
+      this.conversation.silent = true;
+    }
+    await this.interrupt();
+    this.unsent.push(text);
+    this.update({ thinking: true });
+    if (this.client.status.state === 'open') this.sendUnsent();
+    else this.client.connect();
+  }
+
+  /** Stop the agent in mid-sentence, without saying anything. */
+  async interrupt() {
+    if (this.is.responding) this.client.cancelResponse();
+    await this.silence();
+  }
+
+  /** Hang up and let go of every device. */
+  async end() {
+    clearTimeout(this.linger);
+    this.client.close();
+    this.conversation.reset();
+    this.forget();
+    await this.devices.close();
+    this.update({});
+  }
+
+  /** @private */
+  listen() {
+    const { client, devices } = this;
+    client.addEventListener('status', (event) => void this.onStatus(detailOf(event)));
+    client.addEventListener('event', (event) => this.onServerEvent(detailOf(event)));
+    devices.addEventListener('batch', (event) => this.onBatch(detailOf(event)));
+    devices.addEventListener('played', (event) => this.onPlayed(detailOf(event)));
+    devices.addEventListener('sound', (event) => {
+      this.emit(detailOf(event) ? 'solved' : 'problem', { code: 'sound-suspended' });
+    });
+    devices.addEventListener('lost', () => {
+      this.fail(new CaptureError('microphone-lost'));
+      devices.stopCapture();
+      this.update({ hearing: false });
+    });
+    devices.addEventListener('sample-ended', () => {
+      if (!devices.hasMicrophone) this.linger = setTimeout(() => devices.stopCapture(), LINGER_MS);
+    });
+    this.conversation.addEventListener('removed', () => this.update({ thinking: false }));
+  }
+
+  /**
+   * @private
+   * @param {Status} status
+   */
+  async onStatus(status) {
+    if (status.state === 'open') {
+      if (this.wasLost) this.emit('renewed', null);
+      this.wasLost = false;
+      for (const pcm of this.early.splice(0)) this.send(pcm);
+      this.sendUnsent();
+    } else if (status.state !== 'connecting') {
+      this.wasLost = status.state === 'waiting';
+      this.forget();
+      this.conversation.reset();
+      // The server ended it for good: no reason to keep the microphone.
+      await (status.code && status.state === 'closed'
+        ? this.devices.close()
+        : this.devices.flush());
+    }
+    this.emit('connection', status);
+    this.update({});
+  }
+
+  /**
+   * @private
+   * @param {RealtimeEvent} event
+   */
+  onServerEvent(event) {
+    if (event.type === 'response.output_audio.delta') this.onAudio(event);
+    else if (event.type === 'error') this.onError(event.error);
+    else this.conversation.handle(event);
+    const change = CHANGES[event.type];
+    if (change) this.update(change);
+    if (event.type === 'input_audio_buffer.speech_started') void this.silence();
+    if (event.type === 'response.output_audio.done') this.devices.endReply(event.item_id);
+    if (event.type === 'response.done') this.onResponseDone(event.response);
+  }
+
+  /**
+   * @private
+   * @param {RealtimeEvent} event
+   */
+  onAudio({ item_id: itemId, delta }) {
+    const samples = samplesFromBase64(delta);
+    this.conversation.addAudio(itemId, (samples.length * 1000) / WIRE_RATE_HZ);
+    this.devices.play(itemId, samples);
+  }
+
+  /**
+   * @private
+   * @param {{status: string, output?: {id: string}[], status_details?: any}} response
+   */
+  onResponseDone(response) {
+    for (const { id } of response.output ?? []) this.devices.endReply(id);
+    if (response.status === 'failed') {
+      const text = response.status_details?.error?.message;
+      this.emit('problem', { code: 'reply-failed', text });
+    }
+  }
+
+  /**
+   * @private
+   * @param {{code?: string, message: string}} error
+   */
+  onError(error) {
+    if (!HARMLESS.has(error.code ?? '')) {
+      this.emit('problem', { code: 'server-error', text: error.message });
+    }
+  }
+
+  /**
+   * @private
+   * @param {{pcm: Int16Array, level: number}} batch
+   */
+  onBatch({ pcm, level }) {
+    const { state } = this.client.status;
+    if (state === 'open') this.send(pcm);
+    else if (state === 'connecting') this.early.push(pcm);
+    this.early.splice(0, this.early.length - MAX_EARLY_BATCHES);
+    this.emit('level', { source: 'caller', level });
+  }
+
+  /**
+   * @private
+   * @param {import('./audio-devices.js').Played} played
+   */
+  onPlayed({ itemId, playedMs, level, finished }) {
+    this.reports.played(itemId, playedMs, finished);
+    this.conversation.played(itemId, playedMs, finished);
+    this.emit('level', { source: 'agent', level: finished ? 0 : level });
+    this.update({ thinking: false });
+  }
+
+  /** @private Cut what is being said, and tell the server what was heard of it. */
+  async silence() {
+    for (const { itemId, playedMs } of await this.devices.flush()) {
+      this.reports.played(itemId, playedMs, true);
+      this.client.truncate(itemId, playedMs);
+      this.conversation.cut(itemId, playedMs);
+    }
+    this.emit('level', { source: 'agent', level: 0 });
+    this.update({});
+  }
+
+  /**
+   * @private
+   * @param {Int16Array} pcm
+   */
+  send(pcm) {
+    if (this.client.appendAudio(pcm)) this.sentMs += (pcm.length * 1000) / WIRE_RATE_HZ;
+    else this.emit('problem', { code: 'slow-connection' });
+  }
+
+  /** @private */
+  sendUnsent() {
+    for (const text of this.unsent.splice(0)) this.client.sendText(text);
+  }
+
+  /** @private */
+  forget() {
+    this.early = [];
+    this.is = { ...this.is, hearing: false, thinking: this.unsent.length > 0, responding: false };
+  }
+
+  /**
+   * @private
+   * @param {unknown} error
+   */
+  fail(error) {
+    if (error instanceof CaptureError) this.emit('problem', { code: error.code });
+    else this.emit('problem', { code: 'audio-failed', text: String(error) });
+  }
+
+  /**
+   * @private
+   * @param {Partial<Call['is']>} change
+   */
+  update(change) {
+    this.is = { ...this.is, ...change };
+    const phase = this.currentPhase();
+    if (phase === this.phase) return;
+    this.phase = phase;
+    this.emit('phase', phase);
+  }
+
+  /**
+   * @private
+   * @returns {Phase}
+   */
+  currentPhase() {
+    const { state } = this.client.status;
+    if (this.is.asking) return 'asking';
+    if (state === 'closed') return 'off';
+    if (state !== 'open') return 'connecting';
+    if (this.is.hearing) return 'hearing';
+    if (this.devices.speaking) return 'speaking';
+    if (this.is.thinking) return 'thinking';
+    return this.devices.hasMicrophone ? 'listening' : 'ready';
+  }
+
+  /**
+   * @private
+   * @param {string} type
+   * @param {unknown} detail
+   */
+  emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+/**
+ * What an event of the server says about who is at work.
+ * @type {Record<string, Partial<Call['is']>>}
+ */
+const CHANGES = {
+  'input_audio_buffer.speech_started': { hearing: true, thinking: false },
+  'input_audio_buffer.speech_stopped': { hearing: false, thinking: true },
+  'response.created': { thinking: true, responding: true },
+  'response.done': { thinking: false, responding: false },
+};
+
+/**
+ * @param {Event} event
+ * @returns {any}
+ */
+function detailOf(event) {
+  return /** @type {CustomEvent} */ (event).detail;
+}

@@ -1,0 +1,218 @@
+/**
+ * Client of the OpenAI Realtime protocol (GA dialect) over a WebSocket, for browsers.
+ *
+ * Knows frames and the connection's life, nothing of audio devices or pages, so that other pages
+ * can use it as it is. It offers the subprotocol `halfsec.v1` beside the standard one; a server that
+ * selects it also sends `halfsec.*` events (live partial transcripts, latency of each turn) and
+ * understands reports of what was really played. With any other server it is a plain client.
+ *
+ * Events: `status` (detail: Status) on every change, `event` (detail: the server's event) for each
+ * frame. A lost connection is tried again with growing pauses until `close`; each success is a new
+ * session for the server.
+ */
+
+import { toBase64 } from './base64.js';
+
+/**
+ * @typedef {{type: string, [field: string]: any}} RealtimeEvent
+ *
+ * @typedef {object} Status
+ * @property {'closed' | 'connecting' | 'open' | 'waiting'} state
+ * @property {number} [code] close code of the connection that ended
+ * @property {string} [reason] the server's words for it
+ * @property {number} [retryInMs] in state `waiting`
+ */
+
+export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
+
+/**
+ * Audio waiting in the socket beyond this is dropped rather than delayed: 1.5 s, at which point the
+ * conversation has broken down anyway. (64 kB is one second in base64.)
+ */
+const MAX_BUFFERED_BYTES = 96_000;
+
+const FIRST_RETRY_MS = 500;
+const MAX_RETRY_MS = 10_000;
+
+/** A server that accepts the socket but says nothing counts as gone. */
+const HANDSHAKE_TIMEOUT_MS = 10_000;
+
+/** Normal closure and policy violation: trying again would end the same way. */
+const FINAL_CODES = new Set([1000, 1008]);
+
+/** @returns {string} the voice socket of the server this page came from */
+export function defaultUrl() {
+  const url = new URL('/v1/realtime', globalThis.location.href);
+  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
+  const model = new URLSearchParams(globalThis.location.search).get('model');
+  url.searchParams.set('model', model ?? 'default');
+  return url.href;
+}
+
+export class RealtimeClient extends EventTarget {
+  /**
+   * @param {string} url
+   * @param {object} [options]
+   * @param {string[]} [options.protocols]
+   * @param {typeof WebSocket} [options.WebSocket] another implementation (Node, tests)
+   */
+  constructor(url, options = {}) {
+    super();
+    /** @private */
+    this.url = url;
+    /** @private */
+    this.protocols = options.protocols ?? SUBPROTOCOLS;
+    /** @private */
+    this.WebSocket = options.WebSocket ?? globalThis.WebSocket;
+    /** @private @type {WebSocket | null} */
+    this.socket = null;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    /** @private */
+    this.numFailures = 0;
+    /** @type {Status} */
+    this.status = { state: 'closed' };
+    /** Milliseconds of audio that a slow connection made us drop. */
+    this.droppedMs = 0;
+  }
+
+  /** Whether the server selected `halfsec.v1`. */
+  get extended() {
+    return this.socket?.protocol === 'halfsec.v1';
+  }
+
+  /** Open the session; again, and at once, if it is waiting to be tried again. */
+  connect() {
+    if (this.status.state === 'open' || this.status.state === 'connecting') return;
+    clearTimeout(this.timer);
+    this.setStatus({ state: 'connecting' });
+    const socket = new this.WebSocket(this.url, this.protocols);
+    this.socket = socket;
+    this.timer = setTimeout(() => this.lost(socket, 1006, 'no answer'), HANDSHAKE_TIMEOUT_MS);
+    socket.onmessage = ({ data }) => {
+      if (this.socket === socket) this.receive(data);
+    };
+    socket.onclose = ({ code, reason }) => this.lost(socket, code, reason);
+  }
+
+  /** End the session; nothing is tried again. */
+  close() {
+    clearTimeout(this.timer);
+    const socket = this.socket;
+    this.socket = null;
+    this.numFailures = 0;
+    socket?.close(1000);
+    this.setStatus({ state: 'closed' });
+  }
+
+  /**
+   * @param {RealtimeEvent} event
+   * @returns {boolean} whether it was handed to the socket
+   */
+  send(event) {
+    if (this.status.state !== 'open' || !this.socket) return false;
+    this.socket.send(JSON.stringify(event));
+    return true;
+  }
+
+  /**
+   * @param {Int16Array} pcm at 24 kHz
+   * @returns {boolean} false where it was dropped
+   */
+  appendAudio(pcm) {
+    if (this.socket && this.socket.bufferedAmount > MAX_BUFFERED_BYTES) {
+      this.droppedMs += pcm.length / 24;
+      return false;
+    }
+    const bytes = new Uint8Array(pcm.buffer, pcm.byteOffset, pcm.byteLength);
+    return this.send({ type: 'input_audio_buffer.append', audio: toBase64(bytes) });
+  }
+
+  /**
+   * Say something in writing and ask for an answer.
+   * @param {string} text
+   */
+  sendText(text) {
+    const content = [{ type: 'input_text', text }];
+    this.send({
+      type: 'conversation.item.create',
+      item: { type: 'message', role: 'user', content },
+    });
+    this.send({ type: 'response.create' });
+  }
+
+  /** Stop the reply that is being made. */
+  cancelResponse() {
+    this.send({ type: 'response.cancel' });
+  }
+
+  /**
+   * Tell the server how much of a reply was heard, so that it forgets the rest.
+   * @param {string} itemId
+   * @param {number} heardMs
+   */
+  truncate(itemId, heardMs) {
+    this.send({
+      type: 'conversation.item.truncate',
+      item_id: itemId,
+      content_index: 0,
+      audio_end_ms: Math.floor(heardMs),
+    });
+  }
+
+  /**
+   * @param {string} itemId
+   * @param {number} playedMs
+   */
+  reportPlayback(itemId, playedMs) {
+    if (!this.extended) return;
+    this.send({ type: 'halfsec.playback', item_id: itemId, played_ms: Math.floor(playedMs) });
+  }
+
+  /**
+   * @private
+   * @param {string} data
+   */
+  receive(data) {
+    /** @type {RealtimeEvent} */
+    const event = JSON.parse(data);
+    if (event.type === 'session.created') {
+      clearTimeout(this.timer);
+      this.numFailures = 0;
+      this.setStatus({ state: 'open' });
+    }
+    this.dispatchEvent(new CustomEvent('event', { detail: event }));
+  }
+
+  /**
+   * @private
+   * @param {WebSocket} socket
+   * @param {number} code
+   * @param {string} reason
+   */
+  lost(socket, code, reason) {
+    if (this.socket !== socket) return;
+    clearTimeout(this.timer);
+    this.socket = null;
+    socket.close();
+    if (FINAL_CODES.has(code)) {
+      this.setStatus({ state: 'closed', code, reason });
+      return;
+    }
+    const pause = Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** this.numFailures);
+    // Up to a quarter more, so that a room full of pages does not return in one instant.
+    const retryInMs = Math.round(pause * (1 + Math.random() / 4));
+    this.numFailures += 1;
+    this.timer = setTimeout(() => this.connect(), retryInMs);
+    this.setStatus({ state: 'waiting', code, reason, retryInMs });
+  }
+
+  /**
+   * @private
+   * @param {Status} status
+   */
+  setStatus(status) {
+    this.status = status;
+    this.dispatchEvent(new CustomEvent('status', { detail: status }));
+  }
+}
