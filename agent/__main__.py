@@ -140,12 +140,14 @@ def _flags(options: argparse.Namespace) -> dict[str, object]:
     return flags
 
 
-def _serve(options: argparse.Namespace) -> int | None:
+def _serve(options: argparse.Namespace) -> int:
     from .config_file import read_config
+
+    config = read_config(_flags(options), options.config)
+    # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 
-    serve(read_config(_flags(options), options.config))
-    return 0
+    return serve(config)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -7,17 +7,25 @@ from pathlib import Path
 from agent.models import Model, ModelFile, WheelMember
 
 
-def write_wheel(directory: Path, name: str, members: dict[str, bytes]) -> Path:
-    """A wheel that pip accepts, of version 1.0."""
+def write_wheel(
+    directory: Path,
+    name: str,
+    members: dict[str, bytes],
+    version: str = "1.0",
+    requires: tuple[str, ...] = (),
+) -> Path:
+    """A wheel that pip accepts."""
     package = name.replace("-", "_")
-    info = f"{package}-1.0.dist-info"
-    path = directory / f"{package}-1.0-py3-none-any.whl"
+    info = f"{package}-{version}.dist-info"
+    path = directory / f"{package}-{version}-py3-none-any.whl"
+    metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)
         # Importing the package would end the test.
         archive.writestr(f"{package}/__init__.py", "raise SystemExit('imported')")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/METADATA", "\n".join(metadata) + "\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return path
