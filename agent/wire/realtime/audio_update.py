@@ -19,10 +19,9 @@ from agent.settings import (
 )
 
 from .fields import Fields, invalid, wrong_type
-from .session_json import FORMAT_NAMES
+from .session_json import ENCODINGS
 
 _BETA_FORMATS: Final = ("pcm16", "g711_ulaw", "g711_alaw")
-_ENCODINGS: Final[dict[str, AudioEncoding]] = {name: key for key, name in FORMAT_NAMES.items()}
 
 
 def merge_audio(settings: SessionSettings, audio: Fields) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def read_format(audio: Fields) -> AudioEncoding:
             param=audio.at("format"),
         )
     form = Fields(audio.required("format"), audio.at("format"))
-    encoding = _ENCODINGS[form.choice("type", tuple(_ENCODINGS))]
+    encoding = ENCODINGS[form.choice("type", tuple(ENCODINGS))]
     wanted_hz = WIRE_RATE_HZ[encoding]
     if form.raw("rate") is not None and form.integer("rate", 1, 1 << 20) != wanted_hz:
         raise invalid(form.at("rate"), f"must be {wanted_hz} for this format")

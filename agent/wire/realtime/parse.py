@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from agent.conversation import ItemId
 from agent.errors import ClientError
 from agent.requests import (
@@ -28,7 +26,7 @@ from agent.requests import (
     UpdateSession,
 )
 from agent.settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
-from agent.wire.g711 import alaw_decode, mulaw_decode
+from agent.wire.encodings import decode_audio
 
 from .fields import MAX_ID_CHARS, Fields, invalid
 from .frames import MAX_FRAME_BYTES
@@ -96,12 +94,10 @@ def _append(event: Fields, context: Context) -> Request | None:
     if not data:
         return None
     encoding = context.settings.input_encoding
-    if encoding == "pcm16":
-        if len(data) % 2:
-            raise invalid("audio", f"has {len(data)} bytes; a sample of pcm has two")
-        pcm = np.frombuffer(data, dtype="<i2").astype(np.int16)
-    else:
-        pcm = mulaw_decode(data) if encoding == "pcmu" else alaw_decode(data)
+    try:
+        pcm = decode_audio(data, encoding)
+    except ValueError as error:
+        raise invalid("audio", str(error)) from None
     return AppendAudio(pcm, WIRE_RATE_HZ[encoding])
 
 

@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from agent.conversation import ItemStatus, Message
 from agent.errors import InternalError
 from agent.notices import ReplyAudio, ReplyEnded, ReplyStarted, ReplyText, Usage
-from agent.settings import WIRE_RATE_HZ, AudioEncoding
-from agent.wire.g711 import alaw_encode, mulaw_encode
+from agent.settings import WIRE_RATE_HZ
+from agent.wire.encodings import encode_audio
 
 from .items import item_json
 from .session_json import format_json, max_tokens_json
@@ -143,13 +140,6 @@ class ResponseEvents:
             "usage": None,
             "metadata": self._started.metadata,
         }
-
-
-def encode_audio(pcm: npt.NDArray[np.int16], encoding: AudioEncoding) -> bytes:
-    """Samples as they travel. `pcm` is int16 [n] at the encoding's rate."""
-    if encoding == "pcm16":
-        return pcm.astype("<i2").tobytes()
-    return mulaw_encode(pcm) if encoding == "pcmu" else alaw_encode(pcm)
 
 
 def _status_details(notice: ReplyEnded) -> Event | None:

@@ -20,6 +20,8 @@ FORMAT_NAMES: Final[dict[AudioEncoding, str]] = {
     "pcmu": "audio/pcmu",
     "pcma": "audio/pcma",
 }
+ENCODINGS: Final = {name: encoding for encoding, name in FORMAT_NAMES.items()}
+
 _ECHO_DEFAULTS: Final[dict[str, Any]] = {
     "include": None,
     "prompt": None,

@@ -1,0 +1,257 @@
+"""What a caller gets to know during a call, read from the server's frames.
+
+Only what a client acts on becomes an event: the brackets of the dialect (item added, part added)
+are passed over, and so is every type that is not known, because servers add new ones.
+Every event carries `at_ns`, the client's own clock when its frame arrived.
+"""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .settings import WIRE_RATE_HZ, AudioEncoding
+from .wire.encodings import decode_audio
+from .wire.realtime.session_json import ENCODINGS
+
+MAX_OPEN_REPLIES: Final = 16
+"""Replies whose audio format is remembered; there is one at a time, or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpdated:
+    session: dict[str, Any]
+    """The full effective session."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller began to speak: whatever is playing should stop."""
+
+    item_id: str
+    audio_start_ms: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    item_id: str
+    audio_end_ms: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTranscript:
+    """The caller's words so far. Only with extensions."""
+
+    item_id: str
+    text: str
+    stable_chars: int
+    """As many characters from the start will not change any more."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptDelta:
+    """More of the caller's words, none of which will change."""
+
+    item_id: str
+    delta: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """All that the caller said in one turn."""
+
+    item_id: str
+    text: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStarted:
+    response_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyText:
+    """Of a spoken reply: just before the audio that speaks it."""
+
+    response_id: str
+    item_id: str
+    delta: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAudio:
+    response_id: str
+    item_id: str
+    pcm: npt.NDArray[np.int16]
+    """[n], mono."""
+    rate_hz: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    response_id: str
+    status: str
+    """completed, cancelled, incomplete or failed."""
+    reason: str | None
+    """turn_detected, client_cancelled, max_output_tokens, ...; None where completed or failed."""
+    text: str
+    """What was said; after an interruption, what was heard of it."""
+    error_message: str | None
+    usage: dict[str, Any]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """The server's own account of a turn, stage by stage. Only with extensions."""
+
+    turn: dict[str, Any]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerError:
+    """The call goes on."""
+
+    message: str
+    code: str | None
+    param: str | None
+    event_id: str | None
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The last event of every call."""
+
+    code: int | None
+    """WebSocket close code; None where the connection broke."""
+    reason: str
+    at_ns: int
+
+
+ClientEvent = (
+    SessionUpdated
+    | SpeechStarted
+    | SpeechStopped
+    | PartialTranscript
+    | TranscriptDelta
+    | Transcript
+    | ReplyStarted
+    | ReplyText
+    | ReplyAudio
+    | ReplyDone
+    | TurnReport
+    | ServerError
+    | Closed
+)
+
+_TRANSCRIPTION: Final = "conversation.item.input_audio_transcription."
+
+
+class EventReader:
+    """Frames to events. Remembers which format each reply's audio is in. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._encodings: dict[str, AudioEncoding] = {}
+
+    def read(self, frame: str | bytes, at_ns: int) -> ClientEvent | None:
+        """None for frames that mean nothing to a client. A broken frame is a `ServerError`."""
+        try:
+            event = json.loads(frame)
+            kind = event["type"]
+            if kind.startswith("response."):
+                return self._read_response(kind, event, at_ns)
+            return _read_rest(kind, event, at_ns)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            message = f"The server sent a frame that can't be read: {error!r}"
+            return ServerError(message, "invalid_frame", None, None, at_ns)
+
+    def _read_response(self, kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
+        match kind:
+            case "response.created":
+                self._remember(event["response"])
+                return ReplyStarted(event["response"]["id"], at_ns)
+            case "response.output_audio_transcript.delta" | "response.output_text.delta":
+                return ReplyText(event["response_id"], event["item_id"], event["delta"], at_ns)
+            case "response.output_audio.delta":
+                return self._read_audio(event, at_ns)
+            case "response.done":
+                self._encodings.pop(event["response"]["id"], None)
+                return _read_done(event["response"], at_ns)
+        return None
+
+    def _remember(self, response: dict[str, Any]) -> None:
+        output = (response.get("audio") or {}).get("output") or {}
+        name = (output.get("format") or {}).get("type", "audio/pcm")
+        self._encodings[response["id"]] = ENCODINGS[name]
+        while len(self._encodings) > MAX_OPEN_REPLIES:
+            del self._encodings[next(iter(self._encodings))]
+
+    def _read_audio(self, event: dict[str, Any], at_ns: int) -> ReplyAudio:
+        encoding = self._encodings.get(event["response_id"], "pcm16")
+        data = base64.b64decode(event["delta"], validate=True)
+        pcm = decode_audio(data, encoding)
+        ids = event["response_id"], event["item_id"]
+        return ReplyAudio(*ids, pcm, WIRE_RATE_HZ[encoding], at_ns)
+
+
+def _read_done(response: dict[str, Any], at_ns: int) -> ReplyDone:
+    details = response.get("status_details") or {}
+    texts = [
+        part.get("transcript") or part.get("text") or ""
+        for item in response.get("output", [])
+        for part in item.get("content", [])
+    ]
+    return ReplyDone(
+        response["id"],
+        response["status"],
+        details.get("reason"),
+        "\n".join(texts),
+        (details.get("error") or {}).get("message"),
+        response.get("usage") or {},
+        at_ns,
+    )
+
+
+def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
+    match kind:
+        case "session.created" | "session.updated":
+            return SessionUpdated(event["session"], at_ns)
+        case "input_audio_buffer.speech_started":
+            return SpeechStarted(event["item_id"], event["audio_start_ms"], at_ns)
+        case "input_audio_buffer.speech_stopped":
+            return SpeechStopped(event["item_id"], event["audio_end_ms"], at_ns)
+        case "error":
+            return _read_error(event["error"], at_ns)
+        case "halfsec.partial":
+            stable_chars = event["stable_chars"]
+            return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
+        case "halfsec.turn":
+            return TurnReport(event["turn"], at_ns)
+    match kind.removeprefix(_TRANSCRIPTION):
+        case "delta":
+            return TranscriptDelta(event["item_id"], event["delta"], at_ns)
+        case "completed":
+            return Transcript(event["item_id"], event["transcript"], at_ns)
+        case "failed":
+            return _read_error(event["error"], at_ns)
+    return None
+
+
+def _read_error(error: dict[str, Any], at_ns: int) -> ServerError:
+    return ServerError(
+        error["message"], error.get("code"), error.get("param"), error.get("event_id"), at_ns
+    )
