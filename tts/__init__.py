@@ -1,0 +1,28 @@
+"""Speech from text: a reply is cut into pieces while it is generated, and a voice speaks them.
+
+    cutter = PieceCutter()
+    voice = load_voice("hibari", models_dir)
+    for piece in cutter.push(delta):
+        for chunk in voice.synthesize(piece):
+            play(chunk.pcm)
+
+Everything is synchronous and belongs to one thread at a time.
+"""
+
+from tts.normalize import normalize
+from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
+from tts.voice import SpeechChunk, Voice, VoiceError, available_voices, load_voice
+from tts.word_times import WordTime
+
+__all__ = [
+    "CutterConfig",
+    "PieceCutter",
+    "SpeakablePiece",
+    "SpeechChunk",
+    "Voice",
+    "VoiceError",
+    "WordTime",
+    "available_voices",
+    "load_voice",
+    "normalize",
+]

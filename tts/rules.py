@@ -1,0 +1,52 @@
+"""What a rule of the normalizer is.
+
+The normalizer scans a text once, left to right. At every place where a token begins it asks the
+rules of that token's kind, in order; the first that matches and answers says how the token is
+spoken. One pass, because passes that rewrite one another's output are where normalizers go wrong
+("$1.5M" becomes "$1.5 meters" when units run before money), and because a rule that answers for
+a stretch of the source tells at once which characters its words speak.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+"""A written number without its sign: "5", "1,234.50", ".5"."""
+
+DASH = r"[-‐‑‒–—]"
+"""Whatever writers put between the ends of a range."""
+
+Speak = Callable[[re.Match[str]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`speak` gives the spoken words, "" to say nothing, None to let the next rule try."""
+
+    pattern: re.Pattern[str]
+    speak: Speak
+
+
+def rule(pattern: str, speak: Speak, flags: int = 0) -> Rule:
+    return Rule(re.compile(pattern, flags), speak)
+
+
+def const(words: str) -> Speak:
+    """A rule's answer that never depends on the match."""
+    return lambda _: words
+
+
+def word_set(text: str, separator: str | None = None) -> frozenset[str]:
+    """Words of a readable block of text, parted by blanks or by `separator`."""
+    return frozenset(word.strip() for word in text.split(separator))
+
+
+def before(match: re.Match[str], num_chars: int = 48) -> str:
+    """The source text just before a match."""
+    return match.string[max(0, match.start() - num_chars) : match.start()]
+
+
+def after(match: re.Match[str], num_chars: int = 48) -> str:
+    """The source text just after a match."""
+    return match.string[match.end() : match.end() + num_chars]

@@ -1,0 +1,232 @@
+"""What a voice is, and how a piece of a reply becomes audio.
+
+An engine (hibari, Piper) turns one line of plain words into samples; that is all that differs.
+`ShapedVoice` does the rest the same way for every engine: normalize the piece, go through it
+sentence by sentence, trim the silence, set the level, add the pause that the punctuation asks for,
+and say which characters of the reply each chunk and each word speaks.
+
+Sentence by sentence is what makes a long text harmless: memory holds one sentence, the first audio
+comes after one sentence, and a caller who iterates can stop between two chunks.
+
+Synchronous and without threads: call everything of one voice from one thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tts import level
+from tts.normalize import SpokenWord, join_words, spoken_words
+from tts.speakable import SpeakablePiece
+from tts.trim import Samples, find_voiced, pause_after, trim
+from tts.word_times import PhonemeGroup, WordTime, time_words
+
+MAX_SENTENCE_CHARS = 240
+"""Spoken characters that go to the engine at once. hibari's longest input is 400 phonemes; and
+while a sentence is synthesized nothing can be cancelled (Piper: 1 s for 240 characters)."""
+
+_CALIBRATION = "This is how loud I usually speak, when nobody asks me to speak up."
+
+
+class VoiceError(RuntimeError):
+    """A voice cannot be loaded or cannot speak. The message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechChunk:
+    """A stretch of speech ready to be played. Chunks of a piece follow each other without a gap."""
+
+    pcm: npt.NDArray[np.int16]
+    """[n] mono samples. Begins within 10 ms of the first sound and ends with the pause."""
+    rate_hz: int
+    text_span: tuple[int, int]
+    """Characters of the reply, as generated, that this chunk speaks. The spans of a piece's chunks
+    are contiguous and cover the piece."""
+    word_times: tuple[WordTime, ...]
+    """In order; empty when the chunk speaks no word."""
+    is_last: bool
+    """The piece ends here."""
+
+    @property
+    def duration_ms(self) -> float:
+        return 1000.0 * len(self.pcm) / self.rate_hz
+
+
+class Voice(Protocol):
+    """Any thread may own a voice, one at a time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rate_hz(self) -> int:
+        """Of every chunk."""
+        ...
+
+    def synthesize(self, piece: SpeakablePiece) -> Iterator[SpeechChunk]:
+        """Speak a piece, a sentence at a time; stop iterating to cancel.
+
+        Nothing to say (white space, punctuation, emoji) gives no chunk. Raises `VoiceError`.
+        """
+        ...
+
+    def warm(self) -> None:
+        """Do everything that only the first synthesis has to do. Call once before serving."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawSpeech:
+    """What an engine made of one line of words."""
+
+    samples: Samples
+    groups: Sequence[PhonemeGroup] = ()
+    """Where each stretch of phonemes between two blanks lies, if the engine can tell."""
+
+
+class Engine(Protocol):
+    """The part of a voice that differs from engine to engine."""
+
+    name: str
+    rate_hz: int
+
+    def speak(self, line: str) -> RawSpeech:
+        """One sentence of plain words. May raise anything; may return no samples."""
+        ...
+
+
+class ShapedVoice:
+    """Any engine as a `Voice`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._voice_gain_db: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self._engine.name
+
+    @property
+    def rate_hz(self) -> int:
+        return self._engine.rate_hz
+
+    def warm(self) -> None:
+        """Speak a sentence to nobody: loads what is lazy, and learns the voice's level."""
+        raw = self._speak(_CALIBRATION)
+        measured = level.active_dbfs(raw.samples, self.rate_hz)
+        if measured is None:
+            raise VoiceError(f"the voice {self.name} is silent: is its model file intact?")
+        self._voice_gain_db = level.TARGET_DBFS - measured
+
+    def synthesize(self, piece: SpeakablePiece) -> Iterator[SpeechChunk]:
+        """See `Voice.synthesize`."""
+        if self._voice_gain_db is None:
+            self.warm()
+        sentences = split_sentences(spoken_words(piece.text))
+        first_char = piece.span[0]
+        start = 0
+        for number, words in enumerate(sentences):
+            is_last = number == len(sentences) - 1
+            end = len(piece.text) if is_last else sentences[number + 1][0].start
+            pcm, word_times = self._shape(words, first_char)
+            span = (first_char + start, first_char + end)
+            yield SpeechChunk(pcm, self.rate_hz, span, word_times, is_last)
+            start = end
+
+    def _shape(
+        self, words: Sequence[SpokenWord], first_char: int
+    ) -> tuple[npt.NDArray[np.int16], tuple[WordTime, ...]]:
+        raw = self._speak(join_words(words))
+        voiced = find_voiced(raw.samples, self.rate_hz)
+        if voiced is None:
+            # Words that the engine has no sounds for, such as another script.
+            return np.zeros(0, np.int16), ()
+        pause_ms = pause_after(words[-1].mark, paragraph=words[-1].paragraph)
+        speech, cut_off = trim(raw.samples, voiced, self.rate_hz, pause_ms)
+        measured = level.active_dbfs(speech, self.rate_hz)
+        if measured is not None and self._voice_gain_db is not None:
+            speech = level.apply_gain(speech, level.gain_db(measured, self._voice_gain_db))
+        times = time_words(words, raw.groups, voiced, cut_off=cut_off, first_char=first_char)
+        return level.to_int16(speech), times
+
+    def _speak(self, line: str) -> RawSpeech:
+        try:
+            return self._engine.speak(line)
+        except Exception as error:
+            # Whatever a model library raises becomes the one error that callers handle.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise VoiceError(
+                f"the voice {self.name} could not speak {line[:60]!r}: {reason}"
+            ) from error
+
+
+def split_sentences(words: Sequence[SpokenWord]) -> list[Sequence[SpokenWord]]:
+    """Sentences of about `MAX_SENTENCE_CHARS` at most, long ones parted at a mark if possible."""
+    sentences: list[Sequence[SpokenWord]] = []
+    start = 0
+    length = 0
+    for index, word in enumerate(words):
+        length += len(word.text) + 1
+        if word.ends_sentence or word.paragraph or index == len(words) - 1:
+            sentences.append(words[start : index + 1])
+            start, length = index + 1, 0
+        elif length > MAX_SENTENCE_CHARS:
+            end = _parting(words, start, index)
+            sentences.append(words[start:end])
+            length = sum(len(later.text) + 1 for later in words[end : index + 1])
+            start = end
+    return sentences
+
+
+def _parting(words: Sequence[SpokenWord], start: int, index: int) -> int:
+    """After the last mark in the second half of `words[start:index]`, else before word `index`.
+
+    Never within a token: the words of "$29.99" stay together, as long as it is not alone.
+    """
+    for end in range(index, (start + index) // 2, -1):
+        if words[end - 1].mark and words[end - 1].start != words[end].start:
+            return end
+    for end in range(index, start, -1):
+        if words[end - 1].start != words[end].start:
+            return end
+    return max(index, start + 1)
+
+
+def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
+    """Load a voice by name: "hibari", or a Piper voice by its folder in `models_dir` or its file.
+
+    `threads` are ONNX Runtime's; one is right beside other models on few cores. Reading the model
+    takes 0.5-1 s and blocks. Raises `VoiceError` when there is no such voice, saying which exist.
+    """
+    if threads < 1:
+        raise VoiceError(f"a voice needs at least one thread, not {threads}")
+    if name == "hibari" or name.startswith("hibari-"):
+        from tts.hibari import HibariEngine
+
+        return ShapedVoice(HibariEngine(name, threads=threads))
+    if model := _piper_model(name, models_dir):
+        from tts.piper import PiperEngine
+
+        return ShapedVoice(PiperEngine(name, model, threads=threads))
+    known = ", ".join(available_voices(models_dir))
+    raise VoiceError(f"there is no voice {name!r} in {models_dir}. Voices that exist: {known}")
+
+
+def available_voices(models_dir: Path) -> tuple[str, ...]:
+    """Names that `load_voice` takes: hibari, and folders of `models_dir` with a Piper model."""
+    folders = sorted(models_dir.iterdir()) if models_dir.is_dir() else []
+    return ("hibari", *(folder.name for folder in folders if _piper_model(folder.name, models_dir)))
+
+
+def _piper_model(name: str, models_dir: Path) -> Path | None:
+    """The `.onnx` file of a Piper voice: it always has its settings beside it."""
+    named = Path(name)
+    candidates = [named] if named.suffix == ".onnx" else sorted((models_dir / name).glob("*.onnx"))
+    for candidate in candidates:
+        if candidate.is_file() and candidate.with_name(candidate.name + ".json").is_file():
+            return candidate
+    return None
