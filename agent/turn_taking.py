@@ -313,7 +313,7 @@ def _fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
     s.unheard_cut = False
     if s.agent in (Agent.PREPARING, Agent.SPEAKING):
         return out
-    _begin(s, now_ns)
+    out.append(_begin(s, now_ns))
     return out + _on_reply_failed(s, ev.ReplyFailed(s.turn), now_ns)
 
 
