@@ -196,6 +196,7 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
         s.revision = 0
     else:
         s.close_utterance()
+    s.unheard_cut = False
     s.revision += 1
     s.awaited[event.utterance] = s.revision
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
