@@ -230,12 +230,12 @@ def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> 
 
 
 def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> list[Command]:
-    if s.wanted:
-        s.wanted = False
-        return []
-    if s.agent in (Agent.IDLE, Agent.TRAILING):
+    if s.agent in (Agent.PREPARING, Agent.SPEAKING):
+        return _cut(s, "client_cancelled") + _begin_if_wanted(s, now_ns)
+    if not s.wanted:
         return [cmd.RefuseRequest("response_cancel_not_active")]
-    return _cut(s, "client_cancelled")
+    s.wanted = False
+    return []
 
 
 def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list[Command]:
