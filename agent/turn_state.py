@@ -35,6 +35,8 @@ class TurnState:
     """A reply is to begin as soon as it can."""
     unheard_cut: bool = False
     """The present utterance cut a reply of which nothing was heard."""
+    apologized: bool = False
+    """The present reply has ended as failed: its stages may still answer, late."""
     pause_deadline_ns: int | None = None
     awaited_deadline_ns: int | None = None
     reply_deadline_ns: int | None = None

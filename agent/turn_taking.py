@@ -239,7 +239,7 @@ def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> 
 
 
 def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list[Command]:
-    if event.turn != s.turn or s.agent is Agent.IDLE:
+    if event.turn != s.turn or s.agent is Agent.IDLE or s.apologized:
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
@@ -247,10 +247,11 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
 
 
 def _on_reply_failed(s: TurnState, event: ev.ReplyFailed, now_ns: int) -> list[Command]:
-    if event.turn != s.turn or s.agent is Agent.IDLE:
+    if event.turn != s.turn or s.agent is Agent.IDLE or s.apologized:
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
+    s.apologized = True
     return [cmd.Apologize(event.turn)]
 
 
@@ -336,6 +337,7 @@ def _begin_if_wanted(s: TurnState, now_ns: int) -> list[Command]:
 def _begin(s: TurnState, now_ns: int) -> Command:
     s.move_agent(Signal.BEGUN)
     s.turn = TurnId(s.turn + 1)
+    s.apologized = False
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS
     return cmd.StartReply(s.turn)
 
