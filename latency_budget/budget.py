@@ -80,6 +80,8 @@ class Budget:
                 f"budget {self.name}: cannot widen by {wait_ms} ms"
                 f" (already widened by {self.widened_ms} ms)"
             )
+        if wait_ms == 0:
+            return self
         allowances = tuple(
             Allowance(a.stage, a.ms + wait_ms, f"{a.reason}; {wait_ms} ms asked for by the client")
             if a.stage is Stage.ENDPOINT

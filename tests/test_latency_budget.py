@@ -1,0 +1,58 @@
+"""A budget adds up, or it is refused with the reason."""
+
+import re
+from typing import Any
+
+import pytest
+
+from latency_budget import PROFILES, Allowance, Budget, BudgetError, Stage, budget_profile
+
+EVEN = tuple(Allowance(stage, 50, "an even share") for stage in Stage)
+
+
+def test_the_default_profile_is_half_a_second() -> None:
+    budget = budget_profile()
+    assert budget.name == "embedded"
+    assert budget.total_ms == 500
+    assert sum(budget.allowance_ms(stage) for stage in Stage) == 500
+    assert all(name == profile.name for name, profile in PROFILES.items())
+
+
+def test_an_unknown_profile_names_those_there_are() -> None:
+    with pytest.raises(BudgetError, match="no budget profile named 'fast'; there are: embedded"):
+        budget_profile("fast")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"total_ms": 500}, "add up to 450 ms, the total is 500 ms"),
+        ({"total_ms": 0, "allowances": [Allowance(s, 0, "none") for s in Stage]}, "above 0"),
+        ({"name": " "}, "needs a name"),
+        ({"allowances": EVEN[1:]}, "no allowance for capture"),
+        ({"allowances": (*EVEN, EVEN[0])}, "capture has two allowances"),
+        ({"allowances": (Allowance(Stage.CAPTURE, -1, "?"), *EVEN[1:])}, "allowed -1 ms"),
+        ({"allowances": (Allowance(Stage.CAPTURE, 50, ""), *EVEN[1:])}, "gives no reason"),
+        ({"widened_ms": 451}, "widened by 451 ms"),
+    ],
+)
+def test_contradictions_are_refused(change: dict[str, Any], message: str) -> None:
+    whole: dict[str, Any] = {"name": "even", "total_ms": 450, "allowances": EVEN}
+    assert Budget(**whole).allowance_ms(Stage.TTS) == 50
+    with pytest.raises(BudgetError, match=re.escape(message)):
+        Budget(**{**whole, **change})
+
+
+def test_a_wait_asked_for_widens_the_endpoint_and_stays_visible() -> None:
+    budget = budget_profile().widened(300)
+    assert (budget.total_ms, budget.widened_ms) == (800, 300)
+    assert budget.allowance_ms(Stage.ENDPOINT) == 400
+    assert budget.allowance_ms(Stage.ASR) == budget_profile().allowance_ms(Stage.ASR)
+    assert budget_profile().widened(0) == budget_profile()
+
+
+def test_a_budget_is_widened_once_and_never_narrowed() -> None:
+    with pytest.raises(BudgetError, match="already widened by 300 ms"):
+        budget_profile().widened(300).widened(300)
+    with pytest.raises(BudgetError, match="cannot widen by -1 ms"):
+        budget_profile().widened(-1)
