@@ -35,6 +35,8 @@ class Outgoing:
 
     pcm: npt.NDArray[np.int16]
     """[n], at the playback's rate."""
+    first_sample: int
+    """Of this frame, counted from the start of the reply."""
     text: tuple[int, int] | None
     """Characters of the reply whose speech begins in this frame: to be sent just before it."""
 
@@ -84,8 +86,8 @@ class Playback:
         return self._finished and not self._pending
 
     @property
-    def sent_samples(self) -> int:
-        return self._sent
+    def sent_s(self) -> float:
+        return self._sent / self.rate_hz
 
     def due(self, now_ns: int) -> list[Outgoing]:
         """The frames to send now, in order."""
@@ -103,11 +105,12 @@ class Playback:
         if self._anchor_ns is None or self.position(now_ns) >= self._sent:
             self._anchor_ns = now_ns
             self._anchor_sample = self._sent
+        first_sample = self._sent
         self._sent += len(pcm)
         if self._sent >= chunk.end_sample:
             self._pending.popleft()
             chunk.pcm = pcm[:0]  # spans stay for the history, samples need not
-        return Outgoing(pcm, text)
+        return Outgoing(pcm, first_sample, text)
 
     def next_due_ns(self) -> int | None:
         """When `due` has the next frame; None while nothing is queued."""

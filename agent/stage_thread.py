@@ -17,7 +17,7 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from .errors import ClientError, StageError
@@ -116,7 +116,7 @@ class StageThread(Generic[Model]):
 
     async def iterate(
         self, start: Callable[[Model], Iterator[Answer]], *, timeout_s: float
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncGenerator[Answer, None]:
         """Run a generator on the owner thread, one item a job: others get their turn between."""
         items = await self.call(start, timeout_s=timeout_s)
         done = object()

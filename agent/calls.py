@@ -1,0 +1,82 @@
+"""The calls in progress, who may join them, and what is remembered of those that ended."""
+
+import asyncio
+from collections import OrderedDict
+from typing import Any, Final
+
+from latency_budget.clock import Clock, unix_ns
+from latency_budget.history import TurnHistory
+from latency_budget.trace import TraceWriter
+from latency_budget.turn import SessionId
+
+from .config import Config
+from .stages import Stages
+
+MAX_TRACES: Final = 16
+"""Traces kept after their call ended, at up to 10 MB each."""
+
+
+class Call:
+    """One admitted call."""
+
+    def __init__(self, session_id: SessionId, agent: str, trace: TraceWriter) -> None:
+        self.session_id = session_id
+        self.agent = agent
+        self.trace = trace
+
+
+class Calls:
+    """Belongs to the server's event loop."""
+
+    def __init__(self, config: Config, stages: Stages, clock: Clock) -> None:
+        self.draining = False
+        self.history = TurnHistory()
+        self.refused = 0
+        self._config = config
+        self._stages = stages
+        self._clock = clock
+        self._fingerprint = config.fingerprint()
+        self._active: dict[SessionId, Call] = {}
+        self._traces: OrderedDict[SessionId, TraceWriter] = OrderedDict()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    @property
+    def full(self) -> bool:
+        return len(self._active) >= self._config.agent.max_sessions
+
+    def admit(self, session_id: SessionId, agent: str) -> Call:
+        """Count a call in. The caller has checked `full` and `draining`."""
+        trace = TraceWriter(
+            session_id,
+            started_unix_ns=unix_ns(),
+            config_fingerprint=self._fingerprint,
+            origin_ns=self._clock.now_ns(),
+        )
+        call = Call(session_id, agent, trace)
+        self._active[session_id] = call
+        self._empty.clear()
+        self._traces[session_id] = trace
+        while len(self._traces) > MAX_TRACES + len(self._active):
+            self._traces.popitem(last=False)
+        return call
+
+    def leave(self, call: Call) -> None:
+        self._active.pop(call.session_id, None)
+        if not self._active:
+            self._empty.set()
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
+
+    def trace_of(self, session_id: str) -> TraceWriter | None:
+        return self._traces.get(SessionId(session_id))
+
+    def listing(self) -> list[dict[str, Any]]:
+        return [
+            {"session": call.session_id, "agent": call.agent, "trace_records": len(call.trace)}
+            for call in self._active.values()
+        ]

@@ -1,0 +1,57 @@
+"""What waits to be sent to one client: bounded by bytes and by age.
+
+Overflow: a client that does not read is cut off. Dropping frames instead would leave it with half a
+reply and the belief that it has all of it.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from latency_budget.clock import Clock
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""About 60 s of base64 audio. Audio is paced, so a reader that keeps up never has 1 % of this."""
+
+MAX_AGE_NS: Final = 15_000_000_000
+"""Nobody wants to hear what was said 15 s ago."""
+
+
+class SlowReader(Exception):
+    """The client does not read what it is sent."""
+
+
+class Outbox:
+    """Frames in order, one reader. Belongs to one event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._frames: deque[tuple[int, str]] = deque()
+        self._num_bytes = 0
+        self._filled = asyncio.Event()
+        self._overflowed = False
+        self.peak_bytes = 0
+
+    def put(self, frame: str) -> None:
+        """Never waits. After an overflow frames are dropped: the connection is being closed."""
+        if self._overflowed:
+            return
+        now_ns = self._clock.now_ns()
+        oldest_ns = self._frames[0][0] if self._frames else now_ns
+        if self._num_bytes + len(frame) > MAX_BYTES or now_ns - oldest_ns > MAX_AGE_NS:
+            self._overflowed = True
+        self._frames.append((now_ns, frame))
+        self._num_bytes += len(frame)
+        self.peak_bytes = max(self.peak_bytes, self._num_bytes)
+        self._filled.set()
+
+    async def get(self) -> str:
+        """The next frame. Raises SlowReader after an overflow."""
+        while not self._frames and not self._overflowed:
+            self._filled.clear()
+            await self._filled.wait()
+        if self._overflowed:
+            raise SlowReader
+        _, frame = self._frames.popleft()
+        self._num_bytes -= len(frame)
+        return frame

@@ -1,0 +1,158 @@
+"""How a session reaches its stages, wherever they run.
+
+Small async ports: the same for a stage on a thread of this process, in another process, or on
+another machine. Nothing here imports a model.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from latency_budget.marks import MarkName
+from latency_budget.turn import TurnId
+from tts.speakable import SpeakablePiece
+
+from . import events as ev
+from .notices import Usage
+from .playback import HeardWord
+from .settings import TurnDetection
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message as the language model sees it."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyToken:
+    """Some more text of a reply, safe to show."""
+
+    text: str
+    usage: Usage
+    """Of the reply so far."""
+    finish_reason: str | None = None
+    """On the last chunk: "stop", "length", ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Something heard, on its way to the machine, the client and the log."""
+
+    utterance: int
+    event: ev.Event | None = None
+    partial: tuple[str, int] | None = None
+    """Text so far, and how many of its characters will not change any more."""
+    paused_ns: int | None = None
+    """When the detector saw a pause."""
+    decode_ns: tuple[int, int] | None = None
+    """Start and end of a final pass."""
+    last_voiced_ns: tuple[int, int] | None = None
+    """When the last voiced sample was spoken, and when it was received."""
+
+
+class EarsPort(Protocol):
+    """The ears of one session. Nothing is heard unless `run` is running."""
+
+    last_audio_ns: int
+    """When the last audio came in."""
+    utterance: int
+    """The newest one that began."""
+
+    async def run(self, tell: Callable[[Heard], None]) -> None:
+        """Listen until cancelled; `tell` is called on this loop, in order."""
+        ...
+
+    async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
+        """Audio from the caller, mono. Waits while the ears are behind."""
+        ...
+
+    def transcribe(self, utterance: int, revision: int) -> None:
+        """Start a final pass; its end is told as TranscriptReady or TranscriptFailed."""
+        ...
+
+    def close(self, utterance: int) -> None:
+        """The utterance is over. Speech that goes on belongs to a new one."""
+        ...
+
+    def set_detection(self, detection: TurnDetection | None) -> None:
+        """Follow the client's turn detection from the next frame on."""
+        ...
+
+    async def commit(self) -> int:
+        """All audio since the last commit is one utterance. Returns its number.
+
+        Raises ClientError where there is none, StageError where the ears are broken.
+        """
+        ...
+
+    async def clear(self) -> int:
+        """Forget all audio since the last commit. Returns the newest utterance's number."""
+        ...
+
+    def end_sample(self, utterance: int) -> int:
+        """First sample after the speech of an utterance, as far as it is known."""
+        ...
+
+    def duration_s(self, utterance: int) -> float:
+        """Of its speech. Asked once, at the end."""
+        ...
+
+
+OnMark = Callable[[MarkName, int], None]
+"""Takes a mark of the stage's own and its time in monotonic ns. Called on the event loop."""
+
+
+class ChatPort(Protocol):
+    """One conversation in a language model. Token ids are the model's business."""
+
+    async def set_system(self, text: str) -> None: ...
+
+    async def commit(self, message: ChatMessage) -> None:
+        """The next message is complete."""
+        ...
+
+    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+        """Replace the history (not the system prompt)."""
+        ...
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        """Keep what starts before this character of the last reply; 0 forgets the reply."""
+        ...
+
+    def generate(
+        self, turn: TurnId, *, max_tokens: int | None, on_mark: OnMark
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """Answer. Closing the generator stops the work within one step."""
+        ...
+
+    async def warm(self) -> None:
+        """Prefill what is known so far, so that the first turn need not."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """Some speech at the session's output rate."""
+
+    pcm: npt.NDArray[np.int16]
+    span: tuple[int, int]
+    """Characters of the reply that it speaks."""
+    words: tuple[HeardWord, ...]
+
+
+class VoicePort(Protocol):
+    """A voice at the session's output rate."""
+
+    def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]: ...
+
+    async def apology(self) -> Speech | None:
+        """Sound kept from the start, for when nothing else works. Its span is empty."""
+        ...

@@ -1,0 +1,206 @@
+"""One WebSocket at `/v1/realtime`: admission, the dialect, one session, two loops."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from latency_budget.clock import Clock
+from latency_budget.history import TurnEntry
+from latency_budget.report import turn_json
+
+from . import errors
+from .calls import Call, Calls
+from .config import AgentProfile, Config
+from .hearing import Hearing
+from .identifiers import new_session_id
+from .notices import Extension, Notice, Problem
+from .outbox import Outbox, SlowReader
+from .reply_desk import Surroundings
+from .session import Session
+from .settings import SessionSettings
+from .stages import Stages
+from .turn_log import OnTurn, TurnLog
+from .wire.realtime import RealtimeProtocol
+
+SEND_TIMEOUT_S: Final = 15.0
+"""A peer that takes no data for so long has gone, or attacks."""
+
+PLAIN_PROTOCOL: Final = "realtime"
+EXTENDED_PROTOCOL: Final = "halfsec.v1"
+
+_log = logging.getLogger(__name__)
+
+
+class RealtimeSocket:
+    """Serves voice sockets. One instance for all of them."""
+
+    def __init__(self, config: Config, stages: Stages, calls: Calls, clock: Clock) -> None:
+        self._config = config
+        self._stages = stages
+        self._calls = calls
+        self._clock = clock
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One connection, from handshake to close."""
+        if await self._refused(websocket):
+            return
+        offered = websocket.scope.get("subprotocols", [])
+        extended = EXTENDED_PROTOCOL in offered
+        chosen = EXTENDED_PROTOCOL if extended else None
+        if chosen is None and PLAIN_PROTOCOL in offered:
+            chosen = PLAIN_PROTOCOL
+        await websocket.accept(subprotocol=chosen)
+        name, profile = self._config.profile(websocket.query_params.get("model"))
+        call = self._calls.admit(new_session_id(), name)
+        try:
+            code, reason = await self._talk(websocket, call, profile, extended)
+        finally:
+            self._calls.leave(call)
+        await _close(websocket, code, reason)
+
+    async def _refused(self, websocket: WebSocket) -> bool:
+        if not self._origin_allowed(websocket):
+            await _deny(websocket, 403, "This page's origin is not allowed to connect.")
+        elif self._calls.draining:
+            await websocket.accept()
+            await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
+        elif self._stages.status != "ready":
+            await _deny(websocket, 503, "The models are still loading; try again shortly.", 2)
+        elif self._calls.full:
+            self._calls.refused += 1
+            await _deny(websocket, 503, "All lines are busy; try again later.", 10)
+        else:
+            return False
+        return True
+
+    def _origin_allowed(self, websocket: WebSocket) -> bool:
+        """Browsers send an Origin; a page of another site must not use the visitor's machine."""
+        origin = websocket.headers.get("origin")
+        if origin is None:
+            return True
+        allowed = self._config.agent.allowed_origins
+        if "*" in allowed or origin in allowed:
+            return True
+        return urlsplit(origin).netloc == websocket.headers.get("host")
+
+    async def _talk(
+        self, websocket: WebSocket, call: Call, profile: AgentProfile, extended: bool
+    ) -> tuple[int, str]:
+        """Runs the session. Returns the close code and reason."""
+        outbox = Outbox(self._clock)
+        model = websocket.query_params.get("model") or call.agent
+        settings = SessionSettings(
+            agent=call.agent,
+            instructions=profile.instructions,
+            voice=profile.voice or self._config.tts.voice,
+            tools=profile.tools,
+        )
+        protocol = RealtimeProtocol(settings, model=model, extensions=extended)
+
+        def notify(notice: Notice) -> None:
+            for frame in protocol.send(notice):
+                outbox.put(frame)
+
+        def on_turn(entry: TurnEntry) -> None:
+            self._calls.history.add(entry)
+            turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
+            notify(Extension("halfsec.turn", {"turn": turn}))
+
+        try:
+            session = self._session(call, profile, settings, notify, on_turn)
+            async with asyncio.timeout(self._config.agent.session_limit_s):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(session.run())
+                    group.create_task(_write(websocket, outbox))
+                    group.create_task(_read(websocket, protocol, session, notify))
+        except TimeoutError:
+            return errors.CLOSE_NORMAL, "the session reached its time limit"
+        except ExceptionGroup as group_error:
+            return _close_for(group_error, call)
+        return errors.CLOSE_NORMAL, ""
+
+    def _session(
+        self,
+        call: Call,
+        profile: AgentProfile,
+        settings: SessionSettings,
+        notify: Callable[[Notice], None],
+        on_turn: OnTurn,
+    ) -> Session:
+        around = Surroundings(
+            clock=self._clock,
+            open_chat=self._stages.open_chat,
+            open_voice=self._stages.open_voice,
+            lead_ms=self._config.agent.lead_ms,
+            notify=notify,
+        )
+        hearing = Hearing(
+            self._stages.new_listener(settings.turn_detection),
+            self._stages.detector,
+            self._stages.recognizer,
+            self._clock,
+        )
+        log = TurnLog(call.session_id, call.trace, on_turn)
+        return Session(call.session_id, profile, settings, around, hearing, log)
+
+
+async def _read(
+    websocket: WebSocket,
+    protocol: RealtimeProtocol,
+    session: Session,
+    notify: Callable[[Notice], None],
+) -> None:
+    """Client frames to the session, one at a time: a busy session is not read from."""
+    while True:
+        message = await websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", errors.CLOSE_NORMAL))
+        frame = message.get("text")
+        for request in protocol.receive(message.get("bytes", b"") if frame is None else frame):
+            if isinstance(request, Problem):
+                notify(request)
+            else:
+                await session.handle(request)
+
+
+async def _write(websocket: WebSocket, outbox: Outbox) -> None:
+    while True:
+        frame = await outbox.get()
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await websocket.send_text(frame)
+        except TimeoutError:
+            raise SlowReader from None
+
+
+def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
+    """What the end of a call's task group means to its client."""
+    if group_error.subgroup(WebSocketDisconnect) is not None:
+        gone = group_error.split(WebSocketDisconnect)[1]
+        if gone is not None:
+            _log.error("session %s failed at its end", call.session_id, exc_info=gone)
+        return errors.CLOSE_NORMAL, ""
+    if group_error.subgroup(SlowReader) is not None:
+        return errors.CLOSE_POLICY, "the client does not read what it is sent"
+    _log.error("session %s failed", call.session_id, exc_info=group_error)
+    return errors.CLOSE_INTERNAL, "internal error"
+
+
+async def _deny(
+    websocket: WebSocket, status: int, message: str, retry_after_s: int | None = None
+) -> None:
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    body = {"error": {"message": message, "type": "server_error", "code": None}}
+    await websocket.send_denial_response(JSONResponse(body, status, headers))
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await websocket.close(code, reason)

@@ -1,0 +1,245 @@
+"""One reply on its way: tokens become pieces, pieces become speech, speech is paced out.
+
+Three tasks in one group, joined by a bounded queue, so that the second piece is generated while the
+first is spoken. Cancelling `run` is the barge-in: the engine stops within a step, the voice within
+a chunk, and nothing more is sent.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from latency_budget.clock import Clock
+from latency_budget.marks import MarkName
+from latency_budget.turn import TurnId
+from tts.speakable import PieceCutter, SpeakablePiece
+
+from .conversation import ItemId, Modality
+from .errors import StageError
+from .notices import Notice, ReplyAudio, ReplyText, Usage
+from .playback import Outgoing, Playback
+from .ports import ChatPort, ReplyToken, Speech, VoicePort
+from .settings import ResponseOptions, SessionSettings
+
+MAX_PIECES: Final = 4
+"""Pieces cut but not yet spoken. The engine is faster than speech; more would only be thrown away
+at a barge-in."""
+
+TOKEN_TIMEOUT_S: Final = 10.0
+"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores."""
+
+AUDIBLE: Final = 327
+"""1 % of full scale: the first sample above it is the first that a caller can hear."""
+
+APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
+
+
+@dataclass(slots=True)
+class Reply:
+    """What is known of a reply. The session reads it, `ReplyRun` fills it."""
+
+    turn: TurnId
+    response_id: str
+    item_id: ItemId
+    settings: SessionSettings
+    options: ResponseOptions
+    playback: Playback
+    text: str = ""
+    """As generated, so far."""
+    shown_chars: int = 0
+    """Of `text`, handed to the client."""
+    usage: Usage = field(default_factory=Usage)
+    hit_limit: bool = False
+    failed: str | None = None
+    """Why it failed, in words for the client."""
+    generated: bool = False
+    """The conversation's own model made it: its context holds the reply's tokens."""
+    first_audible_sample: int | None = None
+    """Of the playback: where the first sound that a caller can hear was sent."""
+    ended: bool = False
+    """Its end was announced."""
+
+    @property
+    def modality(self) -> Modality:
+        return self.options.output_modality or self.settings.output_modality
+
+    @property
+    def speaks(self) -> bool:
+        return self.modality == "audio"
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.options.max_output_tokens or self.settings.max_output_tokens
+
+
+class ReplyRun:
+    """Drives one reply. Belongs to the session's task group; one `run` per instance."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        voice: VoicePort,
+        clock: Clock,
+        notify: Callable[[Notice], None],
+        mark: Callable[[MarkName, int], None],
+    ) -> None:
+        self.reply = reply
+        self._voice = voice
+        self._clock = clock
+        self._notify = notify
+        self._mark = mark
+        self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
+        self._wake = asyncio.Event()
+        self._released = asyncio.Event()
+        self._first_sent = False
+        self.on_audible: Callable[[], None] = lambda: None
+        """Called once, when the first of the reply could be heard or read."""
+
+    def release(self) -> None:
+        """Let the reply be heard."""
+        self._released.set()
+
+    async def run(self, chat: ChatPort) -> None:
+        """Generate, speak and send. Raises StageError where a stage failed."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._generate(chat))
+                if self.reply.speaks:
+                    group.create_task(self._speak())
+                    group.create_task(self._pace())
+        except* StageError as errors:
+            raise _first_leaf(errors) from None
+        self._show(len(self.reply.text))
+
+    async def apologize(self) -> None:
+        """Say the cached apology after whatever has been said. Raises nothing of a stage."""
+        reply = self.reply
+        start = len(reply.text)
+        reply.text += (" " if start else "") + APOLOGY
+        self._released.set()
+        speech = await self._voice.apology() if reply.speaks else None
+        if speech is not None:
+            reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
+            reply.playback.finish()
+            await self._pace()
+        self._show(len(reply.text))
+
+    # --- tokens to pieces ---
+
+    async def _generate(self, chat: ChatPort) -> None:
+        cutter = PieceCutter()
+        async with aclosing(self._tokens(chat)) as tokens:
+            async for token in tokens:
+                self.reply.text += token.text
+                if self.reply.speaks:
+                    for piece in cutter.push(token.text):
+                        await self._put(piece)
+                else:
+                    await self._show_text()
+        if self.reply.speaks:
+            for piece in cutter.flush():
+                await self._put(piece)
+            await self._pieces.put(None)
+
+    async def _tokens(self, chat: ChatPort) -> AsyncGenerator[ReplyToken, None]:
+        """The model's tokens, each within its time-out."""
+        reply = self.reply
+        tokens = chat.generate(reply.turn, max_tokens=reply.max_tokens, on_mark=self._mark)
+        async with aclosing(tokens):
+            while True:
+                try:
+                    async with asyncio.timeout(TOKEN_TIMEOUT_S):
+                        token = await anext(tokens, None)
+                except TimeoutError:
+                    raise StageError("llm", "The language model took too long.") from None
+                if token is None:
+                    return
+                reply.usage = token.usage
+                reply.hit_limit = token.finish_reason == "length"
+                yield token
+
+    async def _put(self, piece: SpeakablePiece) -> None:
+        if piece.index == 0:
+            self._mark(MarkName.FIRST_PIECE, self._clock.now_ns())
+        await self._pieces.put(piece)
+
+    async def _show_text(self) -> None:
+        if not self._first_sent:
+            self._first_sent = True
+            self.on_audible()
+        await self._released.wait()
+        self._show(len(self.reply.text))
+
+    # --- pieces to speech ---
+
+    async def _speak(self) -> None:
+        audible = False
+        while (piece := await self._pieces.get()) is not None:
+            if piece.index == 0:
+                self._mark(MarkName.TTS_START, self._clock.now_ns())
+            async for speech in self._voice.speak(piece):
+                self.reply.playback.push(speech.pcm, speech.span, speech.words)
+                if not audible and _is_audible(speech):
+                    audible = True
+                    self._mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
+                    self.on_audible()
+                self._wake.set()
+        self.reply.playback.finish()
+        if not audible:
+            self._released.set()  # nothing that could be held back
+        self._wake.set()
+
+    # --- speech to the client, in real time ---
+
+    async def _pace(self) -> None:
+        playback = self.reply.playback
+        await self._released.wait()
+        while True:
+            self._wake.clear()
+            for frame in playback.due(self._clock.now_ns()):
+                self._send(frame)
+            if playback.all_sent:
+                return
+            await self._wait_until(playback.next_due_ns())
+
+    async def _wait_until(self, at_ns: int | None) -> None:
+        timeout_s = None if at_ns is None else max(0.0, (at_ns - self._clock.now_ns()) / 1e9)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+
+    def _send(self, frame: Outgoing) -> None:
+        reply = self.reply
+        if frame.text is not None:
+            self._show(frame.text[1])
+        self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
+        if reply.first_audible_sample is None and _max_abs(frame.pcm) > AUDIBLE:
+            offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
+            reply.first_audible_sample = frame.first_sample + offset
+            self._mark(MarkName.RELEASED, self._clock.now_ns())
+
+    def _show(self, end: int) -> None:
+        reply = self.reply
+        if end > reply.shown_chars:
+            delta = reply.text[reply.shown_chars : end]
+            reply.shown_chars = end
+            self._notify(ReplyText(reply.response_id, delta))
+
+
+def _first_leaf(group: ExceptionGroup[StageError]) -> StageError:
+    first = group.exceptions[0]
+    return _first_leaf(first) if isinstance(first, ExceptionGroup) else first
+
+
+def _max_abs(pcm: npt.NDArray[np.int16]) -> int:
+    return max(int(pcm.max()), -int(pcm.min())) if pcm.size else 0
+
+
+def _is_audible(speech: Speech) -> bool:
+    return _max_abs(speech.pcm) > AUDIBLE

@@ -1,0 +1,38 @@
+"""A "language model" that says given words: greetings, and whatever else is decided beforehand."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from latency_budget.turn import TurnId
+
+from .notices import Usage
+from .ports import ChatMessage, OnMark, ReplyToken
+
+
+class ScriptedChat:
+    """A `ChatPort` whose every reply is the same text. It costs no tokens and keeps no history."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def set_system(self, text: str) -> None:
+        """Nothing to instruct."""
+
+    async def commit(self, message: ChatMessage) -> None:
+        """Nothing is remembered."""
+
+    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+        """Nothing is remembered."""
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        """Nothing is remembered."""
+
+    async def generate(
+        self, turn: TurnId, *, max_tokens: int | None, on_mark: OnMark
+    ) -> AsyncGenerator[ReplyToken, None]:
+        yield ReplyToken(self._text, Usage(), "stop")
+
+    async def warm(self) -> None:
+        """Nothing to warm."""
+
+    async def close(self) -> None:
+        """Nothing to close."""

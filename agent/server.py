@@ -1,0 +1,247 @@
+"""The service on one port: voice socket, HTTP, pages. Routes here, work elsewhere.
+
+It listens before it warms: `/readyz` shows how far the stages are, and sockets that come early are
+told when to try again. On SIGTERM new calls are refused and those inside may finish.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from latency_budget.clock import Clock, SystemClock
+from latency_budget.turn import SessionId
+
+from .calls import Calls
+from .config import Config
+from .errors import ConfigError
+from .realtime_socket import RealtimeSocket
+from .stages import Stages
+
+WEB_DEMO: Final = Path(__file__).resolve().parent.parent / "web_demo"
+
+MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
+"""About 30 s of base64 PCM in one frame; clients send 20-100 ms."""
+
+CONTENT_POLICY: Final = (
+    "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
+    "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
+    """The ASGI application. The stages are started by whoever serves it (`serve`)."""
+    calls = Calls(config, stages, clock)
+    endpoints = Endpoints(config, stages, calls)
+    voice = RealtimeSocket(config, stages, calls, clock)
+
+    async def realtime(websocket: WebSocket) -> None:
+        await voice.serve(websocket)
+
+    routes = [
+        WebSocketRoute("/v1/realtime", realtime),
+        Route("/healthz", endpoints.healthz),
+        Route("/readyz", endpoints.readyz),
+        Route("/v1/models", endpoints.models),
+        Route("/v1/sessions", endpoints.sessions),
+        Route("/v1/sessions/{session_id}/trace", endpoints.trace),
+        Route("/v1/latency/summary", endpoints.latency_summary),
+        Route("/v1/latency/turns", endpoints.latency_turns),
+        Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
+    ]
+    app = Starlette(routes=routes, middleware=[Middleware(SecurityHeaders)])
+    app.state.calls = calls
+    return app
+
+
+class SecurityHeaders:
+    """Puts the same protective headers on every HTTP response."""
+
+    HEADERS: Final = (
+        (b"content-security-policy", CONTENT_POLICY.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-cache"),
+    )
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *self.HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class Endpoints:
+    """The plain HTTP answers."""
+
+    def __init__(self, config: Config, stages: Stages, calls: Calls) -> None:
+        self._config = config
+        self._stages = stages
+        self._calls = calls
+
+    async def healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self, request: Request) -> Response:
+        status = "draining" if self._calls.draining else self._stages.status
+        body = {"status": status, "stages": self._stages.progress(), "calls": len(self._calls)}
+        if status == "ready":
+            return JSONResponse(body)
+        return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
+
+    async def models(self, request: Request) -> Response:
+        data = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "halfsec"}
+            for name in self._config.agents
+        ]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def sessions(self, request: Request) -> Response:
+        return JSONResponse({"sessions": self._calls.listing()})
+
+    async def trace(self, request: Request) -> Response:
+        trace = self._calls.trace_of(request.path_params["session_id"])
+        if trace is None:
+            return _error(404, "There is no trace of this session; old ones are forgotten.")
+        return StreamingResponse(trace.lines(), media_type="application/jsonl")
+
+    async def latency_summary(self, request: Request) -> Response:
+        return JSONResponse(self._calls.history.summary_json(_session_of(request)))
+
+    async def latency_turns(self, request: Request) -> Response:
+        return JSONResponse(self._calls.history.turns_json(_session_of(request)))
+
+
+def _session_of(request: Request) -> SessionId | None:
+    session = request.query_params.get("session")
+    return None if session is None else SessionId(session)
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
+    return JSONResponse(body, status_code=status)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a drain in place of its own handling of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def serve(config: Config) -> int:
+    """Serve until told to stop. Returns the exit status of the process.
+
+    Raises ConfigError where it can't listen.
+    """
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    listener = _listen(config.agent.host, config.agent.port)
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    with runner, contextlib.closing(listener):
+        return runner.run(_serve(config, clock, listener, started_ns))
+
+
+def _loop_factory() -> Any:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"Can't listen on {host}:{port}: {error.strerror}. "
+            f"Choose another port, for instance PORT={port + 1} make run.",
+            key="agent.port",
+        ) from None
+    return listener
+
+
+async def _serve(config: Config, clock: Clock, listener: socket.socket, started_ns: int) -> int:
+    stages = Stages(config, clock)
+    app = create_app(config, stages, clock)
+    calls: Calls = app.state.calls
+    server = Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=5,
+            server_header=False,
+        )
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    host, port = listener.getsockname()[:2]
+    shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
+    print(f"halfsec listens on http://{shown}:{port}/ and warms up ...", flush=True)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve(sockets=[listener]))
+        warming = group.create_task(stages.start())
+        drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
+        await warming
+        warm_s = (clock.now_ns() - started_ns) / 1e9
+        if stages.status == "ready":
+            print(f"Ready after {warm_s:.1f} s: open http://{shown}:{port}/", flush=True)
+        else:
+            print(stages.failure(), file=sys.stderr, flush=True)
+            server.should_exit = True
+        await serving
+        drain.cancel()
+    stages.close()
+    return 0 if stages.status == "ready" else 1
+
+
+async def _drain_when(
+    stop: asyncio.Event, calls: Calls, server: uvicorn.Server, drain_s: float
+) -> None:
+    await stop.wait()
+    stop.clear()
+    calls.draining = True
+    if len(calls):
+        print(f"Stopping: {len(calls)} calls may finish within {drain_s} s.", flush=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(drain_s), asyncio.TaskGroup() as group:
+            empty = group.create_task(calls.wait_empty())
+            again = group.create_task(stop.wait())
+            await asyncio.wait({empty, again}, return_when=asyncio.FIRST_COMPLETED)
+            empty.cancel()
+            again.cancel()
+    server.should_exit = True

@@ -1,0 +1,324 @@
+"""One call: feeds the turn-taking machine, runs its commands, re-arms its timer.
+
+The only orchestrator. Decisions are the machine's (`turn_taking.py`), sounds and words are the
+stages' (`hearing.py`, `reply_desk.py`), what clients see is the dialect's (`wire/`). Everything
+here runs on one event loop inside one TaskGroup that ends with the call, so nothing outlives it.
+"""
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+from latency_budget.turn import SessionId
+
+from . import commands as cmd
+from . import events as ev
+from . import notices as say
+from . import requests as ask
+from .chat_context import ChatContext
+from .config import AgentProfile
+from .conversation import Conversation, ItemId, Message
+from .end_of_turn import rules_for
+from .errors import ClientError
+from .identifiers import Identifiers
+from .ports import ChatMessage, EarsPort, Heard
+from .reply_desk import ReplyDesk, Surroundings
+from .settings import ResponseOptions, SessionSettings
+from .turn_log import TurnLog
+from .turn_tables import Caller
+from .turn_taking import TurnTaking
+
+STALL_NS: Final = 1_500_000_000
+"""No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
+network hiccup; longer is dead air."""
+
+REFUSALS: Final = {
+    "conversation_already_has_active_response": (
+        "A response is in progress; wait for response.done, or cancel it first."
+    ),
+    "response_cancel_not_active": "Cancellation failed: no response is in progress.",
+}
+
+
+class Session:
+    """One call. `run` lives as long as the call does; `handle` takes what the client asks."""
+
+    def __init__(
+        self,
+        session_id: SessionId,
+        profile: AgentProfile,
+        settings: SessionSettings,
+        around: Surroundings,
+        hearing: EarsPort,
+        log: TurnLog,
+    ) -> None:
+        self.id = session_id
+        self.settings = settings
+        self.conversation = Conversation()
+        self._profile = profile
+        self._around = around
+        self._hearing = hearing
+        self._log = log
+        self._ids = Identifiers(session_id)
+        rules = rules_for(settings.turn_detection)
+        self._machine = TurnTaking(rules)
+        self._context = ChatContext(around.open_chat(settings.instructions), _pinned(profile))
+        self._desk: ReplyDesk | None = None
+        self._options = ResponseOptions()
+        self._script: str | None = None
+        self._request_id: str | None = None
+        """The client's event id of the request in hand, for errors about it."""
+        self._rearm = asyncio.Event()
+        self._user_items: dict[int, ItemId] = {}
+        log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
+
+    async def run(self) -> None:
+        """Serve the call until cancelled. Raises what no client and no stage is to blame for."""
+        self._around.notify(say.SessionCreated(self.id, self.settings))
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._desk = ReplyDesk(
+                    group,
+                    self._around,
+                    self.conversation,
+                    self._context,
+                    self._ids,
+                    self._log,
+                    self.feed,
+                )
+                group.create_task(self._hearing.run(self._on_heard))
+                group.create_task(self._keep_time())
+                group.create_task(self._warm())
+                if self._profile.greeting:
+                    self._script = self._profile.greeting
+                    self.feed(ev.ReplyRequested())
+        finally:
+            await self._context.chat.close()
+
+    async def handle(self, request: ask.Request) -> None:
+        """Do what the client asks; what it may not ask becomes a `Problem` notice."""
+        self._request_id = getattr(request, "event_id", None)
+        try:
+            await self._dispatch(request)
+        except ClientError as error:
+            self._complain(error)
+        finally:
+            self._request_id = None
+
+    def feed(self, event: ev.Event) -> None:
+        """Give the machine an event and carry out its commands."""
+        now_ns = self._around.clock.now_ns()
+        self._log.event(event, now_ns, self._machine.turn)
+        self._carry_out(self._machine.apply(event, now_ns), now_ns)
+
+    # --- requests ---
+
+    async def _dispatch(self, request: ask.Request) -> None:
+        match request:
+            case ask.AppendAudio(pcm, rate_hz):
+                await self._hearing.feed(pcm, rate_hz)
+            case ask.UpdateSession(settings):
+                self._update(settings)
+            case ask.CommitAudio():
+                utterance = await self._hearing.commit()
+                self.feed(ev.BufferCommitted(utterance))
+            case ask.ClearAudio():
+                utterance = await self._hearing.clear()
+                self.feed(ev.BufferCleared(utterance))
+                self._around.notify(say.AudioCleared())
+            case ask.CreateResponse(options):
+                self._options = options
+                self.feed(ev.ReplyRequested())
+            case ask.CancelResponse():
+                self.feed(ev.ReplyCancelled())
+            case ask.PlaybackReport(item_id, played_ms):
+                self._the_desk.played(item_id, played_ms)
+            case _:
+                self._change_items(request)
+
+    def _change_items(self, request: ask.Request) -> None:
+        conversation = self.conversation
+        match request:
+            case ask.CreateItem(item, after):
+                at_end = after is None or after == conversation.last_id()
+                previous = conversation.add(item, after)
+                self._around.notify(say.ItemAdded(item, previous))
+                if at_end:
+                    self._context.added(item)
+                else:
+                    self._context.edited(conversation)
+            case ask.RetrieveItem(item_id):
+                self._around.notify(say.ItemRetrieved(conversation.get(item_id)))
+            case ask.DeleteItem(item_id):
+                conversation.delete(item_id)
+                self._context.edited(conversation)
+                self._around.notify(say.ItemDeleted(item_id))
+            case ask.TruncateItem(item_id, audio_end_ms):
+                conversation.get(item_id)
+                clamped = self._the_desk.heard_until(item_id, audio_end_ms)
+                kept_ms = audio_end_ms if clamped is None else clamped
+                self._around.notify(say.ItemTruncated(item_id, kept_ms))
+            case _:
+                raise ClientError(
+                    f"{type(request).__name__} is not supported.", code="invalid_event"
+                )
+
+    def _update(self, settings: SessionSettings) -> None:
+        around, old = self._around, self.settings
+        around.open_voice(settings.voice, 24_000)  # raises for an unknown voice
+        self.settings = settings
+        if settings.instructions != old.instructions:
+            self._context.instructed(settings.instructions)
+        if settings.turn_detection != old.turn_detection:
+            rules = rules_for(settings.turn_detection)
+            self._hearing.set_detection(settings.turn_detection)
+            self.feed(ev.RulesChanged(rules))
+        around.notify(say.SessionUpdated(settings))
+
+    def _complain(self, error: ClientError) -> None:
+        self._around.notify(
+            say.Problem(error.message, error.code, error.error_type, error.param, self._request_id)
+        )
+
+    # --- what the caller's audio brings ---
+
+    def _on_heard(self, heard: Heard) -> None:
+        self._log.heard(heard, self._machine.turn)
+        if heard.partial is not None:
+            item_id = self._user_items.get(heard.utterance)
+            if item_id is not None:
+                text, stable_chars = heard.partial
+                fields: dict[str, Any] = {
+                    "item_id": item_id,
+                    "text": text,
+                    "stable_chars": stable_chars,
+                }
+                self._around.notify(say.Extension("halfsec.partial", fields))
+        if heard.event is not None:
+            self.feed(heard.event)
+
+    async def _keep_time(self) -> None:
+        """Fire the machine's timer, and notice audio that stops in mid-word."""
+        clock = self._around.clock
+        while True:
+            self._rearm.clear()
+            now_ns = clock.now_ns()
+            due_ns = self._machine.next_deadline_ns()
+            if due_ns is not None and now_ns >= due_ns:
+                self._log.timer(now_ns, self._machine.turn)
+                self._carry_out(self._machine.on_timer(now_ns), now_ns)
+                continue
+            if self._machine.caller is Caller.SPEAKING:
+                stalled_ns = self._hearing.last_audio_ns + STALL_NS
+                if now_ns >= stalled_ns:
+                    self.feed(ev.AudioStalled(self._hearing.utterance))
+                    continue
+                due_ns = stalled_ns if due_ns is None else min(due_ns, stalled_ns)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if due_ns is None else (due_ns - now_ns) / 1e9):
+                    await self._rearm.wait()
+
+    async def _warm(self) -> None:
+        await self._context.settle()
+        await self._context.chat.warm()
+
+    # --- commands ---
+
+    def _carry_out(self, commands: tuple[cmd.Command, ...], now_ns: int) -> None:
+        for command in commands:
+            self._log.command(command, now_ns, self._machine.turn)
+            self._do(command, now_ns)
+        self._rearm.set()
+
+    def _do(self, command: cmd.Command, now_ns: int) -> None:
+        desk = self._the_desk
+        match command:
+            case cmd.Transcribe(utterance, revision):
+                self._hearing.transcribe(utterance, revision)
+            case cmd.StartReply(turn):
+                options, self._options = self._options, ResponseOptions()
+                script, self._script = self._script, None
+                self._log.reply_begun(turn)
+                desk.begin(turn, self.settings, options, script)
+            case cmd.ReleaseReply(turn):
+                desk.release(turn)
+            case cmd.CutReply(turn, reason):
+                desk.cut(turn, reason)
+            case cmd.Apologize(turn):
+                desk.apologize(turn)
+            case cmd.RefuseRequest(code):
+                self._complain(ClientError(REFUSALS[code], code=code))
+            case _:
+                self._do_utterance(command, now_ns)
+
+    def _do_utterance(self, command: cmd.Command, now_ns: int) -> None:
+        notify = self._around.notify
+        match command:
+            case cmd.AnnounceSpeech(utterance, at_sample):
+                notify(say.SpeechStarted(self._item_of(utterance), at_sample // 16))
+            case cmd.CommitUtterance(utterance, text, by_client):
+                self._hearing.close(utterance)
+                self._log.utterance_ended(now_ns)
+                self._commit(utterance, text, by_client)
+            case cmd.CompleteTranscript(utterance, text):
+                self._complete(self._user_items.pop(utterance), utterance, text)
+            case cmd.FailTranscript(utterance):
+                item_id = self._user_items.pop(utterance)
+                notify(say.TranscriptFailed(item_id, "The recording could not be transcribed."))
+            case cmd.DropUtterance(utterance, announced):
+                self._hearing.close(utterance)
+                self._log.utterance_dropped()
+                item_id = self._item_of(utterance)
+                del self._user_items[utterance]
+                if announced:
+                    end_ms = self._hearing.end_sample(utterance) // 16
+                    notify(say.SpeechStopped(item_id, end_ms))
+            case _:
+                raise AssertionError(f"no one carries out {command}")
+
+    def _commit(self, utterance: int, text: str | None, by_client: bool) -> None:
+        notify = self._around.notify
+        item_id = self._item_of(utterance)
+        item = Message(item_id, "user", "audio", None)
+        if not by_client:
+            notify(say.SpeechStopped(item_id, self._hearing.end_sample(utterance) // 16))
+        previous = self.conversation.add(item)
+        notify(say.AudioCommitted(item_id, previous))
+        notify(say.ItemAdded(item, previous))
+        if text is not None:
+            del self._user_items[utterance]
+            self._complete(item_id, utterance, text)
+
+    def _complete(self, item_id: ItemId, utterance: int, text: str) -> None:
+        if item_id in self.conversation:
+            self.conversation.set_text(item_id, text, "completed")
+            if item_id == self.conversation.last_id():
+                self._context.said(text)
+            else:
+                self._context.edited(self.conversation)
+        if text:
+            self._around.notify(say.TranscriptDelta(item_id, text))
+        audio_s = self._hearing.duration_s(utterance)
+        self._around.notify(say.TranscriptCompleted(item_id, text, audio_s))
+        self._log.caller_said(text)
+
+    def _item_of(self, utterance: int) -> ItemId:
+        if utterance not in self._user_items:
+            self._user_items[utterance] = self._ids.item()
+        return self._user_items[utterance]
+
+    @property
+    def _the_desk(self) -> ReplyDesk:
+        if self._desk is None:
+            raise ClientError("The session has not started yet.", code="session_not_started")
+        return self._desk
+
+
+def _pinned(profile: AgentProfile) -> tuple[ChatMessage, ...]:
+    messages: list[ChatMessage] = []
+    for example in profile.examples:
+        messages += [
+            ChatMessage("user", example.user),
+            ChatMessage("assistant", example.assistant),
+        ]
+    return tuple(messages)

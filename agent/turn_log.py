@@ -1,0 +1,108 @@
+"""The record of one session: its trace, and a ledger for every turn.
+
+Marks of the caller's speech come before the turn has a number; they are kept for the next turn and
+forgotten when the utterance is dropped.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from latency_budget.history import TurnEntry
+from latency_budget.ledger import TurnLedger
+from latency_budget.marks import Mark, MarkName
+from latency_budget.trace import Kind, TraceWriter
+from latency_budget.turn import SessionId, TurnId
+
+from .commands import Command
+from .events import Event
+from .ports import Heard
+from .records import to_record
+
+MAX_LATE: Final = 4
+"""Turns whose ledger still takes marks after their end: reports of playback come late."""
+
+OnTurn = Callable[[TurnEntry], None]
+"""Takes a finished turn."""
+
+
+class TurnLog:
+    """Belongs to one session."""
+
+    def __init__(self, session_id: SessionId, trace: TraceWriter, on_turn: OnTurn) -> None:
+        self._session_id = session_id
+        self.trace = trace
+        self._on_turn = on_turn
+        self._ledgers: dict[TurnId, TurnLedger] = {}
+        self._caller_marks: list[tuple[MarkName, int]] = []
+        self._caller_text = ""
+        self._asked: dict[TurnId, str] = {}
+
+    def event(self, event: Event, now_ns: int, turn: TurnId) -> None:
+        self._append(now_ns, "event", turn, to_record(event))
+
+    def command(self, command: Command, now_ns: int, turn: TurnId) -> None:
+        self._append(now_ns, "command", turn, to_record(command))
+
+    def timer(self, now_ns: int, turn: TurnId) -> None:
+        """The machine's timer fired: replaying a trace needs to know when."""
+        self._append(now_ns, "event", turn, {"type": "TimerFired"})
+
+    def mark(self, turn: TurnId, name: MarkName, at_ns: int) -> None:
+        """Something happened in this turn's reply."""
+        self._append(at_ns, "mark", turn, {"type": name.value})
+        ledger = self._ledgers.get(turn)
+        if ledger is not None:
+            ledger.add(Mark(turn, name, at_ns))
+
+    def heard(self, heard: Heard, turn: TurnId) -> None:
+        """Keep what an utterance says about time, for the turn that it will become."""
+        marks = self._caller_marks
+        if heard.paused_ns is not None:
+            marks.append((MarkName.SPEECH_PAUSED, heard.paused_ns))
+        if heard.decode_ns is not None:
+            start_ns, end_ns = heard.decode_ns
+            marks += [(MarkName.ASR_START, start_ns), (MarkName.ASR_FINAL, end_ns)]
+        if heard.last_voiced_ns is not None:
+            spoken_ns, received_ns = heard.last_voiced_ns
+            marks += [
+                (MarkName.CALLER_LAST_VOICED, spoken_ns),
+                (MarkName.AUDIO_RECEIVED, received_ns),
+            ]
+
+    def utterance_ended(self, now_ns: int) -> None:
+        self._caller_marks.append((MarkName.ENDPOINT, now_ns))
+
+    def utterance_dropped(self) -> None:
+        self._caller_marks.clear()
+
+    def caller_said(self, text: str) -> None:
+        self._caller_text = f"{self._caller_text} {text}".strip()
+
+    def reply_begun(self, turn: TurnId) -> None:
+        """The turn has a number now: open its ledger with what the caller did."""
+        self._ledgers[turn] = TurnLedger(turn)
+        for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
+            del self._ledgers[old]
+        for name, at_ns in self._caller_marks:
+            self.mark(turn, name, at_ns)
+        self._caller_marks.clear()
+        self._asked = {turn: self._caller_text}
+        self._caller_text = ""
+
+    def reply_ended(self, turn: TurnId, text: str, reply_s: float) -> None:
+        """All of the reply was sent, or it was cut: the turn is history."""
+        ledger = self._ledgers.get(turn)
+        if ledger is not None:
+            asked = self._asked.get(turn, "")
+            entry = TurnEntry(
+                self._session_id,
+                ledger.record(),
+                caller_text=asked,
+                agent_text=text,
+                reply_s=reply_s,
+            )
+            self._on_turn(entry)
+
+    def _append(self, at_ns: int, kind: Kind, turn: TurnId, record: dict[str, Any]) -> None:
+        """A record that names its own turn keeps it."""
+        self.trace.append(at_ns, kind, record.pop("turn", turn), **record)

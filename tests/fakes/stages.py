@@ -1,0 +1,149 @@
+"""Stages without models, for sessions in tests: they do at once what they are told to."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from agent import events as ev
+from agent.notices import Usage
+from agent.playback import HeardWord
+from agent.ports import ChatMessage, Heard, OnMark, ReplyToken, Speech
+from agent.settings import TurnDetection
+from latency_budget.turn import TurnId
+from tts.speakable import SpeakablePiece
+
+SAMPLES_PER_CHAR = 1200
+"""50 ms at 24 kHz: a word of five letters takes a quarter of a second."""
+
+
+class FakeChat:
+    """A model that gives prepared replies and notes what it is told."""
+
+    def __init__(self, replies: Sequence[str | Exception] = ()) -> None:
+        self.replies = list(replies)
+        self.calls: list[tuple[str, object]] = []
+        self.hold: asyncio.Event | None = None
+        """Set: generation waits for it before the first token."""
+        self.closed = False
+
+    async def set_system(self, text: str) -> None:
+        self.calls.append(("system", text))
+
+    async def commit(self, message: ChatMessage) -> None:
+        self.calls.append((message.role, message.text))
+
+    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+        self.calls.append(("reset", tuple((each.role, each.text) for each in messages)))
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        self.calls.append(("truncate", num_chars))
+
+    async def generate(
+        self, turn: TurnId, *, max_tokens: int | None, on_mark: OnMark
+    ) -> AsyncGenerator[ReplyToken, None]:
+        self.calls.append(("generate", turn))
+        if self.hold is not None:
+            await self.hold.wait()
+        reply = self.replies.pop(0) if self.replies else "Fine."
+        if isinstance(reply, Exception):
+            raise reply
+        words = reply.split(" ")
+        for index, word in enumerate(words):
+            last = index == len(words) - 1
+            text = word if last else word + " "
+            yield ReplyToken(text, Usage(10, 5, index + 1), "stop" if last else None)
+            await asyncio.sleep(0)
+
+    async def warm(self) -> None:
+        self.calls.append(("warm", None))
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeVoice:
+    """Speaks every character for 50 ms, as a constant tone."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.fault = fault
+
+    async def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]:
+        if self.fault is not None:
+            raise self.fault
+        yield speech_of(piece.text, piece.span)
+
+    async def apology(self) -> Speech | None:
+        return Speech(np.full(2400, 5000, np.int16), (0, 0), ())
+
+
+def speech_of(text: str, span: tuple[int, int]) -> Speech:
+    words = []
+    for index in range(1, len(text) + 1):
+        if index == len(text) or (text[index] == " " and text[index - 1] != " "):
+            words.append(HeardWord(span[0] + index, index * SAMPLES_PER_CHAR))
+    pcm = np.full(len(text) * SAMPLES_PER_CHAR, 5000, np.int16)
+    return Speech(pcm, span, tuple(words))
+
+
+class FakeEars:
+    """Hears what the test says, and transcribes to what it has laid ready."""
+
+    def __init__(self) -> None:
+        self.last_audio_ns = 0
+        self.utterance = 0
+        self.words: dict[int, str] = {}
+        """Transcript of each utterance. One that is missing stays outstanding."""
+        self.closed: list[int] = []
+        self.fed: list[int] = []
+        self.detection: TurnDetection | None = None
+        self._tell: Callable[[Heard], None] = lambda heard: None
+        self.running = asyncio.Event()
+
+    async def run(self, tell: Callable[[Heard], None]) -> None:
+        self._tell = tell
+        self.running.set()
+        await asyncio.Event().wait()
+
+    async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
+        self.fed.append(len(pcm))
+
+    def transcribe(self, utterance: int, revision: int) -> None:
+        if utterance in self.words:
+            text = self.words[utterance]
+            self.hear(ev.TranscriptReady(utterance, revision, text))
+
+    def close(self, utterance: int) -> None:
+        self.closed.append(utterance)
+
+    def set_detection(self, detection: TurnDetection | None) -> None:
+        self.detection = detection
+
+    async def commit(self) -> int:
+        self.utterance += 1
+        return self.utterance
+
+    async def clear(self) -> int:
+        return self.utterance
+
+    def end_sample(self, utterance: int) -> int:
+        return 16_000 * utterance
+
+    def duration_s(self, utterance: int) -> float:
+        return 1.0
+
+    # --- what tests do ---
+
+    def hear(self, event: ev.Event) -> None:
+        """Tell of an event, from the loop as the real ears do."""
+        asyncio.get_running_loop().call_soon(self._tell, Heard(self.utterance, event))
+
+    def say(self, text: str) -> None:
+        """A whole utterance, from its first word to a silence that ends any turn."""
+        self.utterance += 1
+        number = self.utterance
+        self.words[number] = text
+        self.hear(ev.SpeechStarted(number, 1600 * number))
+        self.hear(ev.SpeechPaused(number, 1600 * number + 800))
+        self.hear(ev.SilenceGrew(number, 5000))
