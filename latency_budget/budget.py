@@ -69,6 +69,32 @@ class Budget:
         """What the stage may expose."""
         return next(a.ms for a in self.allowances if a.stage is stage)
 
+    def with_total(self, total_ms: int) -> "Budget":
+        """The same division of another total (a setting): every allowance in proportion.
+
+        Whole milliseconds left over by rounding go to the allowances that lost most of one.
+        Raises `BudgetError` for a total that is not above 0, and on a widened budget.
+        """
+        if total_ms <= 0 or self.widened_ms:
+            raise BudgetError(
+                f"budget {self.name}: cannot divide {total_ms} ms (widened by {self.widened_ms} ms)"
+            )
+        if total_ms == self.total_ms:
+            return self
+        shares = [divmod(a.ms * total_ms, self.total_ms) for a in self.allowances]
+        left_ms = total_ms - sum(whole_ms for whole_ms, _ in shares)
+        by_loss = sorted(range(len(shares)), key=lambda i: shares[i][1], reverse=True)
+        raised = set(by_loss[:left_ms])
+        allowances = tuple(
+            Allowance(
+                a.stage,
+                whole_ms + (i in raised),
+                f"{a.ms} of {self.total_ms} ms in proportion: {a.reason}",
+            )
+            for i, (a, (whole_ms, _)) in enumerate(zip(self.allowances, shares, strict=True))
+        )
+        return Budget(self.name, total_ms, allowances)
+
     def widened(self, wait_ms: int) -> "Budget":
         """The same with a wait that the client asked for (an explicit silence duration) on top.
 
@@ -91,25 +117,79 @@ class Budget:
         return Budget(self.name, self.total_ms + wait_ms, allowances, widened_ms=wait_ms)
 
 
-# Two cores, no GPU. Lower an allowance and ordinary turns overrun it; raise one and another stage
-# must give the time back, for the sum is the promise.
+_CAPTURE = Allowance(Stage.CAPTURE, 40, "a client's 20 ms frames, sent in twos, on a near network")
+_TOOL = Allowance(Stage.TOOL, 0, "a tool runs behind a spoken filler, or the turn is late")
+_PACING = Allowance(Stage.PACING, 10, "half a 20 ms frame")
+_TRANSPORT = Allowance(Stage.TRANSPORT, 30, "a near network and 20 ms of buffer at the client")
+
+# Measured on two cores, no GPU. Lower an allowance and ordinary turns overrun it; raise one and
+# another stage must give the time back, for the sum is the promise.
 EMBEDDED = Budget(
     "embedded",
     500,
     (
-        Allowance(Stage.CAPTURE, 40, "a client's 20 ms frame, batched in twos, on a near network"),
+        _CAPTURE,
         Allowance(Stage.ENDPOINT, 100, "a pause is seen after 64-96 ms; the chain hides the rest"),
         Allowance(Stage.ASR, 150, "short-window final: encoder 90-107 ms, decode 43 ms"),
         Allowance(Stage.LLM_PREFILL, 40, "the prefix is warm; up to 8 new tokens take 31 ms"),
         Allowance(Stage.LLM_CLAUSE, 90, "a clause of 5-6 tokens at 15-16 ms a token"),
-        Allowance(Stage.TOOL, 0, "a tool runs behind a spoken filler, or the turn is late"),
+        _TOOL,
         Allowance(Stage.TTS, 40, "a short first piece: 17-29 ms alone, more beside the decoder"),
-        Allowance(Stage.PACING, 10, "half a 20 ms frame"),
-        Allowance(Stage.TRANSPORT, 30, "a near network and the client's first 20 ms of buffer"),
+        _PACING,
+        _TRANSPORT,
     ),
 )
 
-PROFILES: Mapping[str, Budget] = MappingProxyType({EMBEDDED.name: EMBEDDED})
+# The other presets' allowances are estimates, not measurements, and their reasons say from what.
+_CPU = Budget(
+    "cpu",
+    900,
+    (
+        _CAPTURE,
+        Allowance(Stage.ENDPOINT, 100, "as on the embedded models"),
+        Allowance(Stage.ASR, 300, "estimate: Whisper base costs twice what tiny does"),
+        Allowance(Stage.LLM_PREFILL, 100, "estimate: 0.5 B parameters, 3-4 times the embedded"),
+        Allowance(Stage.LLM_CLAUSE, 250, "estimate: 0.5 GB a token at 12 GB/s, 6 tokens"),
+        _TOOL,
+        Allowance(Stage.TTS, 70, "estimate: the same voice beside a busier decoder"),
+        _PACING,
+        _TRANSPORT,
+    ),
+)
+_GPU_8B = Budget(
+    "gpu-8b",
+    500,
+    (
+        _CAPTURE,
+        Allowance(Stage.ENDPOINT, 220, "what the chain leaves: a longer wait cuts in less often"),
+        Allowance(Stage.ASR, 60, "estimate: Whisper turbo on the GPU"),
+        Allowance(Stage.LLM_PREFILL, 30, "servers take 27-64 ms cold; the prefix is warm"),
+        Allowance(Stage.LLM_CLAUSE, 50, "estimate: 16 GB a token at 4 TB/s, 10 tokens"),
+        _TOOL,
+        Allowance(Stage.TTS, 60, "estimate: a first piece of twice the embedded length"),
+        _PACING,
+        _TRANSPORT,
+    ),
+)
+_GPU_70B = Budget(
+    "gpu-70b",
+    500,
+    (
+        _CAPTURE,
+        Allowance(Stage.ENDPOINT, 100, "as on the embedded models: the chain leaves no more"),
+        Allowance(Stage.ASR, 60, "as for gpu-8b"),
+        Allowance(Stage.LLM_PREFILL, 50, "estimate: a warm prefix and two steps of decoding"),
+        Allowance(Stage.LLM_CLAUSE, 150, "estimate: 70 GB a token at 4 TB/s, 8 tokens"),
+        _TOOL,
+        Allowance(Stage.TTS, 60, "as for gpu-8b"),
+        _PACING,
+        _TRANSPORT,
+    ),
+)
+
+PROFILES: Mapping[str, Budget] = MappingProxyType(
+    {budget.name: budget for budget in (EMBEDDED, _CPU, _GPU_8B, _GPU_70B)}
+)
 """Budgets by the name of their preset."""
 
 

@@ -4,6 +4,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from latency_budget import PROFILES, Allowance, Budget, BudgetError, Stage, budget_profile
 
@@ -19,7 +21,9 @@ def test_the_default_profile_is_half_a_second() -> None:
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:
-    with pytest.raises(BudgetError, match="no budget profile named 'fast'; there are: embedded"):
+    with pytest.raises(
+        BudgetError, match="no budget profile named 'fast'; there are: cpu, embedded"
+    ):
         budget_profile("fast")
 
 
@@ -41,6 +45,23 @@ def test_contradictions_are_refused(change: dict[str, Any], message: str) -> Non
     assert Budget(**whole).allowance_ms(Stage.TTS) == 50
     with pytest.raises(BudgetError, match=re.escape(message)):
         Budget(**{**whole, **change})
+
+
+@given(st.sampled_from(list(PROFILES.values())), st.integers(1, 60_000))
+def test_another_total_is_divided_in_proportion(profile: Budget, total_ms: int) -> None:
+    budget = profile.with_total(total_ms)
+    assert sum(budget.allowance_ms(stage) for stage in Stage) == budget.total_ms == total_ms
+    for stage in Stage:
+        share_ms = profile.allowance_ms(stage) * total_ms / profile.total_ms
+        assert abs(budget.allowance_ms(stage) - share_ms) < 1
+    assert profile.with_total(profile.total_ms) is profile
+
+
+def test_nothing_is_not_divided_and_a_wait_asked_for_is_not_scaled() -> None:
+    with pytest.raises(BudgetError, match="cannot divide 0 ms"):
+        budget_profile().with_total(0)
+    with pytest.raises(BudgetError, match="widened by 300 ms"):
+        budget_profile().widened(300).with_total(600)
 
 
 def test_a_wait_asked_for_widens_the_endpoint_and_stays_visible() -> None:
