@@ -61,7 +61,7 @@ def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
     if sys.version_info < _OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:3]))
         raise BootstrapError(
-            f"needs Python 3.11 or newer, this is {found}. Name another: make PYTHON=python3.12"
+            f"needs Python 3.11 or newer, this is {found}. Name another: make run PYTHON=python3.12"
         )
     stamp = read_stamp(venv)
     extras = extras | set(stamp.get("extras", ()))

@@ -20,16 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch.add_argument(
         "--models-from", type=Path, metavar="DIR", help="look for files and wheels here first"
     )
+    fetch.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
+    fetch.add_argument("--preset", help="fetch what this preset needs")
     verify = actions.add_parser("verify", help="read every file again and compare its hash")
     verify.add_argument("names", nargs="*", metavar="NAME", help="none: all that are present")
-    for action in (parser, fetch):
-        action.add_argument("--config", metavar="FILE", help="settings file")
 
 
 def main(options: argparse.Namespace) -> int:
     store = ModelStore()
     if options.action == "fetch":
-        config = read_config(path=options.config)
+        flags = {"agent.preset": options.preset} if options.preset else None
+        config = read_config(flags, options.config)
         return _fetch(store, options.names or wanted_models(config, store), options.models_from)
     if options.action == "verify":
         return _verify(store, options.names)
