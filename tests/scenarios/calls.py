@@ -1,0 +1,16 @@
+"""Short calls as timelines. Those in `RECORDED` also stand beside this file as traces."""
+
+from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
+from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
+from .timeline import Timeline
+
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING
+
+RECORDED = {
+    "normal_turn": NORMAL,
+    "hesitation": HESITATION,
+    "barge_in": BARGE_IN_SPEAKING,
+    "noise": NOISE,
+    "push_to_talk": PUSHED,
+    "stage_failure": LISTENER_HANGS,
+}

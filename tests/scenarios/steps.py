@@ -1,0 +1,73 @@
+"""The steps that calls are made of."""
+
+from agent import commands as cmd
+from agent import events as ev
+from agent.end_of_turn import TurnRules
+from latency_budget.turn import TurnId
+
+from .timeline import Step, at
+
+ONE, TWO, THREE = TurnId(1), TurnId(2), TurnId(3)
+ACTIVE = cmd.RefuseRequest("conversation_already_has_active_response")
+NOT_ACTIVE = cmd.RefuseRequest("response_cancel_not_active")
+
+PUSH_TO_TALK = TurnRules(enabled=False)
+NO_INTERRUPTS = TurnRules(interrupts=False)
+LITERAL = TurnRules(silence_ms=700)
+
+QUESTION = "What time is it?"
+
+
+def starts(at_ms: int, utterance: int, *more: cmd.Command) -> Step:
+    sample = at_ms * 16
+    announce = cmd.AnnounceSpeech(utterance, sample)
+    return at(at_ms, ev.SpeechStarted(utterance, sample), announce, *more)
+
+
+def pauses(at_ms: int, utterance: int, revision: int = 1) -> Step:
+    event = ev.SpeechPaused(utterance, (at_ms - 100) * 16)
+    return at(at_ms, event, cmd.Transcribe(utterance, revision))
+
+
+def resumes(at_ms: int, utterance: int) -> Step:
+    return at(at_ms, ev.SpeechResumed(utterance, at_ms * 16))
+
+
+def silence(at_ms: int, utterance: int, silence_ms: int, *commands: cmd.Command) -> Step:
+    return at(at_ms, ev.SilenceGrew(utterance, silence_ms), *commands)
+
+
+def words(at_ms: int, utterance: int, revision: int, text: str, *commands: cmd.Command) -> Step:
+    return at(at_ms, ev.TranscriptReady(utterance, revision, text), *commands)
+
+
+def audible(at_ms: int, turn: TurnId) -> Step:
+    return at(at_ms, ev.ReplyAudible(turn), cmd.ReleaseReply(turn))
+
+
+def sent(at_ms: int, turn: TurnId, *commands: cmd.Command) -> Step:
+    return at(at_ms, ev.ReplySent(turn), *commands)
+
+
+def played(at_ms: int, turn: TurnId) -> Step:
+    return at(at_ms, ev.ReplyPlayed(turn))
+
+
+def commit(utterance: int, text: str | None = QUESTION) -> cmd.Command:
+    return cmd.CommitUtterance(utterance, text, by_client=text is None)
+
+
+def asked(turn: TurnId, at_ms: int = 0) -> tuple[Step, ...]:
+    """Utterance number `turn`, 1 s long, answered by that turn's reply at `at_ms` + 1250."""
+    n = int(turn)
+    return (
+        starts(at_ms, n),
+        pauses(at_ms + 1000, n),
+        silence(at_ms + 1050, n, 150),
+        words(at_ms + 1180, n, 1, QUESTION),
+        silence(at_ms + 1250, n, 350, commit(n), cmd.StartReply(turn)),
+    )
+
+
+def answered(turn: TurnId, at_ms: int = 1300) -> tuple[Step, ...]:
+    return (audible(at_ms, turn), sent(at_ms + 700, turn), played(at_ms + 1100, turn))
