@@ -160,9 +160,11 @@ def load_catalogue(home: Path) -> dict[str, Model]:
 
 def needed_models(config: Config) -> list[str]:
     """What the settings ask for, by name, path or hub id, in the order of a turn."""
-    voices = {config.tts.voice: None}
-    voices |= {profile.voice: None for profile in config.agents.values() if profile.voice}
-    return ["silero-vad", config.asr.model, "smart-turn", config.llm_engine.model, *voices]
+    voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
+    # hibari's other voices ("hibari-emma") are its package's business.
+    voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
+    models = ["silero-vad", config.asr.model, "smart-turn", config.llm_engine.model]
+    return [*models, *dict.fromkeys(voices)]
 
 
 class ModelStore:

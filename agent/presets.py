@@ -56,16 +56,12 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     },
     "gpu-8b": {
         "asr": {"model": "deepdml/faster-whisper-large-v3-turbo-ct2"},
-        "llm_engine": {"model": "Qwen/Qwen3-8B", "dtype": "bfloat16", "temperature": 0.7},
+        "llm_engine": {"model": "Qwen/Qwen3-8B", "temperature": 0.7},
         "agents": {"default": {"instructions": _LARGE_MODEL_INSTRUCTIONS}},
     },
     "gpu-70b": {
         "asr": {"model": "deepdml/faster-whisper-large-v3-turbo-ct2"},
-        "llm_engine": {
-            "model": "meta-llama/Llama-3.3-70B-Instruct",
-            "dtype": "bfloat16",
-            "temperature": 0.6,
-        },
+        "llm_engine": {"model": "meta-llama/Llama-3.3-70B-Instruct", "temperature": 0.6},
         "agents": {"default": {"instructions": _LARGE_MODEL_INSTRUCTIONS}},
     },
 }

@@ -322,7 +322,7 @@ def test_the_list_is_sound() -> None:
 def test_what_the_settings_need_is_in_the_list() -> None:
     catalogue = load_catalogue(Path("/nowhere"))
     assert set(needed_models(load_config())) <= set(catalogue)
-    config = load_config({"agents.a.voice": "piper-joe", "tts.voice": "hibari"})
+    config = load_config({"agents.a.voice": "piper-joe", "tts.voice": "hibari-emma"})
     assert needed_models(config)[-2:] == ["hibari", "piper-joe"]
 
 
