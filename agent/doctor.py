@@ -64,7 +64,7 @@ def main(config: Config) -> int:
 def examine(config: Config) -> Iterator[Section]:
     """The report, section by section. Loads no model and imports no heavy package."""
     yield Section("Machine", tuple(_machine()))
-    yield Section("Packages", tuple(_packages()))
+    yield Section("Packages", tuple(_packages(config)))
     yield Section("State", tuple(_state()))
     yield Section("Models", tuple(_models(config)))
     yield Section("Port", (_port(config),))
@@ -96,12 +96,17 @@ def _memory_gib() -> float | None:
         return None
 
 
-def _packages() -> Iterator[Finding]:
+def _packages(config: Config) -> Iterator[Finding]:
+    voices = {config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)}
+    needs_piper = any(not voice.startswith("hibari") for voice in voices)
     for name in _PACKAGES:
         try:
             yield Finding(name, importlib.metadata.version(name), "ok")
         except importlib.metadata.PackageNotFoundError:
-            if name in _OPTIONAL:
+            if name == "piper-tts" and needs_piper:
+                remedy = "a Piper voice is chosen: pip install -e '.[piper]'"
+                yield Finding(name, "not installed", "WRONG", remedy)
+            elif name in _OPTIONAL:
                 yield Finding(name, "not installed", "note")
             else:
                 yield Finding(name, "not installed", "WRONG", "make run, or pip install -e .")

@@ -316,6 +316,8 @@ def _pip_download(requirement: str, directory: Path) -> None:
     command += ["--ignore-requires-python", "--no-input", "--dest", str(directory), requirement]
     # Read as data, a wheel fits any interpreter. Newer pip resumes a broken download when told to.
     env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RESUME_RETRIES": "5"}
+    # On the disk whose room was checked; /tmp is often a small one.
+    env["TMPDIR"] = str(directory)
     done = subprocess.run(
         command, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
     )

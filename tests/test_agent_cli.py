@@ -1,6 +1,7 @@
 """The `halfsec` command as a user meets it: in a process of its own."""
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import socket
@@ -125,6 +126,24 @@ def test_doctor_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     assert "halfsec models fetch whisper-tiny.en" in done.stdout
     assert "halfsec serve would fail: silero-vad, whisper-tiny.en" in done.stdout
     assert "'embedded'  (default)" in done.stdout
+
+
+def test_doctor_misses_piper_only_where_a_piper_voice_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    version = importlib.metadata.version
+
+    def without_piper(name: str) -> str:
+        if name == "piper-tts":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_piper)
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    main(["doctor", "--port", "0"])
+    assert "note  piper-tts" in capsys.readouterr().out
+    main(["doctor", "--port", "0", "--set", "tts.voice=piper-joe"])
+    assert "WRONG piper-tts" in capsys.readouterr().out
 
 
 def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
