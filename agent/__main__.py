@@ -18,8 +18,6 @@ EXIT_ERROR: Final = 2
 
 _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "talk": ("agent.talk", "play a recording to the server as a caller would, save its answer"),
-    "bench": ("agent.bench", "measure latency and quality"),
-    "replay": ("agent.replay", "run a recorded call through the decisions again"),
     "report": ("latency_budget.__main__", "show where the time of a recorded call went"),
 }
 """Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""
