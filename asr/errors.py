@@ -1,0 +1,13 @@
+"""What can be wrong with audio and with model files, in words for the person who supplied them."""
+
+
+class AudioError(ValueError):
+    """The audio cannot be used: not audio, damaged, or of an impossible rate or shape."""
+
+
+class BufferFullError(AudioError):
+    """More audio was appended without a commit than the listener keeps."""
+
+
+class ModelError(RuntimeError):
+    """A model is missing, damaged, or of a kind that cannot be run. Says which file and what to do."""

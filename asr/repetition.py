@@ -1,0 +1,49 @@
+"""Is this transcript a loop? Whisper repeats itself when it has lost the audio, above all with a short
+encoder window; the text then is worthless and takes ten times as long to produce.
+
+Pure.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+MAX_COMPRESSION: Final = 2.4
+"""Length over zlib length. OpenAI's threshold; real sentences lie at 0.8-1.6."""
+
+MAX_NGRAM: Final = 12
+
+MIN_REPEATS: Final = 4
+"""The same words four times in a row. Three do occur in speech: "no, no, no"."""
+
+MIN_LOOP_TOKENS: Final = 8
+"""A loop shorter than this may be a number: "zero zero zero zero"."""
+
+
+def is_degenerate(text: str, tokens: Sequence[int]) -> bool:
+    """Whether `text`, decoded from `tokens`, repeats itself as speech does not."""
+    return compression_ratio(text) > MAX_COMPRESSION or loop_at(tokens) is not None
+
+
+def compression_ratio(text: str) -> float:
+    """Bytes of the text over bytes of its zlib form; 0 for no text."""
+    raw = text.encode()
+    return len(raw) / len(zlib.compress(raw)) if raw else 0.0
+
+
+def loop_at(tokens: Sequence[int]) -> tuple[int, int] | None:
+    """Start and length of the shortest phrase that at once follows itself often; None: no loop."""
+    for length in range(1, MAX_NGRAM + 1):
+        wanted = max(MIN_REPEATS * length, MIN_LOOP_TOKENS) - length
+        run = 0
+        for index in range(length, len(tokens)):
+            run = run + 1 if tokens[index] == tokens[index - length] else 0
+            if run >= wanted:
+                return index - run - length + 1, length
+    return None
+
+
+def unlooped(tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens up to the end of the loop's first round; all of them where there is no loop."""
+    loop = loop_at(tokens)
+    return tuple(tokens) if loop is None else tuple(tokens[: loop[0] + loop[1]])

@@ -1,0 +1,310 @@
+"""Whisper on CTranslate2, called below `transcribe` so that the encoder's window follows the audio.
+
+Theory of operation
+-------------------
+Whisper was trained on windows of 30 s, and the usual pipelines pad every utterance to that: on two
+cores the encoder then takes longer than the whole budget of a turn. CTranslate2 accepts shorter
+windows, but Whisper does not take kindly to audio that ends where the window ends: it loops or
+invents. What makes short windows safe is a floor, a margin of silence behind the last word, and a
+check of the result:
+
+    window = min(30 s, max(WINDOW_FLOOR_S, audio + WINDOW_MARGIN_S))
+
+The margin is digital silence appended to the *audio*. Zeros appended to the log-mel features, as
+faster-whisper does, are not silence to the network: 0 is the level of a soft sound.
+
+Decoding is greedy, without timestamps, one token at a time, and may not take more tokens than the
+audio has time for. A text that loops, hits that cap, or is improbable is decoded once more with the
+full window; of two bad texts the likelier is kept, and what then still looks like an answer to
+noise is dropped. `bench.py` measures all of this; its figures stand in the CHANGELOG.
+
+Audio longer than a window is cut at its quietest places and decoded piece by piece, one window in
+memory at a time.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from latency_budget.clock import Clock, SystemClock
+
+from .audio import RATE_HZ, Pcm, finite, quietest_sample
+from .errors import ModelError
+from .repetition import is_degenerate, unlooped
+from .transcripts import Hypothesis
+
+FULL_WINDOW_S: Final = 30.0
+
+WINDOW_FLOOR_S: Final = 10.0
+WINDOW_MARGIN_S: Final = 2.0
+
+MAX_PIECE_S: Final = 28.0
+"""Longer audio is cut: what is left of the window is the margin."""
+
+MIN_PIECE_S: Final = 18.0
+"""Pieces are not cut shorter than this, so that the words keep their context."""
+
+MIN_AUDIO_S: Final = 0.05
+"""Less is not a word, and not a frame of features either."""
+
+TOKENS_PER_S: Final = 6.0
+TOKENS_AT_LEAST: Final = 10
+"""Fast speech has 5 tokens a second; a loop stops here instead of at 448."""
+
+MIN_LOGPROB: Final = -1.0
+"""Average log probability below which a text is a guess; OpenAI's threshold."""
+
+MAX_NO_SPEECH: Final = 0.6
+"""Probability of no speech above which a guess is dropped; OpenAI's threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPolicy:
+    """How much of a window the encoder sees. The defaults are the product; others are for measuring."""
+
+    floor_s: float = WINDOW_FLOOR_S
+    margin_s: float = WINDOW_MARGIN_S
+    silence: bool = True
+    """False: pad the features with zeros instead of the audio with silence."""
+
+    def window_s(self, audio_s: float) -> float:
+        """Seconds that the encoder sees of this much audio."""
+        return min(FULL_WINDOW_S, max(self.floor_s, audio_s + self.margin_s))
+
+
+FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    tokens: tuple[int, ...]
+    text: str
+    avg_logprob: float
+    no_speech_prob: float
+    hit_cap: bool
+    encode_ms: float
+    decode_ms: float
+
+    @property
+    def is_suspect(self) -> bool:
+        return (
+            self.hit_cap
+            or self.avg_logprob < MIN_LOGPROB
+            or is_degenerate(self.text, self.tokens)
+        )
+
+
+class WhisperTranscriber:
+    """One model. Calls block for the time of a decode; one thread at a time should make them."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        extractor: Any,
+        *,
+        window: WindowPolicy | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Use `load`. Takes a ctranslate2 Whisper, and faster-whisper's tokenizer and features."""
+        self._model = model
+        self._tokenizer = tokenizer
+        self._extractor = extractor
+        self._window = window or WindowPolicy()
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path | str,
+        *,
+        threads: int = 2,
+        compute_type: str = "int8",
+        language: str = "en",
+        device: str = "cpu",
+        window: WindowPolicy | None = None,
+    ) -> "WhisperTranscriber":
+        """Load a CTranslate2 Whisper directory.
+
+        `language` (a code like "de") is for multilingual models; the others know only English.
+        Raises ModelError when a file is missing or damaged, naming it.
+        """
+        model_dir = Path(model_dir)
+        _check_files(model_dir)
+        import ctranslate2
+        import tokenizers
+        from faster_whisper.feature_extractor import FeatureExtractor
+        from faster_whisper.tokenizer import Tokenizer
+
+        try:
+            raw_tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+        except Exception as error:  # the library raises bare Exception
+            raise ModelError(_damaged(model_dir / "tokenizer.json", error)) from error
+        try:
+            model = ctranslate2.models.Whisper(
+                str(model_dir),
+                device=device,
+                compute_type=compute_type,
+                intra_threads=threads,
+                inter_threads=1,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(_damaged(model_dir / "model.bin", error)) from error
+        try:
+            tokenizer = Tokenizer(
+                raw_tokenizer, model.is_multilingual, task="transcribe", language=language
+            )
+        except ValueError as error:
+            raise ModelError(f"{model_dir}: Whisper does not know language {language!r}") from error
+        extractor = FeatureExtractor(feature_size=model.n_mels)
+        return cls(model, tokenizer, extractor, window=window)
+
+    def transcribe(
+        self, pcm: Pcm, *, prefix_tokens: tuple[int, ...] = (), fallback: bool = True
+    ) -> Hypothesis:
+        """Recognize float32 [n] at 16 kHz, of any length.
+
+        The text begins with `prefix_tokens` (of an earlier hypothesis over the same beginning).
+        `fallback=False` never tries the full window: for partials, which are not worth the time.
+        """
+        pcm = finite(pcm)
+        parts = []
+        for piece in _pieces(pcm):
+            parts.append(self._transcribe_piece(piece, prefix_tokens, fallback))
+            prefix_tokens = ()
+        if not parts:
+            return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def warm(self) -> None:
+        """Run every part once, so that the first caller does not pay for it."""
+        self.transcribe(np.zeros(RATE_HZ, np.float32), fallback=False)
+
+    def _transcribe_piece(self, pcm: Pcm, prefix: tuple[int, ...], fallback: bool) -> Hypothesis:
+        audio_s = len(pcm) / RATE_HZ
+        window_s = self._window.window_s(audio_s)
+        best = self._decode(pcm, window_s, prefix)
+        encode_ms, decode_ms = best.encode_ms, best.decode_ms
+        fell_back = fallback and best.is_suspect and window_s < FULL_WINDOW_S
+        if fell_back:
+            again = self._decode(pcm, FULL_WINDOW_S, ())
+            encode_ms += again.encode_ms
+            decode_ms += again.decode_ms
+            if not again.is_suspect or again.avg_logprob >= best.avg_logprob:
+                best = again
+        tokens = unlooped(best.tokens)
+        if best.no_speech_prob > MAX_NO_SPEECH and best.avg_logprob < MIN_LOGPROB:
+            tokens = ()
+        return Hypothesis(
+            text=self._text(tokens),
+            tokens=tokens,
+            avg_logprob=best.avg_logprob,
+            no_speech_prob=best.no_speech_prob,
+            audio_s=audio_s,
+            window_s=FULL_WINDOW_S if fell_back else window_s,
+            encode_ms=encode_ms,
+            decode_ms=decode_ms,
+            fell_back=fell_back,
+        )
+
+    def _decode(self, pcm: Pcm, window_s: float, prefix: tuple[int, ...]) -> _Decoded:
+        started_ns = self._clock.now_ns()
+        encoded = self._model.encode(self._features(pcm, window_s), to_cpu=False)
+        encoded_ns = self._clock.now_ns()
+        max_tokens = int(TOKENS_PER_S * len(pcm) / RATE_HZ) + TOKENS_AT_LEAST
+        prompt = [*self._tokenizer.sot_sequence, self._tokenizer.no_timestamps, *prefix]
+        result = self._model.generate(
+            encoded,
+            [prompt],
+            beam_size=1,
+            max_length=min(448, len(prompt) + max(1, max_tokens - len(prefix))),
+            return_scores=True,
+            return_no_speech_prob=True,
+        )[0]
+        generated = result.sequences_ids[0]
+        tokens = (*prefix, *generated)
+        decoded_ns = self._clock.now_ns()
+        return _Decoded(
+            tokens=tokens,
+            text=self._text(tokens),
+            # The runtime's score is the mean over the generated tokens; the end token counts too.
+            avg_logprob=result.scores[0] * len(generated) / (len(generated) + 1),
+            no_speech_prob=result.no_speech_prob,
+            hit_cap=len(tokens) >= max_tokens,
+            encode_ms=(encoded_ns - started_ns) / 1e6,
+            decode_ms=(decoded_ns - encoded_ns) / 1e6,
+        )
+
+    def _features(self, pcm: Pcm, window_s: float) -> Any:
+        """Log-mel features of the padded audio: float32 [1, mels, 100 * window_s]."""
+        import ctranslate2
+
+        samples = round(window_s * 100) * (RATE_HZ // 100)
+        if self._window.silence:
+            padded = np.zeros(samples, np.float32)
+            padded[: len(pcm)] = pcm
+            mel = self._extractor(padded, padding=0)
+        else:
+            mel = self._extractor(pcm)
+            mel = np.pad(mel, ((0, 0), (0, max(0, samples // 160 - mel.shape[1]))))
+        frames = np.ascontiguousarray(mel[None, :, : samples // 160], dtype=np.float32)
+        return ctranslate2.StorageView.from_array(frames)
+
+    def _text(self, tokens: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode(list(tokens))).strip()
+
+
+def _pieces(pcm: Pcm) -> Iterator[Pcm]:
+    """Cut at the quietest places so that each piece fits a window."""
+    start = 0
+    while len(pcm) - start > MAX_PIECE_S * RATE_HZ:
+        first = start + int(MIN_PIECE_S * RATE_HZ)
+        cut = quietest_sample(pcm, first, start + int(MAX_PIECE_S * RATE_HZ))
+        yield pcm[start:cut]
+        start = cut
+    if len(pcm) - start >= MIN_AUDIO_S * RATE_HZ:
+        yield pcm[start:]
+
+
+def _joined(parts: list[Hypothesis]) -> Hypothesis:
+    audio_s = sum(part.audio_s for part in parts)
+    return Hypothesis(
+        text=" ".join(part.text for part in parts if part.text),
+        tokens=tuple(token for part in parts for token in part.tokens),
+        avg_logprob=sum(part.avg_logprob * part.audio_s for part in parts) / audio_s,
+        no_speech_prob=min(part.no_speech_prob for part in parts),
+        audio_s=audio_s,
+        window_s=sum(part.window_s for part in parts),
+        encode_ms=sum(part.encode_ms for part in parts),
+        decode_ms=sum(part.decode_ms for part in parts),
+        fell_back=any(part.fell_back for part in parts),
+    )
+
+
+def _check_files(model_dir: Path) -> None:
+    if not model_dir.is_dir():
+        raise ModelError(
+            f"{model_dir}: no such directory; run `halfsec models fetch`, or name a directory with "
+            "a CTranslate2 Whisper"
+        )
+    for name in ("model.bin", "config.json", "tokenizer.json"):
+        path = model_dir / name
+        if not path.is_file() or path.stat().st_size == 0:
+            state = "is empty" if path.is_file() else "is missing"
+            raise ModelError(f"{path} {state}; fetch the model again (`halfsec models fetch`)")
+    try:
+        json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(_damaged(model_dir / "config.json", error)) from error
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return (
+        f"{path} cannot be read, probably damaged or cut short; delete it and fetch the model again "
+        f"(`halfsec models fetch`): {reason}"
+    )
