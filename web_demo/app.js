@@ -2,7 +2,7 @@
 
 import { Call } from './call.js';
 import { Notice } from './notice.js';
-import { problemOfClose } from './problems.js';
+import { problemOfClose, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
 import { defaultUrl, RealtimeClient } from './realtime.js';
 import { Transcript } from './transcript.js';
@@ -24,6 +24,8 @@ const PHASE_TEXT = {
   thinking: 'Thinking',
   speaking: 'Speaking: interrupt at any time',
 };
+
+const SERVER_PROBLEMS = new Set(['server-gone', 'server-restarting', 'server-full']);
 
 const SAMPLE_URL = 'sample-question.wav';
 
@@ -66,17 +68,21 @@ function reconnect() {
 function showReadiness(readiness) {
   page.server.dataset.state = readiness.ready ? 'ready' : readiness.status;
   page.server.textContent = readiness.ready ? 'Ready' : serverWord(readiness.status);
-  const usable = readiness.ready;
-  if (usable) {
-    for (const code of ['server-gone', 'server-restarting', 'warming', 'draining'])
-      notice.clear(code);
-    if (call.client.status.state === 'waiting') call.client.connect();
-  } else if (readiness.status !== 'gone') {
+  const waiting = call.client.status.state === 'waiting';
+  if (readiness.ready) {
+    clearServerNotice();
+    if (waiting) call.client.connect();
+  } else if (readiness.status === 'warming' || !(waiting || readiness.status === 'gone')) {
     notice.showWarming(readiness);
-  } else if (call.client.status.state !== 'waiting') {
+  } else if (!waiting) {
     notice.show('server-gone', 'This page keeps asking.');
   }
-  setUsable(usable);
+  setUsable(readiness.ready);
+}
+
+/** Take back what was said about the server, but not what was said about the microphone. */
+function clearServerNotice() {
+  if (SERVER_PROBLEMS.has(notice.code) || !(notice.code in PROBLEMS)) notice.clear();
 }
 
 /** @param {string} status */
@@ -101,9 +107,7 @@ function showConnection(status) {
     watch.start();
   } else if (status.state === 'open') {
     watch.stop();
-    for (const code of ['server-gone', 'server-restarting', 'server-full', 'warming']) {
-      notice.clear(code);
-    }
+    clearServerNotice();
     page.server.dataset.state = 'open';
     page.server.textContent = 'Connected';
     setUsable(true);

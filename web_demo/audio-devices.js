@@ -132,6 +132,11 @@ export class AudioDevices extends EventTarget {
     return this.playback?.active ? this.playback.flush() : [];
   }
 
+  /** A new session may use the ids of replies that were cut in the last one. */
+  forgetReplies() {
+    this.playback?.cut.clear();
+  }
+
   /** Ask the browser again to let us be heard. */
   async resume() {
     await this.context?.resume();

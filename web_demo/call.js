@@ -147,22 +147,34 @@ export class Call extends EventTarget {
    * @param {Status} status
    */
   async onStatus(status) {
-    if (status.state === 'open') {
-      if (this.wasLost) this.emit('renewed', null);
-      this.wasLost = false;
-      for (const pcm of this.early.splice(0)) this.send(pcm);
-      this.sendUnsent();
-    } else if (status.state !== 'connecting') {
-      this.wasLost = status.state === 'waiting';
-      this.forget();
-      this.conversation.reset();
-      // The server ended it for good: no reason to keep the microphone.
-      await (status.code && status.state === 'closed'
-        ? this.devices.close()
-        : this.devices.flush());
-    }
+    if (status.state === 'open') this.onOpen();
+    else if (status.state !== 'connecting') await this.onGone(status);
     this.emit('connection', status);
     this.update({});
+  }
+
+  /** @private */
+  onOpen() {
+    if (this.wasLost) {
+      this.devices.forgetReplies();
+      this.emit('renewed', null);
+    }
+    this.wasLost = false;
+    for (const pcm of this.early.splice(0)) this.send(pcm);
+    this.sendUnsent();
+  }
+
+  /**
+   * @private
+   * @param {Status} status
+   */
+  async onGone(status) {
+    this.wasLost = status.state === 'waiting';
+    this.forget();
+    await this.silence();
+    this.conversation.reset();
+    // The server ended it for good: no reason to keep the microphone.
+    if (status.code && status.state === 'closed') await this.devices.close();
   }
 
   /**

@@ -45,7 +45,7 @@ export class Playback extends EventTarget {
     this.current = '';
     /** @private Items with audio not played out, and their last known count. @type {Map<string, number>} */
     this.outstanding = new Map();
-    /** @private @type {Set<string>} */
+    /** Items whose late audio is dropped. @type {Set<string>} */
     this.cut = new Set();
     /** @private @type {Map<number, (items: {itemId: string, played: number}[]) => void>} */
     this.flushes = new Map();

@@ -31,6 +31,9 @@ export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
  */
 const MAX_BUFFERED_BYTES = 96_000;
 
+/** `WebSocket.OPEN`. */
+const OPEN = 1;
+
 const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 10_000;
 
@@ -110,7 +113,8 @@ export class RealtimeClient extends EventTarget {
    * @returns {boolean} whether it was handed to the socket
    */
   send(event) {
-    if (this.status.state !== 'open' || !this.socket) return false;
+    // A socket that is closing logs an error for each frame.
+    if (this.status.state !== 'open' || this.socket?.readyState !== OPEN) return false;
     this.socket.send(JSON.stringify(event));
     return true;
   }

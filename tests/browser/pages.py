@@ -1,0 +1,58 @@
+"""What tests of the page share: flags of the browser, and the page's own sound."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from playwright.sync_api import Browser, Page
+
+from .fake_server import WEB_DEMO, WIRE_RATE_HZ, Pcm
+
+SAMPLE = WEB_DEMO / "sample-question.wav"
+
+INSECURE_HOST = "halfsec.test"
+"""Resolves to this machine but is not localhost, so the browser does not trust plain http."""
+
+AUTOPLAY = "--autoplay-policy=no-user-gesture-required"
+FAKE_DEVICE = "--use-fake-device-for-media-stream"
+ALLOW = "--use-fake-ui-for-media-stream"
+DENY = "--use-fake-ui-for-media-stream=deny"
+
+Launch = Callable[..., Browser]
+Open = Callable[..., Page]
+
+
+def recording(page: Page) -> tuple[npt.NDArray[np.float32], int]:
+    """All the page gave to the loudspeaker: float32 [n], and its rate in Hz."""
+    text = page.evaluate(
+        """() => {
+            let text = '';
+            for (const chunk of globalThis.recordedChunks) {
+                text += String.fromCharCode(...new Uint8Array(chunk.buffer));
+            }
+            return btoa(text);
+        }"""
+    )
+    rate_hz = page.evaluate("globalThis.recordedRate ?? 0")
+    return np.frombuffer(base64.b64decode(text), dtype=np.float32), rate_hz
+
+
+def correlation(heard: npt.NDArray[Any], sent: npt.NDArray[Any]) -> float:
+    """Highest normalized cross-correlation of `sent` with any stretch of `heard`, 0..1."""
+    size = 1 << int(np.ceil(np.log2(len(heard) + len(sent))))
+    heard = heard.astype(np.float64)
+    sent = sent.astype(np.float64)
+    products = np.fft.irfft(np.fft.rfft(heard, size) * np.conj(np.fft.rfft(sent, size)), size)
+    energy = np.concatenate([[0.0], np.cumsum(heard**2)])
+    numerators = products[: max(1, len(heard) - len(sent) + 1)]
+    windows = energy[len(sent) :][: len(numerators)] - energy[: len(numerators)]
+    scale = np.sqrt(np.maximum(windows, 1e-3 * windows.max()) * np.sum(sent**2))
+    return float(np.max(numerators / scale))
+
+
+def tone(seconds: float) -> Pcm:
+    """A quiet hum at 24 kHz, for replies whose sound does not matter."""
+    t = np.arange(int(seconds * WIRE_RATE_HZ)) / WIRE_RATE_HZ
+    return np.asarray(2_000 * np.sin(2 * np.pi * 220 * t), dtype=np.int16)
