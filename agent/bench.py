@@ -1,0 +1,32 @@
+"""`halfsec bench`: which measurement, then the module that makes it."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+BENCHES: Final[dict[str, tuple[str, str]]] = {
+    "voice": ("agent.bench_voice", "voice to voice at the caller's ear, over recordings"),
+    "asr": ("asr.bench", "word error rate and time of the speech recognizer"),
+    "tts": ("agent.bench_tts", "the voices: speed, first sound, and what a listener understands"),
+    "llm": ("llm_engine.bench", "the language model: load, first token, time per token"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Pass the rest of the command line on. Returns the bench's exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in BENCHES:
+        return int(importlib.import_module(BENCHES[arguments[0]][0]).main(arguments[1:]))
+    wanted = not arguments or arguments[0] in ("-h", "--help")
+    out = sys.stdout if wanted else sys.stderr
+    if not wanted:
+        print(f"There is no bench {arguments[0]!r}.", file=out)
+    print("usage: halfsec bench NAME ... (halfsec bench NAME --help says more)\n", file=out)
+    for name, (_, what) in BENCHES.items():
+        print(f"  {name:<6} {what}", file=out)
+    return 0 if wanted else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""`halfsec talk`: play recordings to the server as a caller would, and show what came of it."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from latency_budget.ledger import records_of
+from latency_budget.record import TurnRecord
+from latency_budget.report import report_json
+from latency_budget.trace import TraceError, read_trace
+from latency_budget.waterfall import waterfall
+
+from . import client_events as ev
+from .caller import Caller, Exchange, RecordingError, load_recording
+from .client import connect
+from .client_errors import CallEndedError
+from .errors import HalfsecError
+from .figures import summarize_exchanges
+
+DEFAULT_URL: Final = "ws://127.0.0.1:8080/v1/realtime"
+REPLY_RATE_HZ: Final = 24_000
+
+
+class TalkError(HalfsecError):
+    """A recording that can't be played, or a file that can't be written."""
+
+    def __init__(self, message: str):
+        super().__init__(message, code="talk")
+
+
+@dataclass(slots=True)
+class Talk:
+    """A call that was held."""
+
+    session_id: str
+    exchanges: list[Exchange]
+    reply: npt.NDArray[np.int16]
+    """All that was heard, int16 [n] at `REPLY_RATE_HZ`."""
+    trace: str = ""
+    """JSON lines; empty where the server keeps none."""
+    errors: list[str] = field(default_factory=list)
+
+    def records(self) -> tuple[TurnRecord, ...]:
+        """The server's account of every turn, from its trace."""
+        return records_of(read_trace(self.trace.splitlines()).marks()) if self.trace else ()
+
+    def report(self) -> dict[str, Any]:
+        """The JSON of `talk --json`."""
+        turns = [exchange.turn_json() for exchange in self.exchanges]
+        errors = [*self.errors, *(error for each in self.exchanges for error in each.errors)]
+        return report_json(self.session_id, turns, summarize_exchanges(self.exchanges), errors)
+
+
+async def hold_call(
+    recordings: Sequence[tuple[npt.NDArray[np.int16], int]],
+    url: str,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    wait_s: float = 0.0,
+    patience_s: float = 20.0,
+    on_event: Callable[[ev.ClientEvent], None] | None = None,
+) -> Talk:
+    """Say each recording in real time and hear the answer before saying the next.
+
+    Raises ConnectError. A call that ends early gives what there was, with an error.
+    """
+    errors: list[str] = []
+    async with connect(url, model=model, api_key=api_key, wait_s=wait_s) as call:
+        caller = Caller(call, on_event=on_event)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(caller.run())
+            try:
+                for pcm, rate_hz in recordings:
+                    await caller.ask(pcm, rate_hz, patience_s=patience_s)
+            except CallEndedError as error:
+                errors.append(str(error))
+            caller.stop()
+        trace = await _fetch_trace(url, call.session_id, api_key)
+        reply = caller.loudspeaker.recording(REPLY_RATE_HZ)
+        return Talk(call.session_id, caller.exchanges, reply, trace, errors)
+
+
+async def _fetch_trace(url: str, session_id: str, api_key: str | None) -> str:
+    parts = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    address = urlunsplit((scheme, parts.netloc, f"/v1/sessions/{session_id}/trace", "", ""))
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    async with httpx.AsyncClient(timeout=10.0, trust_env=False, headers=headers) as http:
+        try:
+            answer = await http.get(address)
+        except httpx.HTTPError:
+            return ""
+    return answer.text if answer.status_code == 200 else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0 where every recording was answered, 1 where one was not."""
+    options = _parser().parse_args(argv)
+    recordings = [_load(path) for path in options.recordings]
+    talk = asyncio.run(
+        hold_call(
+            recordings,
+            options.url,
+            model=options.agent,
+            api_key=options.api_key,
+            wait_s=options.wait,
+            on_event=None if options.json else _show_live,
+        )
+    )
+    if options.out is not None:
+        _write_wav(options.out, talk.reply)
+    if options.trace is not None:
+        _write_text(options.trace, talk.trace)
+    if options.json:
+        print(json.dumps(talk.report(), indent=2, ensure_ascii=False))
+    else:
+        _show_summary(talk, options)
+    return 0 if all(exchange.answered for exchange in talk.exchanges) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec talk",
+        description="Play recordings to a running server in real time, as a caller would, hear the "
+        "answers, and show where each answer's time went.",
+        epilog="example: halfsec talk question.wav --out answer.wav",
+    )
+    parser.add_argument("recordings", nargs="+", type=Path, help="WAV, FLAC or OGG; a turn each")
+    parser.add_argument("--out", type=Path, metavar="WAV", help="save what was heard")
+    parser.add_argument("--trace", type=Path, metavar="JSONL", help="save the server's trace")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--url", default=DEFAULT_URL, help="of the server (%(default)s)")
+    parser.add_argument("--agent", help="which [agents.NAME] answers")
+    parser.add_argument("--api-key", help="for a server that asks for one")
+    parser.add_argument(
+        "--wait", type=float, default=60.0, metavar="S", help="for a server that still warms up"
+    )
+    return parser
+
+
+def _load(path: Path) -> tuple[npt.NDArray[np.int16], int]:
+    try:
+        return load_recording(path)
+    except RecordingError as error:
+        raise TalkError(str(error)) from None
+
+
+def _show_live(event: ev.ClientEvent) -> None:
+    match event:
+        case ev.Transcript(text=text):
+            print(f"caller: {text}", flush=True)
+        case ev.ReplyDone(text=text, status=status):
+            note = "" if status == "completed" else f"  [{status}]"
+            print(f"agent:  {text}{note}", flush=True)
+        case ev.ServerError(message=message):
+            print(f"error:  {message}", file=sys.stderr, flush=True)
+
+
+def _show_summary(talk: Talk, options: argparse.Namespace) -> None:
+    try:
+        records = talk.records()
+    except TraceError as error:
+        print(f"The server's trace can't be read: {error}", file=sys.stderr)
+        records = ()
+    for record in records:
+        print(f"\n{waterfall(record)}")
+    for exchange in talk.exchanges:
+        if exchange.e2e_ear_ms is None:
+            print(f"\nRecording {exchange.number} was not answered.")
+        else:
+            cut_in = ", cut in on the caller" if exchange.cut_in else ""
+            print(
+                f"\nRecording {exchange.number}: first sound at the caller's ear "
+                f"{exchange.e2e_ear_ms:.0f} ms after the last word{cut_in}."
+            )
+    for message in talk.errors:
+        print(message, file=sys.stderr)
+    if options.out is not None:
+        print(f"Saved {len(talk.reply) / REPLY_RATE_HZ:.1f} s of answers to {options.out}.")
+
+
+def _write_wav(path: Path, pcm: npt.NDArray[np.int16]) -> None:
+    try:
+        soundfile.write(path, pcm, REPLY_RATE_HZ, format="WAV", subtype="PCM_16")
+    except (OSError, soundfile.SoundFileError) as error:
+        raise TalkError(f"Can't write {path}: {error}") from None
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TalkError(f"Can't write {path}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
