@@ -61,7 +61,7 @@ def _speak(options: argparse.Namespace) -> None:
     voice.warm()
     rate_hz = options.rate or voice.rate_hz
     try:
-        with wave.open(str(options.out), "wb") as out:
+        with options.out.open("wb") as file, wave.open(file, "wb") as out:
             out.setnchannels(1)
             out.setsampwidth(2)
             out.setframerate(rate_hz)

@@ -139,7 +139,7 @@ _REGNAL = (
     r"(?:Henry|Louis|George|Charles|Elizabeth|James|William|Edward|Richard|John Paul|Pius|Benedict|"
     r"Napoleon|Nicholas|Philip|Catherine|Alexander|Francis|Leo|Gregory|Victor|Mary|Ramses|Thutmose)"
 )
-_ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
+_ROMAN = r"(?=[IVXLC]+\b)(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 _FINAL_DOTTED = re.compile(

@@ -49,7 +49,7 @@ SENTENCES = (
     "If you like, I can send the details to your phone right after this call.",
     "Would you like a window seat or an aisle seat?",
     "That is a good question, and the short answer is that it depends on the season.",
-    "About 80% of our customers choose the monthly plan, because they can cancel whenever they want.",
+    "About 80% of our customers choose the monthly plan, because they can always cancel.",
     "Thank you for calling, and have a wonderful day!",
 )
 """Things a voice agent says."""

@@ -33,13 +33,13 @@ _FILE_LETTERS = word_set(
 _CODE_LABEL = re.compile(
     r"\b(?:order|account|confirmation|reference|ref|ticket|case|tracking|invoice|pin|code|"
     r"pass ?code|password|ext|extension|zip|postcode|serial|card|member(?:ship)?|policy|"
-    r"booking|routing|id|area|licen[cs]e|claim|locker|box|security|access|model|part|gate code|digits?)"
+    r"booking|routing|id|area|licen[cs]e|claim|locker|box|security|access|model|part|digits?)"
     r"(?:\s+(?:number|no|code|is|was|id|ending|in|of|with|digits|are))*[\s.:#,]*$",
     re.IGNORECASE,
 )
 _PLACE_LABEL = re.compile(
-    r"\b(?:room|suite|apartment|apt|unit|flight|highway|hwy|route|interstate|channel|gate|bus|train|"
-    r"building|floor|seat|[A-Z]{2})[\s.#-]*$"
+    r"\b(?:room|suite|apartment|apt|unit|flight|highway|hwy|route|interstate|channel|gate|bus|"
+    r"train|building|floor|seat|[A-Z]{2})[\s.#-]*$"
 )
 _STATE_LABEL = re.compile(
     r"\b(?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|"
@@ -131,12 +131,16 @@ def _pairs(first: str, second: str) -> str:
 
 
 def _code_number(match: re.Match[str]) -> str:
+    return _code_words(match[0])
+
+
+def _code_words(code: str) -> str:
     """Mixed letters and digits: "A1B2", "mp3", "COVID-19", "B12"."""
     words: list[str] = []
-    for part in re.findall(r"[^\W\d_]+|\d+(?:\.\d+)?", match[0]):
+    for part in re.findall(r"[^\W\d_]+|\d+(?:\.\d+)?", code):
         if part[0].isdigit():
             words.append(_code_digits(part))
-        elif len(part) <= 3 or (part.isupper() and len(part) < 4):
+        elif len(part) <= 3:
             words.append(spell(part))
         else:
             words.append(part.capitalize() if part.isupper() else part)
@@ -196,7 +200,7 @@ _MAX_PATH_SEGMENTS = 3
 
 def _file_name(match: re.Match[str]) -> str:
     ending = match["ending"]
-    spoken = spell(ending) if ending.lower() in _FILE_LETTERS else ending
+    spoken = _code_words(ending) if ending.lower() in _FILE_LETTERS else ending
     return f"{_address_words(match['stem'])} dot {spoken}"
 
 
@@ -206,9 +210,9 @@ def _hash_number(match: re.Match[str]) -> str:
 
 
 _EMAIL = (
-    rf"(?P<local>[A-Za-z0-9][\w.+-]{{0,63}})@(?P<host>(?:{_HOST_LABEL}\.)+[A-Za-z]{{2,24}})(?!\w)"
+    rf"(?P<local>[A-Za-z0-9][\w.+-]{{0,63}})@(?P<host>(?:{_HOST_LABEL}\.){{1,6}}[A-Za-z]{{2,24}})(?!\w)"
 )
-_DOMAIN = rf"(?P<host>(?:{_HOST_LABEL}\.)+{_TLD})(?![\w@-]|\.\w)(?P<path>{_PATH})"
+_DOMAIN = rf"(?P<host>(?:{_HOST_LABEL}\.){{1,6}}{_TLD})(?![\w@-]|\.\w)(?P<path>{_PATH})"
 
 WORD_RULES: tuple[Rule, ...] = (
     rule(
@@ -222,7 +226,7 @@ WORD_RULES: tuple[Rule, ...] = (
     rule(rf"(?P<stem>[A-Za-z][\w-]{{0,63}})\.(?P<ending>{_FILE_ENDING})(?![\w.]\w|\w)", _file_name),
     rule(r"(?P<v>v)(?P<n>\d{1,4}(?:\.\d{1,6}){0,3})(?![\w.]\d|\w)", _version),
     rule(
-        r"(?=[A-Za-z-]{0,24}\d)[A-Za-z]{1,12}(?:-?\d{1,8}(?:\.\d{1,3})?)(?:-?[A-Za-z]{1,4}-?\d{1,8}|[A-Z]{1,3})*(?!\w)",
+        r"(?=[A-Za-z-]{0,24}\d)[A-Za-z]{1,12}(?:-?\d{1,8}(?:\.\d{1,3})?)(?:-?[A-Za-z]{1,4}-?\d{1,8}|[A-Z]{1,3}){0,6}(?!\w)",
         _code_number,
     ),
 )
@@ -244,7 +248,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     rule(r"\d{3,12}(?!\d)", _labelled_number),
     rule(r"\d{1,6}(?:[A-Z]\d{0,6}|-[A-Z]\b){1,6}(?![\w'’])", _code_number),
     rule(
-        r"(?P<local>\d[\w.+-]{0,63})@(?P<host>(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24})(?!\w)",
+        r"(?P<local>\d[\w.+-]{0,63})@(?P<host>(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24})(?!\w)",
         _email,
     ),
 )

@@ -118,7 +118,7 @@ SYMBOL_RULES: tuple[Rule, ...] = (
     rule(r"^[ \t]*(?:[-*_][ \t]*){3,}$", const(""), re.MULTILINE),
     rule(r"^[ \t]*\|?[ \t]*:?-{2,}[-:| \t]*$", const(""), re.MULTILINE),
     rule(r"^[ \t]*#{1,6}(?=[ \t])", const(""), re.MULTILINE),
-    rule(r"^[ \t]*(?:>[ \t]?)+", const(""), re.MULTILINE),
+    rule(r"^[ \t]*(?:>[ \t])+", const(""), re.MULTILINE),
     rule(r"^[ \t]*[-*+•‣◦·–](?=[ \t])(?:[ \t]+\[[ xX]\])?", const(""), re.MULTILINE),
     # [text](target): the brackets go, the text between them is scanned like any other.
     rule(

@@ -104,8 +104,8 @@ def plural(word: str) -> str:
 
 
 def digit_words(digits: str) -> str:
-    """`"0120"` -> "zero one two zero". Anything that is not an ASCII digit is skipped."""
-    return " ".join(_ONES[int(digit)] for digit in digits if digit in "0123456789")
+    """`"0120"` -> "zero one two zero". Anything that is not a digit is skipped."""
+    return " ".join(_ONES[int(digit)] for digit in digits if digit.isdecimal())
 
 
 def number_words(text: str) -> str:

@@ -1,0 +1,268 @@
+"""Written text to spoken words: a table of cases, and what holds for any text."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tts.normalize import normalize, spoken_words
+
+_MONEY = [
+    ("It costs $29.99.", "It costs twenty-nine dollars and ninety-nine cents."),
+    ("$1", "one dollar"),
+    ("$0.99", "ninety-nine cents"),
+    ("$0.01", "one cent"),
+    ("-$5", "minus five dollars"),
+    ("$1.5M", "one point five million dollars"),
+    ("$3 billion", "three billion dollars"),
+    ("$20k", "twenty thousand dollars"),
+    ("$1234567", "one million two hundred thirty-four thousand five hundred sixty-seven dollars"),
+    ("$5-10", "five to ten dollars"),
+    ("$5–$10", "five to ten dollars"),
+    ("$5-10 million", "five to ten million dollars"),
+    ("$20/mo", "twenty dollars per month"),
+    ("$1,234.50", "one thousand two hundred thirty-four dollars and fifty cents"),
+    ("£5.50", "five pounds and fifty pence"),
+    ("€20", "twenty euros"),
+    ("20€", "twenty euros"),
+    ("¥1000", "one thousand yen"),
+    ("50¢", "fifty cents"),
+    ("5 USD", "five dollars"),
+    ("USD 5", "five dollars"),
+    ("US$5", "five dollars"),
+    ("**$5**", "five dollars"),
+]
+_NUMBERS = [
+    ("1,000 people", "one thousand people"),
+    ("3.14", "three point one four"),
+    ("-5 degrees", "minus five degrees"),
+    (".5", "point five"),
+    ("50%", "fifty percent"),
+    ("3.5 %", "three point five percent"),
+    ("10-20%", "ten to twenty percent"),
+    ("1st 2nd 3rd 21st 100th", "first second third twenty-first one hundredth"),
+    ("pages 10-20", "pages ten to twenty"),
+    ("5–7 days", "five to seven days"),
+    ("score 3-2", "score three to two"),
+    ("16:9", "sixteen to nine"),
+    ("1/2 cup", "one half cup"),
+    ("2 1/2 cups", "two and a half cups"),
+    ("2½ cups", "two and a half cups"),
+    ("½", "one half"),
+    ("3/16", "three sixteenths"),
+    ("8/10", "eight out of ten"),
+    ("24/7", "twenty-four seven"),
+    ("50/50", "fifty-fifty"),
+    ("4x4", "four by four"),
+    ("3x", "three times"),
+    ("#5", "number five"),
+    ("~5 people", "about five people"),
+    (">10", "over ten"),
+    ("10k", "ten thousand"),
+    ("1,2,3", "one, two, three"),
+    ("3-day trip", "three day trip"),
+    ("2 + 2 = 4", "two plus two equals four"),
+    ("3 × 4", "three times four"),
+    ("3 * 4 and 3*4", "three times four and three times four"),
+    ("10 ÷ 2", "ten divided by two"),
+    ("x²", "x squared"),
+    ("10^6", "ten to the power of six"),
+    ("2^-3", "two to the power of minus three"),
+    ("x < y", "x less than y"),
+    ("π", "pi"),
+    ("١٢٣", "one hundred twenty-three"),
+]
+_UNITS = [
+    ("5km", "five kilometers"),
+    ("1 km", "one kilometer"),
+    ("20°C", "twenty degrees Celsius"),
+    ("98.6 °F", "ninety-eight point six degrees Fahrenheit"),
+    ("3 hrs", "three hours"),
+    ("60 mph", "sixty miles per hour"),
+    ("60 km/h", "sixty kilometers per hour"),
+    ("16 GB", "sixteen gigabytes"),
+    ("5 ft", "five feet"),
+    ("5'10\"", "five foot ten"),
+    ("100 sq ft", "one hundred square feet"),
+    ("5-10 kg", "five to ten kilograms"),
+    ("500ms", "five hundred milliseconds"),
+]
+_TIME = [
+    ("10:30 am", "ten thirty A.M"),
+    ("7:05 PM", "seven oh five P.M"),
+    ("18:45", "eighteen forty-five"),
+    ("9:00", "nine o'clock"),
+    ("10:00 AM", "ten A.M"),
+    ("at 7pm", "at seven P.M"),
+    ("9am-5pm", "nine A.M to five P.M"),
+    ("10:30-11:00", "ten thirty to eleven o'clock"),
+    ("10:30:15", "ten thirty and fifteen seconds"),
+    ("At 5 p.m. We left.", "At five P.M. We left."),
+    ("At 5 p.m. on Monday.", "At five P.M on Monday."),
+    ("At 5 p.m. Monday.", "At five P.M Monday."),
+    ("3/14/2024", "March fourteenth, twenty twenty-four"),
+    ("2024-03-14", "March fourteenth, twenty twenty-four"),
+    ("March 5, 2021", "March fifth, twenty twenty-one"),
+    ("Mar. 5", "March fifth"),
+    ("March 5-7", "March fifth to seventh"),
+    ("5 March 2021", "the fifth of March, twenty twenty-one"),
+    ("the 3rd of May", "the third of May"),
+    ("12/25", "December twenty-fifth"),
+    ("in 1999", "in nineteen ninety-nine"),
+    ("1990s", "nineteen nineties"),
+    ("the '90s", "the nineties"),
+    ("the 80s", "the eighties"),
+    ("2019-2021", "twenty nineteen to twenty twenty-one"),
+    ("1995–98", "nineteen ninety-five to nineteen ninety-eight"),
+    ("Mon-Fri", "Monday to Friday"),
+    ("Tue, March 5", "Tuesday, March fifth"),
+    ("2001-09-11T10:00", "September eleventh, two thousand one at ten o'clock"),
+    ("you may 5 times", "you may five times"),
+]
+_CODES = [
+    ("555-1234", "five five five, one two three four"),
+    ("555-123-4567", "five five five, one two three, four five six seven"),
+    ("(800) 555-0199", "eight hundred, five five five, zero one nine nine"),
+    ("+1 415 555 2671", "plus one, four one five, five five five, two six seven one"),
+    ("+44 20 7946 0958", "plus four four, two zero, seven nine four six, zero nine five eight"),
+    ("1-800-FLOWERS", "one, eight hundred, Flowers"),
+    ("call 911", "call nine one one"),
+    ("order number is 48213", "order number is four eight two one three"),
+    ("CA 94107", "C.A nine four one zero seven"),
+    ("room 302", "room three oh two"),
+    ("flight UA 2045", "flight U.A twenty forty-five"),
+    ("4111 1111 1111 1111", "four one one one" + ", one one one one" * 3),
+    ("192.168.1.1", "one nine two dot one six eight dot one dot one"),
+    ("v2.0.1", "version two point zero point one"),
+    ("COVID-19", "Covid nineteen"),
+    ("B12", "B twelve"),
+    ("5G", "five G"),
+    ("mid-1990s", "mid nineteen nineties"),
+    ("https://www.example.com/path?x=1.", "example dot com slash path."),
+    ("see example.com, please", "see example dot com, please"),
+    ("bob.smith@gmail.com", "bob dot smith at gmail dot com"),
+    ("report.pdf", "report dot P.D.F"),
+    ("song.mp3", "song dot M.P three"),
+]
+_WORDS = [
+    ("Dr. Smith vs. Mr. Jones", "Doctor Smith versus Mister Jones"),
+    ("St. Louis, 12 Main St.", "Saint Louis, twelve Main Street."),
+    ("12 Main St. Turn left.", "twelve Main Street. Turn left."),
+    ("e.g. this, i.e. that, etc.", "for example this, that is that, et cetera."),
+    ("FBI, NASA and APIs", "F.B.I, NASA and A.P.I's"),
+    ("the FBI's HQ", "the F.B.I's H.Q"),
+    ("the U.S. Army", "the U.S Army"),
+    ("J. K. Rowling", "J K Rowling"),
+    ("WHO said OK", "who said okay"),
+    ("This is IMPORTANT!", "This is important!"),
+    ("DO NOT DO THIS", "do not do this"),
+    ("Chapter IV, Henry VIII, World War II", "Chapter four, Henry the eighth, World War two"),
+    ("R&D, Q&A", "R and D, Q and A"),
+    ("C++ and C#", "C plus plus and C sharp"),
+    ("and/or, he/she", "and or, he or she"),
+    ("w/o milk", "without milk"),
+    ("don’t", "don't"),
+    ("café naïve Zoë's co-op", "café naïve Zoë's co-op"),
+]
+_MARKUP = [
+    ("**Bold** and *italic* and __both__", "Bold and italic and both"),
+    ("`code` and snake_case", "code and snake case"),
+    ("# Heading", "Heading"),
+    ("- one\n- Two", "one. Two"),
+    ("1. Wash\n2. Dry", "one, Wash. two, Dry"),
+    ("> quoted", "quoted"),
+    ("[the docs](https://x.com/a) here", "the docs here"),
+    ("![a cat](cat.png)", "a cat"),
+    ("as shown [1].", "as shown."),
+    ("```python\nprint(1)\n``` Done.", "Done."),
+    ("```\nnever closed", ""),
+    ("<b>bold</b> &amp; fine", "bold and fine"),
+    ("| a | b |\n|---|---|\n| c | d |", "a, b, c, d,"),
+    ("a\n---\nb", "a. b"),
+    ("Wrapped\nhere.", "Wrapped here."),
+    ("Hello 😀👍🏽 world ❤️ 1️⃣", "Hello world one"),
+    (":) fine ;-)", "fine"),
+    ('"Hello," she said (quietly) — then left...', "Hello, she said, quietly, then left…"),
+    ("Well - no?!", "Well, no?"),
+    ("wait -- what", "wait, what"),
+    ("#TravelTips", "hashtag Travel Tips"),
+    ("\x00He\u200bllo\x07 \ud83d there\ufffd", "He llo there"),
+    ("你好。", "你好."),
+]
+_SILENT = [
+    "",
+    "   ",
+    "...",
+    "😀",
+    "**",
+    "---",
+    "\n\n",
+    "()",
+    "\ud800",
+    '"',
+    "```\nx\n```",
+    "\u200b",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_WORDS, *_MARKUP],
+)
+def test_spoken_form(text: str, spoken: str) -> None:
+    assert normalize(text) == spoken
+
+
+@pytest.mark.parametrize("text", _SILENT)
+def test_nothing_to_say(text: str) -> None:
+    assert normalize(text) == ""
+
+
+_PIECES = st.sampled_from(
+    [text for text, _ in (*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_WORDS, *_MARKUP)]
+)
+_ANY_TEXT = st.one_of(
+    st.text(max_size=60),
+    st.text(alphabet="$5.,-/:aA1%*[]()#'\"`<>~_ \n½x²", max_size=40),
+    st.lists(_PIECES, max_size=4).map(" ".join),
+    st.lists(_PIECES, max_size=3).map("".join),
+)
+
+
+@given(_ANY_TEXT)
+@settings(max_examples=400)
+def test_only_words_and_marks_come_out(text: str) -> None:
+    for character in normalize(text):
+        is_word = character.isalpha() or unicodedata.combining(character)
+        assert is_word or character in " .,;:!?…'-", (text, normalize(text))
+
+
+@given(_ANY_TEXT)
+@settings(max_examples=400)
+def test_words_speak_the_source_in_order(text: str) -> None:
+    at = 0
+    for word in spoken_words(text):
+        assert 0 <= at <= word.start < word.end <= len(text)
+        at = word.start
+
+
+@given(st.lists(st.sampled_from(["sure", "we", "can", "do", "that", "tomorrow", "don't", "worry"])))
+def test_plain_words_stay_as_they_are(words: list[str]) -> None:
+    assert normalize(" ".join(words)) == " ".join(words)
+
+
+def test_words_know_their_characters() -> None:
+    text = "Pay $29.99 **now**."
+    words = spoken_words(text)
+    assert [text[word.start : word.end] for word in words] == ["Pay", *["$29.99"] * 5, "now"]
+    assert words[-1].mark == "."
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["a.", "1x", "1,", "(", "A ", "[", "<a", "a@", "www.a.", "555-", "```", "- ", "e.g.", "1/"],
+)
+def test_long_nonsense_is_read_in_time(unit: str) -> None:
+    # Quadratic patterns take minutes here: the test's timeout is the assertion.
+    normalize(unit * 5_000)

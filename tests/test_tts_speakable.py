@@ -1,0 +1,237 @@
+"""Cutting a reply into pieces: where, and that nothing depends on how the text arrived."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
+
+
+def cut(text: str, deltas: list[str] | None = None) -> list[SpeakablePiece]:
+    cutter = PieceCutter()
+    pieces = [piece for delta in deltas or [text] for piece in cutter.push(delta)]
+    return [*pieces, *cutter.flush()]
+
+
+def texts(text: str) -> list[str]:
+    return [piece.text for piece in cut(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("Sure, I can help. What time?", ["Sure, ", "I can help. ", "What time?"]),
+        ("Yes. Of course!", ["Yes. ", "Of course!"]),
+        ("Of course, I'd love to.", ["Of course, ", "I'd love to."]),
+        ("At nine, we open the doors.", ["At nine, we open the doors."]),
+        (
+            "We open at nine tomorrow, and close at five.",
+            ["We open at nine tomorrow, ", "and close at five."],
+        ),
+        ("Well—I think so.", ["Well—", "I think so."]),
+        ("Okay - let me look.", ["Okay - ", "let me look."]),
+        ("Great! 😀 Let's go.", ["Great! ", "😀 Let's go."]),
+        ("**Sure!** That works.", ["**Sure!** ", "That works."]),
+        ("Really?! Yes... No", ["Really?! ", "Yes... ", "No"]),
+        (
+            "yes. i can do that for you. tell me when.",
+            ["yes. ", "i can do that for you. ", "tell me when."],
+        ),
+    ],
+)
+def test_the_first_piece_is_short(text: str, pieces: list[str]) -> None:
+    assert texts(text) == pieces
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "It costs $29.99 in all.",
+        "Pi is 3.14 or so.",
+        "There were 1,000 of them there.",
+        "The train leaves at 10:30 sharp.",
+        "That was Dr. Smith.",
+        "Fruit, e.g. apples.",
+        "In the U.S. Army.",
+        "He is J. K. Rowling's friend.",
+        "See No. 5 there.",
+        "On March 5, 2024 it began.",
+        "Look at https://a.b/c.d?e=f,g now.",
+        "Mail a.b@c.org now.",
+        "It was v2.0.1 then.",
+        'She said "Wait. Stop, please. Now." to me.',
+        "I saw (really. I did) a fox.",
+        "Call at 5 p.m. on Monday.",
+        "Come at 9 a.m. Monday.",
+    ],
+)
+def test_never_within(whole: str) -> None:
+    assert texts("Right after that. " * 2 + whole)[2:] == [whole]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("At 5 p.m. We left.", ["At 5 p.m. ", "We left."]),
+        ("12 Main St. Turn left.", ["12 Main St. ", "Turn left."]),
+        ("Acme Inc. Nobody knows.", ["Acme Inc. ", "Nobody knows."]),
+        ("It costs $29. 99 of them.", ["It costs $29. ", "99 of them."]),
+        (
+            "Here:\n- one\n- two\n1. Wash\n2. Dry",
+            ["Here:\n", "- one\n", "- two\n", "1. Wash\n", "2. Dry"],
+        ),
+        ("A wrapped\nline goes on.", ["A wrapped\nline goes on."]),
+        (
+            "Here is the code: ```py\nx = 1. y\n``` Done. Bye.",
+            ["Here is the code: ", "```py\nx = 1. y\n``` Done. ", "Bye."],
+        ),
+    ],
+)
+def test_sentence_ends(text: str, pieces: list[str]) -> None:
+    assert texts(text) == pieces
+
+
+def test_no_cut_before_the_next_character_is_known() -> None:
+    cutter = PieceCutter()
+    assert cutter.push("It costs $29.") == ()
+    assert cutter.push("99 in all. ") == ()
+    assert [piece.text for piece in cutter.push("O")] == ["It costs $29.99 in all. "]
+
+
+def test_without_marks_a_phrase_is_cut() -> None:
+    text = "I am going to tell you a very long story about the time that we met"
+    first, *_ = texts(text)
+    assert first == "I am going to tell you a very long story "
+
+
+def test_later_sentences_stay_whole_unless_very_long() -> None:
+    middle = "this is a sentence of ordinary length, with a comma, and it is kept in one piece. "
+    assert (
+        texts("Sure. " + "Now, that is said and done. " + middle.capitalize())[2]
+        == middle.capitalize()
+    )
+    long = ", ".join(["and then we walked for another hour"] * 12) + "."
+    pieces = texts("Sure. This one gets us past the opening. " + long)[2:]
+    assert len(pieces) > 1
+    assert all(piece.endswith(", ") and len(piece) <= 200 for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "**", "😀😀", "...", "--- ***"])
+def test_nothing_to_say_is_still_accounted_for(text: str) -> None:
+    pieces = cut(text)
+    assert "".join(piece.text for piece in pieces) == text
+    assert len(pieces) == (1 if text else 0)
+
+
+def test_text_without_gaps_is_bounded() -> None:
+    config = CutterConfig()
+    for text in ("a" * 5000, '"' + "word " * 1000, "(" * 5000 + "a", "```" + "x" * 9000):
+        longest = max(len(piece.text) for piece in cut(text))
+        assert longest <= max(2 * config.max_chars, config.max_fenced_chars, 5001)
+    assert max(len(piece) for piece in texts("word " * 1000)) <= config.max_chars + 5
+
+
+def test_one_cutter_serves_one_reply() -> None:
+    cutter = PieceCutter()
+    cutter.push("Hi.")
+    assert len(cutter.flush()) == 1
+    assert cutter.flush() == ()
+    with pytest.raises(ValueError, match="new PieceCutter"):
+        cutter.push("more")
+
+
+_FRAGMENTS = st.sampled_from(
+    [
+        *(
+            "Sure, ",
+            "Yes. ",
+            "I think ",
+            "so ",
+            "that ",
+            "and ",
+            "we can help you with it",
+            ". ",
+            "! ",
+        ),
+        *(
+            "? ",
+            ", ",
+            "; ",
+            "— ",
+            " - ",
+            "$29.",
+            "99 ",
+            "3.14 ",
+            "1,000 ",
+            "10:30 ",
+            "Dr. ",
+            "e.g. ",
+        ),
+        *(
+            "U.S. ",
+            "p.m. ",
+            "St. ",
+            "We ",
+            "Monday ",
+            '"',
+            "(",
+            ") ",
+            "“",
+            "” ",
+            "\n",
+            "\n- ",
+            "1. ",
+        ),
+        *(
+            "**",
+            "`",
+            "```",
+            "😀 ",
+            "https://a.b/c, ",
+            "x@y.com ",
+            "...",
+            "…",
+            "。",
+            "我",
+            "\ud800",
+            "’s ",
+        ),
+    ]
+)
+_REPLIES = st.one_of(st.lists(_FRAGMENTS, max_size=60).map("".join), st.text(max_size=200))
+
+
+@given(_REPLIES, st.lists(st.integers(min_value=0, max_value=9), min_size=1, max_size=30))
+@settings(max_examples=400)
+def test_any_split_gives_the_same_pieces(text: str, sizes: list[int]) -> None:
+    deltas: list[str] = []
+    at = 0
+    while at < len(text):
+        size = sizes[len(deltas) % len(sizes)] or (1 if not any(sizes) else 0)
+        deltas.append(text[at : at + size])
+        at += size
+    assert cut(text, deltas or [""]) == cut(text) == cut(text, list(text) or [""])
+
+
+@given(_REPLIES)
+@settings(max_examples=400)
+def test_spans_cover_the_reply_once(text: str) -> None:
+    pieces = cut(text)
+    at = 0
+    for number, piece in enumerate(pieces):
+        assert piece.index == number
+        assert piece.span == (at, at + len(piece.text))
+        assert piece.text == text[slice(*piece.span)]
+        at = piece.span[1]
+    assert at == len(text)
+    assert [piece.is_last for piece in pieces] == [False] * (len(pieces) - 1) + [True] * bool(
+        pieces
+    )
+
+
+@given(_REPLIES)
+def test_every_piece_has_something_to_say(text: str) -> None:
+    pieces = cut(text)
+    if len(pieces) > 1:
+        for piece in pieces:
+            assert any(character.isalnum() or character in "$£€¥₹₩" for character in piece.text)
