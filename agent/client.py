@@ -70,6 +70,11 @@ class Call:
     def session_id(self) -> str:
         return str(self.session.get("id", ""))
 
+    @property
+    def input_rate_hz(self) -> int:
+        """Audio at this rate is sent as it is."""
+        return WIRE_RATE_HZ[self._encoding]
+
     async def events(self) -> AsyncIterator[ClientEvent]:
         """Everything that happens, in order; the last one is `Closed`. Raises nothing."""
         while True:
@@ -88,28 +93,29 @@ class Call:
 
     async def send_audio(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
         """Speech of the caller: int16 [n], mono. Another rate than the session's is resampled as
-        one stream, 15 ms late. Raises ValueError for another shape, CallEndedError."""
+        one stream, 5..30 ms late. Raises ValueError for another shape, CallEndedError."""
         if pcm.dtype != np.int16 or pcm.ndim != 1:
             raise ValueError(f"audio is int16 [n], not {pcm.dtype} {list(pcm.shape)}")
-        wire_hz = WIRE_RATE_HZ[self._encoding]
+        wire_hz = self.input_rate_hz
         if rate_hz != wire_hz:
-            pcm = self._resample(pcm, rate_hz, wire_hz)
+            if self._resampler is None or self._resampler[:2] != (rate_hz, wire_hz):
+                self._resampler = rate_hz, wire_hz, _resample_stream(rate_hz, wire_hz)
+            pcm = self._resampler[2].resample_chunk(pcm)
+        await self._append(pcm)
+
+    async def _append(self, pcm: npt.NDArray[np.int16]) -> None:
+        wire_hz = self.input_rate_hz
         for first in range(0, len(pcm), wire_hz * AUDIO_CHUNK_S):
             data = encode_audio(pcm[first : first + wire_hz * AUDIO_CHUNK_S], self._encoding)
             audio = base64.b64encode(data).decode("ascii")
             await self.send({"type": "input_audio_buffer.append", "audio": audio})
 
-    def _resample(
-        self, pcm: npt.NDArray[np.int16], rate_hz: int, wire_hz: int
-    ) -> npt.NDArray[np.int16]:
-        if self._resampler is None or self._resampler[:2] != (rate_hz, wire_hz):
-            stream = soxr.ResampleStream(rate_hz, wire_hz, 1, dtype="int16", quality="MQ")
-            self._resampler = rate_hz, wire_hz, stream
-        resampled: npt.NDArray[np.int16] = self._resampler[2].resample_chunk(pcm)
-        return resampled
-
     async def commit_audio(self) -> None:
         """End of the caller's turn, where the session has no turn detection."""
+        if self._resampler is not None:
+            _, _, stream = self._resampler
+            self._resampler = None
+            await self._append(stream.resample_chunk(np.zeros(0, np.int16), last=True))
         await self.send({"type": "input_audio_buffer.commit"})
 
     async def send_text(self, text: str, *, reply: bool = True) -> None:
@@ -244,6 +250,11 @@ async def _greeting(
     if not isinstance(first, SessionUpdated):
         raise ConnectError(f"{address} does not speak the Realtime dialect.")
     return first
+
+
+def _resample_stream(rate_hz: int, wire_hz: int) -> soxr.ResampleStream:
+    """The variable-rate engine holds back 5..30 ms of 20 ms pieces, the other one 37..157 ms."""
+    return soxr.ResampleStream(rate_hz, wire_hz, 1, "int16", quality="HQ", vr=True)
 
 
 async def wait_ready(

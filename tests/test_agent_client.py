@@ -219,7 +219,7 @@ async def test_other_rates_are_resampled_as_one_stream() -> None:
             assert request.rate_hz == 24_000
             parts.append(request.pcm)
     heard = np.concatenate(parts)
-    assert 23_000 < len(heard) <= 24_000
+    assert abs(len(heard) - 24_000) <= 1
     spectrum = np.abs(np.fft.rfft(heard[2000:22_000]))
     assert spectrum.argmax() == round(440 * 20_000 / 24_000)
 

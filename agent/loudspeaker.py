@@ -1,0 +1,142 @@
+"""What came out of the caller's loudspeaker, and when. Simulated, pure.
+
+A client plays a reply from the moment its first sample arrives. Each later piece follows without a
+gap if it arrived in time and at once if it did not: pacing and transport that are too slow are
+heard as holes here, as they would be by a person. A flush (barge-in) takes back all that was not
+played yet, the rest of the piece that is playing included.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Int16 = npt.NDArray[np.int16]
+
+AUDIBLE: Final = 327
+"""1 % of full scale. Latencies end at the first sample above it; part of their definition."""
+NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Piece:
+    response_id: str
+    item_id: str
+    rate_hz: int
+    start_ns: int
+    first_sample: int
+    """Of the item."""
+    num_samples: int
+    """That were or will be played."""
+    pcm: Int16 | None
+    """None where recordings are not kept."""
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.num_samples * NS_PER_S // self.rate_hz
+
+    def played(self, now_ns: int) -> int:
+        """Samples out of the loudspeaker by then."""
+        elapsed = max(0, now_ns - self.start_ns) * self.rate_hz // NS_PER_S
+        return min(self.num_samples, elapsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far an item has been played."""
+
+    item_id: str
+    played_ms: int
+
+
+class Loudspeaker:
+    """One caller's. Calls come in order of time. Without `record` only a few numbers are kept."""
+
+    def __init__(self, *, record: bool = True) -> None:
+        self._record = record
+        self._pieces: list[_Piece] = []
+        self._arrived: dict[str, int] = {}
+        """Samples of each item so far."""
+        self._onsets: dict[str, int] = {}
+        """When each reply's first audible sample is or was played."""
+        self._played_s: dict[str, float] = {}
+        self._flushed: Position | None = None
+        self.underruns_ns = 0
+        """Silence inside of replies because the next piece was late."""
+
+    def push(self, response_id: str, item_id: str, pcm: Int16, rate_hz: int, at_ns: int) -> None:
+        """A piece of a reply has arrived."""
+        if not len(pcm):
+            return
+        first_sample = self._arrived.get(item_id, 0)
+        start_ns = max(at_ns, self.dry_ns)
+        if first_sample and self._pieces and self._pieces[-1].item_id == item_id:
+            self.underruns_ns += start_ns - self.dry_ns
+        self._arrived[item_id] = first_sample + len(pcm)
+        kept = pcm if self._record else None
+        piece = _Piece(response_id, item_id, rate_hz, start_ns, first_sample, len(pcm), kept)
+        if not self._record:
+            self._pieces = [old for old in self._pieces if old.end_ns > at_ns]
+        self._pieces.append(piece)
+        self._flushed = None
+        self._played_s[response_id] = self.played_s(response_id) + len(pcm) / rate_hz
+        audible = np.flatnonzero((pcm > AUDIBLE) | (pcm < -AUDIBLE))
+        if len(audible):
+            onset_ns = start_ns + int(audible[0]) * NS_PER_S // rate_hz
+            self._onsets.setdefault(response_id, onset_ns)
+
+    def flush(self, at_ns: int) -> Position | None:
+        """Stop at once. How far the item that was playing has got; None where all was quiet."""
+        if self.dry_ns <= at_ns:
+            return None
+        position = self.position(at_ns)
+        for piece in self._pieces:
+            played = piece.played(at_ns)
+            self._played_s[piece.response_id] -= (piece.num_samples - played) / piece.rate_hz
+            piece.num_samples = played
+        self._pieces = [piece for piece in self._pieces if piece.num_samples]
+        self._onsets = {key: ns for key, ns in self._onsets.items() if ns < at_ns}
+        self._flushed = position
+        return position
+
+    @property
+    def dry_ns(self) -> int:
+        """When the last sample has been played; 0 before the first."""
+        return self._pieces[-1].end_ns if self._pieces else 0
+
+    def playing(self, now_ns: int) -> bool:
+        return now_ns < self.dry_ns
+
+    def position(self, now_ns: int) -> Position | None:
+        """Of the item that is playing, else of the last one; None before the first sample."""
+        if self._flushed is not None:
+            return self._flushed
+        for piece in reversed(self._pieces):
+            if piece.start_ns <= now_ns:
+                samples = piece.first_sample + piece.played(now_ns)
+                return Position(piece.item_id, samples * 1000 // piece.rate_hz)
+        return None
+
+    def onset_ns(self, response_id: str) -> int | None:
+        """When the first audible sample of a reply is or was played; None where none was."""
+        return self._onsets.get(response_id)
+
+    def played_s(self, response_id: str) -> float:
+        """Seconds of a reply that were or will be played."""
+        return self._played_s.get(response_id, 0.0)
+
+    def recording(self, rate_hz: int) -> Int16:
+        """All that was played in the rate of the replies, from the first sample to the last, with
+        silence in between. Replies in another rate are left out. Only with `record`."""
+        pieces = [piece for piece in self._pieces if piece.rate_hz == rate_hz]
+        if not pieces:
+            return np.zeros(0, np.int16)
+        start_ns = pieces[0].start_ns
+        sound = np.zeros((pieces[-1].end_ns - start_ns) * rate_hz // NS_PER_S + 1, np.int16)
+        for piece in pieces:
+            if piece.pcm is not None:
+                first = (piece.start_ns - start_ns) * rate_hz // NS_PER_S
+                last = min(first + piece.num_samples, len(sound))
+                sound[first:last] = piece.pcm[: last - first]
+        return sound
