@@ -312,7 +312,6 @@ def _fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
     """The recognizer is broken: close the utterance and say so."""
     out: list[Command] = [cmd.DropUtterance(s.utterance, s.announced)]
     s.close_utterance()
-    s.unheard_cut = False
     if s.agent in (Agent.PREPARING, Agent.SPEAKING):
         return out
     out.append(_begin(s, now_ns))
@@ -338,6 +337,7 @@ def _begin(s: TurnState, now_ns: int) -> Command:
     s.move_agent(Signal.BEGUN)
     s.turn = TurnId(s.turn + 1)
     s.apologized = False
+    s.unheard_cut = False
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS
     return cmd.StartReply(s.turn)
 
