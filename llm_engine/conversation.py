@@ -1,0 +1,217 @@
+"""One call's talk with the model: the port through which an agent uses the engine.
+
+Everything here is bookkeeping of ids; the engine finds out by itself how much of each new prompt
+its cache already holds. That makes changing one's mind cheap: a preview of words that are still
+being recognized, a reply thrown away because the caller went on, a reply cut to what was heard.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from latency_budget.turn import TurnId
+from llm_engine.config import SamplingParams
+from llm_engine.core import Request
+from llm_engine.dialogue import Dialogue
+from llm_engine.errors import EngineError, RequestError
+from llm_engine.reply import TokenChunk
+from llm_engine.sequence import SequenceId
+from llm_engine.template import ChatMessage
+from llm_engine.worker import Stream, Worker
+
+OnMark = Callable[[str, int], None]
+"""Takes the name of an EngineMark and monotonic ns; called on the event loop with the first token,
+in order, for instants that may lie a little back."""
+
+DEFAULT_RESERVE = 256
+"""Tokens kept free for a reply whose length is not limited. A spoken reply has 20 to 100."""
+
+
+async def chunks(
+    stream: Stream, turn: TurnId, on_mark: OnMark | None
+) -> AsyncGenerator[TokenChunk, None]:
+    """A request's outputs as a reply's chunks, up to and including the last."""
+    index = 0
+    while True:
+        output = await stream.next()
+        for name, at_ns in output.marks if on_mark else ():
+            assert on_mark is not None
+            on_mark(name, at_ns)
+        if output.text or output.finish_reason is not None:
+            yield TokenChunk(
+                turn, index, output.text, output.token_ids, output.finish_reason, output.usage
+            )
+            index += 1
+        if output.finish_reason is not None:
+            return
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Generation:
+    turn: TurnId
+    stream: Stream
+
+
+class Conversation:
+    """Made by `Engine.open_conversation`. Use it from one event loop; close it when done."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        sequence: SequenceId,
+        close_sequence: Callable[[SequenceId], None],
+        dialogue: Dialogue,
+        *,
+        end_ids: frozenset[int],
+        context_length: int,
+        sampling: SamplingParams,
+    ) -> None:
+        self._worker = worker
+        self._sequence = sequence
+        self._close_sequence = close_sequence
+        self._dialogue = dialogue
+        self._end_ids = end_ids
+        self._context_length = context_length
+        self._sampling = sampling
+        self._generation: _Generation | None = None
+        self._preview: Stream | None = None
+        self._closed = False
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """The turns as the model sees them, without system prompt and examples."""
+        return self._dialogue.messages()
+
+    @property
+    def num_dropped_messages(self) -> int:
+        """Messages that were dropped because the context was full."""
+        return self._dialogue.num_dropped_messages
+
+    async def preview(self, text: str) -> None:
+        """Prefill, at low priority, up to the end of this beginning of the user's next message.
+
+        Returns at once. Each preview replaces the one before; text may change in any way. Does
+        nothing while a reply is being generated. Raises RequestError for text that cannot be one.
+        """
+        self._check_open()
+        if self._generation is not None:
+            return
+        prompt = self._dialogue.open_prompt(text, self._reserve(None))
+        request = Request(prompt, self._sampling, self._end_ids, 0, self._sequence)
+        self._preview = self._worker.submit(request)
+
+    async def warm(self) -> None:
+        """Prefill what is known so far; returns when it is done or something else came first."""
+        await self.preview("")
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until the last preview is computed or was superseded. Raises EngineError."""
+        preview, self._preview = self._preview, None
+        if preview is not None:
+            await preview.next()
+
+    async def commit(self, text: str, role: str = "user") -> None:
+        """A message is complete and part of the history. Raises RequestError, changing nothing."""
+        self._check_open()
+        self._dialogue.append(role, text)
+
+    async def uncommit(self) -> None:
+        """Take back the last user message and the reply to it: the caller went on speaking."""
+        self._check_open()
+        self._stop()
+        self._dialogue.uncommit()
+
+    async def generate(
+        self,
+        turn: TurnId,
+        deadline_ns: int | None = None,
+        *,
+        max_tokens: int | None = None,
+        on_mark: OnMark | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Answer. What has been yielded is history; closing the generator stops the engine.
+
+        `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
+        Raises RequestError when a reply is already under way, EngineError when the engine fails.
+        """
+        self._check_open()
+        if self._generation is not None:
+            raise RequestError(
+                "turn", f"turn {self._generation.turn} is still being answered; cancel it first"
+            )
+        if max_tokens is not None:
+            replace(self._sampling, max_tokens=max_tokens)  # checks the range
+        limit = max_tokens or self._sampling.max_tokens
+        prompt = self._dialogue.prompt(self._reserve(limit))
+        request = Request(
+            prompt,
+            self._sampling,
+            self._end_ids,
+            limit or self._context_length,
+            self._sequence,
+            deadline_ns,
+        )
+        generation = self._generation = _Generation(turn, self._worker.submit(request))
+        reply = self._dialogue.begin_reply()
+        try:
+            async for chunk in chunks(generation.stream, turn, on_mark):
+                if generation is self._generation:
+                    assert reply.fixed_ids is not None
+                    reply.fixed_ids.extend(chunk.token_ids)
+                    if chunk.finish_reason is not None:
+                        self._generation = None
+                yield chunk
+        finally:
+            if generation is self._generation:
+                self._stop()
+            self._dialogue.forget_if_empty(reply)
+
+    async def cancel(self, turn: TurnId) -> None:
+        """Stop answering this turn; its generator ends with `cancelled`. Ignores other turns."""
+        if self._generation is not None and self._generation.turn == turn:
+            self._stop()
+
+    async def truncate_reply(self, num_chars_heard: int) -> None:
+        """Cut the last reply to what was heard: tokens that start before this character stay.
+
+        0 takes the reply out of the history. A reply still being generated is stopped.
+        """
+        self._check_open()
+        self._stop()
+        self._dialogue.truncate_reply(num_chars_heard)
+
+    async def set_system(self, text: str) -> None:
+        """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
+        self._check_open()
+        self._dialogue.set_system(text)
+
+    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+        """Replace the history. Leading messages equal to the present ones keep their ids.
+
+        A system message at the front replaces the system prompt; otherwise that stays.
+        """
+        self._check_open()
+        self._stop()
+        self._dialogue.reset(messages)
+
+    async def close(self) -> None:
+        """Stop, and release the cache. Does nothing the second time."""
+        if not self._closed:
+            self._stop()
+            self._closed = True
+            sequence, close_sequence = self._sequence, self._close_sequence
+            self._worker.post(lambda: close_sequence(sequence))
+
+    def _reserve(self, max_tokens: int | None) -> int:
+        limit = max_tokens or self._sampling.max_tokens or DEFAULT_RESERVE
+        return min(limit, self._context_length // 4)
+
+    def _stop(self) -> None:
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            generation.stream.cut()
+            self._worker.abort(generation.stream)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError("the conversation is closed")

@@ -1,0 +1,201 @@
+"""The engine: a loaded model on a thread of its own, ready to talk."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from latency_budget.clock import Clock, SystemClock
+from latency_budget.turn import TurnId
+from llm_engine.backends.base import Backend
+from llm_engine.backends.cpu import CpuBackend
+from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.conversation import Conversation, OnMark, chunks
+from llm_engine.core import EngineCore, Request
+from llm_engine.dialogue import Dialogue
+from llm_engine.errors import ModelError, RequestError
+from llm_engine.reply import TokenChunk
+from llm_engine.sequence import SequenceId
+from llm_engine.template import ChatMessage, ChatTemplate
+from llm_engine.tokenizer import Tokenizer
+from llm_engine.weights import load_checkpoint
+from llm_engine.worker import Worker
+
+_DEFAULT_SAMPLING = SamplingParams()
+_NO_TURN = TurnId(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How the model reads and writes."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    """None for base models, which know no dialogue."""
+    end_ids: frozenset[int]
+
+
+class Engine:
+    """One model. Methods that are `async` may be called from any event loop; `load` and `close`
+    block and belong on a thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vocabulary: Vocabulary,
+        *,
+        context_length: int,
+        config: EngineConfig,
+        clock: Clock,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.context_length = context_length
+        self._core = EngineCore(
+            backend,
+            vocabulary.tokenizer.token_bytes,
+            context_length=context_length,
+            prefill_chunk=config.prefill_chunk,
+            max_sequences=config.max_sequences,
+            clock=clock,
+        )
+        self._worker = Worker(self._core)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        config: EngineConfig | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> "Engine":
+        """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
+
+        Raises ModelError naming the file, what was found and what is supported.
+        """
+        config = config or EngineConfig()
+        checkpoint = load_checkpoint(Path(path))
+        longest = checkpoint.config.context_length
+        context_length = min(config.context_length or longest, longest)
+        vocabulary = read_vocabulary(checkpoint.tokenizer, checkpoint.path)
+        backend = CpuBackend(checkpoint, config, context_length)
+        return cls(
+            backend,
+            vocabulary,
+            context_length=context_length,
+            config=config,
+            clock=clock or SystemClock(),
+        )
+
+    async def generate(
+        self,
+        prompt: str | Sequence[ChatMessage] | Sequence[int],
+        sampling: SamplingParams = _DEFAULT_SAMPLING,
+        *,
+        turn: TurnId = _NO_TURN,
+        deadline_ns: int | None = None,
+        on_mark: OnMark | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Answer a prompt that belongs to no conversation. Closing the generator stops the work.
+
+        A string is one user message; a list holds either messages or token ids taken as they are.
+        Raises RequestError (also for a prompt beyond the context) and EngineError.
+        """
+        token_ids = self._prompt_ids(prompt)
+        sequence = await self._open_sequence()
+        try:
+            request = Request(
+                prompt=token_ids,
+                sampling=sampling,
+                end_ids=self.vocabulary.end_ids,
+                max_tokens=sampling.max_tokens or self.context_length,
+                sequence=sequence,
+                deadline_ns=deadline_ns,
+            )
+            async for chunk in chunks(self._worker.submit(request), turn, on_mark):
+                yield chunk
+        finally:
+            self._worker.post(lambda: self._core.close_sequence(sequence))
+
+    async def open_conversation(
+        self,
+        system: str = "",
+        *,
+        sampling: SamplingParams = _DEFAULT_SAMPLING,
+        examples: Sequence[ChatMessage] = (),
+    ) -> Conversation:
+        """A conversation with its own cache.
+
+        `examples` show the model how to speak; like the system prompt they are never dropped, and
+        `Conversation.reset` leaves them alone. Raises RequestError when these do not fit or too
+        many conversations are open.
+        """
+        dialogue = Dialogue(
+            self._chat_template(),
+            self.vocabulary.tokenizer.token_bytes,
+            self.context_length,
+            system,
+            examples,
+        )
+        sequence = await self._open_sequence()
+        return Conversation(
+            self._worker,
+            sequence,
+            self._core.close_sequence,
+            dialogue,
+            end_ids=self.vocabulary.end_ids,
+            context_length=self.context_length,
+            sampling=sampling,
+        )
+
+    async def warm(self) -> None:
+        """Run a short prompt, so that no caller waits for what happens only once."""
+        prompt = self.vocabulary.tokenizer.encode("one two three four five six seven eight")
+        sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=0, max_tokens=4)
+        async for _ in self.generate(prompt, sampling):
+            pass
+
+    def close(self) -> None:
+        """Stop the thread after its current step; requests under way fail with EngineError."""
+        self._worker.close()
+
+    async def _open_sequence(self) -> SequenceId:
+        return await self._worker.call(self._core.open_sequence, undo=self._core.close_sequence)
+
+    def _chat_template(self) -> ChatTemplate:
+        if self.vocabulary.template is None:
+            raise RequestError("model", "has no chat template: it can only continue token ids")
+        return self.vocabulary.template
+
+    def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int]) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            prompt = [ChatMessage("user", prompt)]
+        messages = [item for item in prompt if isinstance(item, ChatMessage)]
+        ids = [item for item in prompt if isinstance(item, int)]
+        if len(messages) == len(prompt):
+            template = self._chat_template()
+            gaps = template.gaps([message.role for message in messages])
+            for message, gap in zip(messages, gaps, strict=False):
+                ids += [*gap.token_ids, *template.content(message.role, message.text, gap)]
+            return (*ids, *gaps[-1].token_ids)
+        num_known = len(self.vocabulary.tokenizer.token_bytes)
+        if len(ids) != len(prompt) or not all(0 <= token_id < num_known for token_id in ids):
+            raise RequestError("prompt", f"must be text, messages, or token ids below {num_known}")
+        return tuple(ids)
+
+
+def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
+    """Tokenizer, chat template and the tokens that end a reply. Raises ModelError."""
+    if tokenizer.chat_template is None:
+        return Vocabulary(tokenizer, None, tokenizer.end_ids)
+    try:
+        template = ChatTemplate(
+            tokenizer.chat_template,
+            tokenizer.encode_template,
+            tokenizer.encode,
+            bos=tokenizer.bos,
+            eos=tokenizer.eos,
+        )
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    after_reply = template.after_reply()
+    ends = {after_reply} & tokenizer.control_ids if after_reply is not None else set()
+    return Vocabulary(tokenizer, template, tokenizer.end_ids | ends)

@@ -1,0 +1,211 @@
+"""The decoder of the Llama, Qwen2 and Qwen3 families, in plain torch operations.
+
+Written for one sequence at a time: rows are tokens, `[T, ...]`, with no batch dimension. Queries,
+keys and values come out of one matrix, and so do gate and up: fewer, larger products. How a matrix
+is stored and multiplied is the backend's choice (`Linear`), everything between the matrices stands
+here once.
+
+Grouped attention needs no repeated keys: the queries that share a key head are laid side by side
+as rows of that head, `[kv_heads, group * T, head_dim]`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import ModelConfig
+
+Linear = Callable[[Tensor], Tensor]
+"""`[T, in]` float32 -> `[T, out]` float32."""
+
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
+"""From a weight `[out, in]` and a bias `[out]`, both float32."""
+
+
+class LayerCache(Protocol):
+    """Keys and values of one sequence in one layer."""
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store `[kv_heads, T, head_dim]` after the past; return past and present together."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer's weights."""
+
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Decoder:
+    """The model's weights and its forward pass. Thread-safe once built; keeps no state of calls."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, make_linear: MakeLinear, context_length: int
+    ) -> None:
+        """Reads every tensor. Raises ModelError for missing ones and wrong shapes."""
+        self.config = config = checkpoint.config
+        reader = _Reader(checkpoint, make_linear)
+        vocabulary = (config.vocab_size, config.hidden_size)
+        self._embedding = checkpoint.tensor("embed_tokens.weight", *vocabulary).float()
+        self._layers = [reader.layer(index) for index in range(config.num_layers)]
+        self._norm = reader.vector("norm", config.hidden_size)
+        if "lm_head.weight" in checkpoint.names:
+            self._head = make_linear(checkpoint.tensor("lm_head.weight", *vocabulary).float(), None)
+        else:
+            self._head = make_linear(self._embedding, None)
+        angles = torch.outer(
+            torch.arange(context_length, dtype=torch.float32), inverse_frequencies(config)
+        ).repeat(1, 2)
+        self._cos, self._sin = angles.cos()[:, None], angles.sin()[:, None]
+
+    def hidden(self, token_ids: Tensor, first_position: int, caches: list[LayerCache]) -> Tensor:
+        """Final hidden states `[T, hidden]` of tokens `[T]` at consecutive positions.
+
+        Extends every layer's cache, which must hold exactly `first_position` tokens.
+        """
+        num_rows = token_ids.shape[0]
+        positions = slice(first_position, first_position + num_rows)
+        cos, sin = self._cos[positions], self._sin[positions]
+        mask = self._causal_mask(num_rows, first_position)
+        rows = self._embedding[token_ids]
+        width, eps = (self.config.hidden_size,), self.config.norm_eps
+        for layer, cache in zip(self._layers, caches, strict=True):
+            attended = self._attend(
+                layer, F.rms_norm(rows, width, layer.input_norm, eps), cos, sin, mask, cache
+            )
+            rows = rows + layer.out(attended)
+            gate, up = layer.gate_up(F.rms_norm(rows, width, layer.post_norm, eps)).chunk(2, dim=1)
+            rows = rows + layer.down(F.silu(gate) * up)
+        return F.rms_norm(rows, width, self._norm, eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[T, vocab]` from final hidden states."""
+        return self._head(hidden)
+
+    def _attend(
+        self,
+        layer: Layer,
+        rows: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | None,
+        cache: LayerCache,
+    ) -> Tensor:
+        config = self.config
+        num_rows, heads, kv_heads = rows.shape[0], config.num_heads, config.num_kv_heads
+        qkv = layer.qkv(rows).view(num_rows, heads + 2 * kv_heads, config.head_dim)
+        turned, values = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            width, eps = (config.head_dim,), config.norm_eps
+            queries, keys = torch.split(turned, [heads, kv_heads], dim=1)
+            turned = torch.cat(
+                [
+                    F.rms_norm(queries, width, layer.q_norm, eps),
+                    F.rms_norm(keys, width, layer.k_norm, eps),
+                ],
+                dim=1,
+            )
+        first, second = turned.chunk(2, dim=2)
+        turned = turned * cos + torch.cat([-second, first], dim=2) * sin
+        queries, keys = torch.split(turned, [heads, kv_heads], dim=1)
+        all_keys, all_values = cache.extend(keys.transpose(0, 1), values.transpose(0, 1))
+        group = heads // kv_heads
+        by_kv_head = queries.view(num_rows, kv_heads, group, config.head_dim).permute(1, 2, 0, 3)
+        attended = F.scaled_dot_product_attention(
+            by_kv_head.reshape(1, kv_heads, group * num_rows, config.head_dim),
+            all_keys[None],
+            all_values[None],
+            attn_mask=mask,
+        )
+        by_token = attended.view(kv_heads, group, num_rows, config.head_dim).permute(2, 0, 1, 3)
+        return by_token.reshape(num_rows, heads * config.head_dim)
+
+    def _causal_mask(self, num_rows: int, first_position: int) -> Tensor | None:
+        """Added to the scores `[group * T, past + T]`; one row sees everything and needs none."""
+        if num_rows == 1:
+            return None
+        mask = torch.full((num_rows, first_position + num_rows), -math.inf)
+        mask = mask.triu_(diagonal=first_position + 1)
+        return mask.repeat(self.config.num_heads // self.config.num_kv_heads, 1)
+
+
+class _Reader:
+    """Takes a checkpoint's tensors in the decoder's layout."""
+
+    def __init__(self, checkpoint: Checkpoint, make_linear: MakeLinear) -> None:
+        self._checkpoint = checkpoint
+        self._make_linear = make_linear
+
+    def layer(self, index: int) -> Layer:
+        config = self._checkpoint.config
+        prefix = f"layers.{index}."
+        attention = f"{prefix}self_attn."
+        hidden, inner = config.hidden_size, config.intermediate_size
+        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        qk_norm = config.has_qk_norm
+        return Layer(
+            input_norm=self.vector(f"{prefix}input_layernorm", hidden),
+            qkv=self._linear(
+                hidden,
+                {
+                    f"{attention}q_proj": width,
+                    f"{attention}k_proj": kv_width,
+                    f"{attention}v_proj": kv_width,
+                },
+            ),
+            q_norm=self.vector(f"{attention}q_norm", config.head_dim) if qk_norm else None,
+            k_norm=self.vector(f"{attention}k_norm", config.head_dim) if qk_norm else None,
+            out=self._linear(width, {f"{attention}o_proj": hidden}),
+            post_norm=self.vector(f"{prefix}post_attention_layernorm", hidden),
+            gate_up=self._linear(
+                hidden, {f"{prefix}mlp.gate_proj": inner, f"{prefix}mlp.up_proj": inner}
+            ),
+            down=self._linear(inner, {f"{prefix}mlp.down_proj": hidden}),
+        )
+
+    def vector(self, name: str, size: int) -> Tensor:
+        return self._checkpoint.tensor(f"{name}.weight", size).float()
+
+    def _linear(self, num_inputs: int, outputs: dict[str, int]) -> Linear:
+        """One matrix of several, one below the other."""
+        weights, biases = [], []
+        for name, num_outputs in outputs.items():
+            weight = self._checkpoint.tensor(f"{name}.weight", num_outputs, num_inputs)
+            weights.append(weight.float())
+            if f"{name}.bias" in self._checkpoint.names:
+                biases.append(self._checkpoint.tensor(f"{name}.bias", num_outputs).float())
+            else:
+                biases.append(torch.zeros(num_outputs))
+        bias = torch.cat(biases)
+        return self._make_linear(torch.cat(weights), bias if bool(bias.any()) else None)
+
+
+def inverse_frequencies(config: ModelConfig) -> Tensor:
+    """Rotary frequencies `[head_dim / 2]` in radians per position.
+
+    With Llama 3.1's scaling, wavelengths beyond the original context are stretched by `factor`,
+    short ones are left alone, and those between are blended.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    turns = scaling.original_context_length * frequencies / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)

@@ -1,0 +1,227 @@
+"""Chat templates: a model's own rules for writing a dialogue as tokens.
+
+A template is a Jinja program that renders the whole dialogue to text. Rendering and encoding all of
+it for every turn would be slow and, worse, would encode the model's own replies anew, and other
+tokens for the same text mean that nothing cached fits. So only what stands *around* the messages is
+taken from the template: rendered with placeholders for contents, a dialogue falls apart into gaps,
+and a gap's ids are joined with ids of contents that never change.
+
+In most templates the gap between two messages depends on their two roles alone. Then the gaps can
+be looked up, and a longer dialogue begins with exactly the ids of the shorter one. `ChatTemplate`
+proves it at start-up on a dialogue of five turns, against encoding the rendered text in one piece.
+Templates of which it is not true (some write the last reply differently from earlier ones) are
+rendered for each dialogue; the engine then recomputes from wherever the ids begin to differ.
+
+Contents never pass through the template or the encoding of control tokens, so whatever a caller
+types stays text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
+
+import jinja2
+from jinja2.ext import LoopControlExtension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from llm_engine.errors import ModelError, RequestError
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a dialogue."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What stands before a message's content."""
+
+    token_ids: tuple[int, ...]
+    lead: str = ""
+    """Spaces that the template writes directly before the content: they are encoded with it, since
+    tokens usually take the space before a word along."""
+
+
+_PROBE: tuple[tuple[Role, str], ...] = (
+    ("system", "Be brief."),
+    ("user", "Hello there."),
+    ("assistant", "Hi, how can I help?"),
+    ("user", "What time is it?"),
+    ("assistant", "It is noon."),
+)
+_OTHER = {"user": "assistant", "assistant": "user"}
+_START, _END = "start", "end"
+"""Stand among roles for the beginning and for the generation prompt."""
+
+
+class ChatTemplate:
+    """A template, its gaps, and whether they may be looked up. Any thread may use it."""
+
+    def __init__(
+        self,
+        source: str,
+        encode_template: Callable[[str], list[int]],
+        encode: Callable[[str], list[int]],
+        *,
+        bos: str,
+        eos: str,
+    ) -> None:
+        """Raises ModelError when the template cannot be used at all."""
+        self._encode_template = encode_template
+        self._encode = encode
+        self._constants = {"bos_token": bos, "eos_token": eos, "enable_thinking": False}
+        try:
+            self._template = _environment().from_string(source)
+            self._roles_stripped = frozenset(
+                role for role in ("system", "user") if self._strips(role)
+            )
+            self._table = self._build_table()
+            self.is_incremental = self._proves_incremental()
+        except jinja2.TemplateError as error:
+            raise ModelError(f"the model's chat template fails: {error}") from None
+        self._rendered_gaps = lru_cache(maxsize=64)(self._render_gaps)
+
+    def gaps(self, roles: Sequence[str]) -> list[Gap]:
+        """One gap before each message and one before the reply that is to follow.
+
+        Raises RequestError when the template refuses this order of roles.
+        """
+        steps = list(pairwise((_START, *roles, _END)))
+        if self.is_incremental and all(step in self._table for step in steps):
+            return [self._table[step] for step in steps]
+        try:
+            return self._rendered_gaps(tuple(roles))
+        except jinja2.TemplateError as refusal:
+            return self._alternating_gaps(tuple(roles), refusal)
+
+    def content(self, role: str, text: str, gap: Gap) -> list[int]:
+        """Ids of a message's text after its gap. Raises RequestError for what is not text."""
+        if role in self._roles_stripped:
+            text = text.strip()
+        return self._encode(gap.lead + text)
+
+    def after_reply(self) -> int | None:
+        """The token that the template writes directly after a reply, to end it."""
+        gap = self._table.get(("assistant", "user"))
+        return gap.token_ids[0] if gap is not None and gap.token_ids else None
+
+    def _alternating_gaps(self, roles: tuple[str, ...], refusal: Exception) -> list[Gap]:
+        """For templates that insist on turns: an empty message between two of the same role."""
+        padded: list[str] = []
+        is_padding: list[bool] = []
+        last = "assistant"  # a dialogue opens as it goes on after a reply: with the user
+        for role in (*roles, _END):
+            speaker = "assistant" if role == _END else role
+            if speaker == last:
+                padded.append(_OTHER[speaker])
+                is_padding.append(True)
+            padded.append(role)
+            is_padding.append(False)
+            last = speaker if speaker in _OTHER else last
+        padded.pop()
+        try:
+            gaps = self._rendered_gaps(tuple(padded))
+        except jinja2.TemplateError:
+            raise RequestError(
+                "messages", f"the model's chat template refuses {', '.join(roles)}: {refusal}"
+            ) from None
+        merged: list[Gap] = []
+        carried: tuple[int, ...] = ()
+        for gap, padding in zip(gaps, is_padding, strict=True):
+            joined = carried + gap.token_ids
+            if padding:
+                carried = joined + tuple(self._encode(gap.lead) if gap.lead else ())
+            else:
+                merged.append(Gap(joined, gap.lead))
+                carried = ()
+        return merged
+
+    def _build_table(self) -> dict[tuple[str, str], Gap]:
+        """Gaps by the roles on both sides, as far as the template accepts the pairs."""
+        table: dict[tuple[str, str], Gap] = {}
+        roles = tuple(role for role, _ in _PROBE)
+        for dialogue in (roles[:4], roles[:2], roles[1:2], roles[:1]):
+            try:
+                gaps = self._render_gaps(dialogue)
+            except jinja2.TemplateError:
+                if dialogue == roles[1:2]:
+                    raise  # a template that refuses a lone user message is of no use
+                continue
+            for step, gap in zip(pairwise((_START, *dialogue, _END)), gaps, strict=True):
+                table.setdefault(step, gap)
+        return table
+
+    def _proves_incremental(self) -> bool:
+        """Whether looked-up gaps give the ids of the rendered text, over five turns."""
+        try:
+            text = self._render([{"role": role, "content": text} for role, text in _PROBE], False)
+        except jinja2.TemplateError:
+            return False
+        ids: list[int] = []
+        for (before, _), (role, content) in pairwise(((_START, ""), *_PROBE)):
+            gap = self._table.get((before, role))
+            if gap is None:
+                return False
+            ids += [*gap.token_ids, *self._encode(gap.lead + content)]
+        # What the template writes after the last reply belongs to the next gap.
+        whole = self._encode_template(text)
+        after_reply = self._table.get(("assistant", "user"), Gap(())).token_ids
+        is_prefix = whole[: len(ids)] == ids
+        same_prompt = self._table.get(("user", "assistant")) == self._table.get(("user", _END))
+        rest = tuple(whole[len(ids) :])
+        return is_prefix and same_prompt and after_reply[: len(rest)] == rest
+
+    def _strips(self, role: str) -> bool:
+        messages = [{"role": role, "content": " \ue000 "}]
+        if role == "system":
+            messages.append({"role": "user", "content": "x"})
+        try:
+            return " \ue000 " not in self._render(messages, True)
+        except jinja2.TemplateError:
+            return False
+
+    def _render_gaps(self, roles: tuple[str, ...]) -> list[Gap]:
+        places = [f"\ue000{index}\ue001" for index in range(len(roles))]
+        messages = [
+            {"role": role, "content": place} for role, place in zip(roles, places, strict=True)
+        ]
+        rest = self._render(messages, True)
+        texts = []
+        for place in places:
+            text, found, rest = rest.partition(place)
+            if not found or place in rest:
+                raise jinja2.TemplateError("it leaves out or repeats a message")
+            texts.append(text)
+        gaps = [self._gap(text, role) for text, role in zip(texts, roles, strict=True)]
+        return [*gaps, Gap(tuple(self._encode_template(rest)))]
+
+    def _gap(self, text: str, role: str) -> Gap:
+        # A reply follows its gap as it was generated: no space can be moved into it afterwards.
+        stem = text if role == "assistant" else text.rstrip(" ")
+        return Gap(tuple(self._encode_template(stem)), text[len(stem) :])
+
+    def _render(self, messages: list[dict[str, str]], generation_prompt: bool) -> str:
+        return self._template.render(
+            messages=messages, add_generation_prompt=generation_prompt, **self._constants
+        )
+
+
+def _environment() -> jinja2.Environment:
+    """As model authors expect it, and unable to reach anything but its arguments."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension]
+    )
+
+    def raise_exception(message: str) -> Any:
+        raise jinja2.TemplateError(message)
+
+    environment.globals["raise_exception"] = raise_exception
+    return environment

@@ -1,0 +1,103 @@
+"""Text to token ids and token ids to bytes.
+
+Two ways to encode, kept apart on purpose: `encode` treats its input as plain text, so that a caller
+who types `<|im_end|>` gets those ten characters and not the end of a turn; `encode_template` knows
+the control tokens and is used only for text that comes out of the chat template.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer as Bpe
+
+from llm_engine.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Immutable; any thread may use it."""
+
+    plain: Bpe
+    """Without a single control or added token."""
+    full: Bpe
+    """With all of them."""
+    token_bytes: tuple[bytes, ...]
+    """What each id adds to the text; control tokens add nothing."""
+    control_ids: frozenset[int]
+    end_ids: frozenset[int]
+    """Tokens with which the model ends its turn, as its file declares them."""
+    bos: str
+    """Text of the beginning-of-sequence token, as chat templates write it; "" where unused."""
+    eos: str
+    chat_template: str | None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text. Raises RequestError for text that is not Unicode (lone surrogates)."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                "text", f"character {error.start} is half of a surrogate pair, not text"
+            ) from None
+        ids: list[int] = self.plain.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_template(self, text: str) -> list[int]:
+        """Ids of text from the chat template, control tokens included."""
+        ids: list[int] = self.full.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>")
+"""Besides the declared end token: files often declare only one of the two that a model uses."""
+
+
+def end_ids(
+    tokens: Sequence[str], control_ids: frozenset[int], declared: set[int]
+) -> frozenset[int]:
+    """The declared end tokens that exist, and the control tokens known to end a turn."""
+    known = {index for index in control_ids if tokens[index] in END_OF_TURN_TEXTS}
+    return frozenset(known | {index for index in declared if 0 <= index < len(tokens)})
+
+
+def bytes_of_tokens(
+    tokens: Sequence[str], *, byte_level: bool, added: Mapping[int, bool]
+) -> tuple[bytes, ...]:
+    """What each token adds to the text.
+
+    `added` has the ids outside the vocabulary's own spelling, True for control tokens. Others are
+    spelled in GPT-2's byte alphabet (`byte_level`) or the SentencePiece way: `<0x0A>` is one byte,
+    U+2581 a space.
+    """
+    alphabet = _byte_alphabet()
+
+    def spell(index: int, token: str) -> bytes:
+        if index in added:
+            return b"" if added[index] else token.encode(errors="ignore")
+        if not byte_level:
+            return _sentencepiece_bytes(token)
+        if all(character in alphabet for character in token):
+            return bytes(alphabet[character] for character in token)
+        return token.encode(errors="ignore")
+
+    return tuple(spell(index, token) for index, token in enumerate(tokens))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The character that byte-level vocabularies write for each byte: itself where it prints."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return table
+
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def _sentencepiece_bytes(token: str) -> bytes:
+    match = _BYTE_TOKEN.fullmatch(token)
+    if match is not None:
+        return bytes([int(match[1], 16)])
+    return token.replace("\u2581", " ").encode(errors="ignore")

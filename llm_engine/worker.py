@@ -1,0 +1,205 @@
+"""The engine's thread, and the way between it and event loops.
+
+The thread alone touches the core and the backend. Event loops post commands to its inbox and read
+streams; what the thread sends back travels by `call_soon_threadsafe`, so no loop ever waits on a
+lock for longer than it takes to append to a list.
+
+Bounds: at most `MAX_COMMANDS` commands wait, further ones are refused with EngineError (aborting
+and closing are always accepted; there is at most one of each per request). A stream holds at most
+the request's `max_tokens` outputs, so a reader that falls behind costs memory, not the engine.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from llm_engine.core import EngineCore, Output, Request, RequestId
+from llm_engine.errors import EngineError, RequestError
+from llm_engine.reply import FinishReason
+
+_log = logging.getLogger(__name__)
+
+MAX_COMMANDS: Final = 1024
+"""A step takes at most about 0.2 s on a CPU; more commands than this in that time is an attack."""
+
+Result = TypeVar("Result")
+Payload = TypeVar("Payload")
+
+
+def tell(
+    loop: asyncio.AbstractEventLoop, callback: Callable[[Payload], None], payload: Payload
+) -> bool:
+    """Call back on a loop from another thread. False when the loop is gone."""
+    try:
+        loop.call_soon_threadsafe(callback, payload)
+    except RuntimeError:  # raised by a closed loop
+        return False
+    return True
+
+
+class Stream:
+    """Outputs of one request on their way to the loop that asked. Belongs to that loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._outputs: asyncio.Queue[Output | Exception] = asyncio.Queue()
+        self._cut = False
+        self.request_id: RequestId | None = None
+        """Set and read by the engine's thread only."""
+
+    async def next(self) -> Output:
+        """The next output. Raises RequestError or EngineError when the request came to nothing."""
+        output = await self._outputs.get()
+        if isinstance(output, Exception):
+            raise output
+        if output.error is not None:
+            raise output.error
+        return output
+
+    def cut(self) -> None:
+        """Drop what has not been read; the next output says `cancelled`."""
+        if self._cut:
+            return
+        self._cut = True
+        while not self._outputs.empty():
+            self._outputs.get_nowait()
+        self._outputs.put_nowait(
+            Output(self.request_id or RequestId(0), finish_reason=FinishReason.CANCELLED)
+        )
+
+    def send(self, output: Output | Exception) -> bool:
+        """From the engine's thread. False when the loop is gone."""
+        return tell(self._loop, self._receive, output)
+
+    def _receive(self, output: Output | Exception) -> None:
+        if not self._cut:
+            self._outputs.put_nowait(output)
+
+
+class Worker:
+    """Runs a core on a thread of its own until closed."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._streams: dict[RequestId, Stream] = {}
+        self._commands: list[Callable[[], None]] = []
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> Stream:
+        """Start a request. Call on a running loop; raises EngineError when the engine is closed."""
+        stream = Stream()
+
+        def start() -> None:
+            try:
+                stream.request_id = self._core.add(request)
+            except RequestError as error:
+                stream.send(error)
+            else:
+                self._streams[stream.request_id] = stream
+
+        self._post(start)
+        return stream
+
+    def abort(self, stream: Stream) -> None:
+        """Stop a request within one step. Any thread; does nothing when it is over."""
+
+        def stop() -> None:
+            if self._streams.pop(stream.request_id or RequestId(0), None) is not None:
+                assert stream.request_id is not None
+                self._core.abort(stream.request_id)
+
+        self._post(stop, always=True)
+
+    async def call(
+        self, function: Callable[[], Result], *, undo: Callable[[Result], None]
+    ) -> Result:
+        """Run something on the engine's thread between two steps.
+
+        `undo` runs there with the result if nobody is left to take it.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def fail(error: Exception) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        def succeed(result: Result) -> None:
+            if future.done():
+                self.post(lambda: undo(result))
+            else:
+                future.set_result(result)
+
+        def run() -> None:
+            try:
+                result = function()
+            except Exception as error:
+                tell(loop, fail, error)
+            else:
+                if not tell(loop, succeed, result):
+                    undo(result)
+
+        self._post(run)
+        return await future
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Run something on the engine's thread without waiting. For clean-up: always accepted."""
+        self._post(function, always=True)
+
+    def close(self) -> None:
+        """Stop after the current step and fail what is under way. Blocks; any other thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _post(self, command: Callable[[], None], *, always: bool = False) -> None:
+        with self._changed:
+            if self._closing:
+                if always:
+                    return
+                raise EngineError("the engine is closed")
+            if len(self._commands) >= MAX_COMMANDS and not always:
+                raise EngineError("the engine is overloaded; try again later")
+            self._commands.append(command)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._commands or self._closing or self._core.has_work):
+                    self._changed.wait()
+                commands, self._commands = self._commands, []
+                closing = self._closing
+            for command in commands:
+                command()
+            if closing:
+                self._fail_all(EngineError("the engine is closed"))
+                return
+            try:
+                outputs = self._core.step()
+            except Exception as error:
+                _log.exception("the engine's step failed")
+                self._fail_all(EngineError(f"the engine failed: {error}"))
+            else:
+                for output in outputs:
+                    self._deliver(output)
+
+    def _deliver(self, output: Output) -> None:
+        is_last = output.finish_reason is not None or output.error is not None
+        take = self._streams.pop if is_last else self._streams.get
+        stream = take(output.request_id, None)
+        if stream is not None and not stream.send(output) and not is_last:
+            del self._streams[output.request_id]
+            self._core.abort(output.request_id)
+
+    def _fail_all(self, error: EngineError) -> None:
+        for request_id, stream in self._streams.items():
+            self._core.abort(request_id)
+            stream.send(error)
+        self._streams.clear()
