@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import soundfile
 
 from agent import client_events as ev
-from agent.caller import Caller, RecordingError, load_recording
+from agent.caller import Caller
 from agent.client_errors import CallEndedError
 from latency_budget.clock import ManualClock
 
@@ -314,31 +312,3 @@ async def test_a_call_that_breaks_while_speaking_is_heard_to_its_end() -> None:
     caller = Caller(Broken(clock, {}), clock=clock, sleep=instantly)
     await caller.run()
     assert caller.closed == ev.Closed(None, "connection lost", 0)
-
-
-@pytest.mark.parametrize(("channels", "subtype"), [(1, "PCM_16"), (2, "FLOAT"), (2, "PCM_24")])
-def test_recordings_of_any_kind_are_read(tmp_path: Path, channels: int, subtype: str) -> None:
-    path = tmp_path / "a.wav"
-    pcm = speech(100, 48_000)
-    sound = np.stack([pcm / 32768] * channels, axis=1)
-    soundfile.write(path, sound, 48_000, subtype=subtype)
-    read, rate_hz = load_recording(path)
-    assert rate_hz == 48_000
-    assert np.abs(read.astype(int) - pcm).max() <= 1
-
-
-@pytest.mark.parametrize("data", [b"", b"not a wav", b"RIFF\x00\x00\x00\x00WAVE"])
-def test_files_that_are_no_recordings(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "a.wav"
-    path.write_bytes(data)
-    with pytest.raises(RecordingError, match="recording"):
-        load_recording(path)
-    with pytest.raises(RecordingError, match="missing"):
-        load_recording(tmp_path / "missing.wav")
-
-
-def test_a_recording_without_samples(tmp_path: Path) -> None:
-    path = tmp_path / "a.wav"
-    soundfile.write(path, np.zeros(0, np.int16), 8_000)
-    with pytest.raises(RecordingError, match="no samples"):
-        load_recording(path)

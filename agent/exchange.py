@@ -1,0 +1,79 @@
+"""One recording spoken to the agent, and what came back."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .loudspeaker import NS_PER_S, Loudspeaker
+
+NS_PER_MS = 1_000_000
+
+Int16 = npt.NDArray[np.int16]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One recording spoken, and what came back. Filled while it happens."""
+
+    number: int
+    """From 1."""
+    pcm: Int16
+    """In the call's rate."""
+    voiced_samples: int | None
+    """Of `pcm`, up to and with the last voiced one; None for a recording without speech."""
+    started_ns: int | None = None
+    """When its first sample was spoken; None while it waits for its turn."""
+    last_voiced_ns: int | None = None
+    caller_text: str = ""
+    """As the server understood it."""
+    agent_text: str = ""
+    replies: list[str] = field(default_factory=list)
+    """Response ids, in order."""
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    """The server's accounts of its turns: more than one where it took a pause for the end."""
+    errors: list[str] = field(default_factory=list)
+    e2e_ear_ms: float | None = None
+    """None where nothing was heard after the last voiced sample."""
+    cut_in: bool = False
+    interrupted: bool = False
+    reply_s: float = 0.0
+    """Of speech that came out of the loudspeaker."""
+
+    @property
+    def answered(self) -> bool:
+        return self.e2e_ear_ms is not None
+
+    def turn_json(self) -> dict[str, Any]:
+        """The server's last account, with what only the ear knows put in."""
+        report = self.reports[-1] if self.reports else {}
+        return {
+            "turn": report.get("turn", self.number),
+            "caller_text": self.caller_text,
+            "agent_text": self.agent_text,
+            "e2e_ear_ms": self.e2e_ear_ms,
+            "e2e_server_ms": report.get("e2e_server_ms"),
+            "cut_in": self.cut_in,
+            "interrupted": self.interrupted,
+            "stages": report.get("stages", {}),
+            "reply_s": self.reply_s,
+        }
+
+    def begin(self, at_ns: int, rate_hz: int) -> None:
+        """Its first sample is spoken at `at_ns`."""
+        self.started_ns = at_ns
+        if self.voiced_samples is not None:
+            self.last_voiced_ns = at_ns + self.voiced_samples * NS_PER_S // rate_hz
+
+    def account(self, speaker: Loudspeaker) -> None:
+        """Take the times at the ear from what has been or will be played."""
+        if self.last_voiced_ns is None:
+            return
+        spoken_ns = self.last_voiced_ns
+        onsets = [speaker.onset_ns(reply) for reply in self.replies]
+        known = [onset for onset in onsets if onset is not None]
+        self.cut_in = any(onset < spoken_ns for onset in known)
+        after = [onset - spoken_ns for onset in known if onset >= spoken_ns]
+        self.e2e_ear_ms = min(after) / NS_PER_MS if after else None
+        self.reply_s = sum(speaker.played_s(reply) for reply in self.replies)
