@@ -23,7 +23,9 @@ from . import client_events as ev
 from .client_errors import CallEndedError
 from .exchange import Exchange, Int16
 from .loudspeaker import NS_PER_S, Loudspeaker, Position
-from .microphone import FRAME_MS, Microphone
+from .microphone import FRAME_MS, Microphone, RecordingError, load_recording
+
+__all__ = ["CallPort", "Caller", "Exchange", "RecordingError", "load_recording"]
 
 NS_PER_MS: Final = 1_000_000
 REPORT_MS: Final = 200

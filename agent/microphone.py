@@ -11,6 +11,7 @@ import soxr
 
 from asr.audio import RATE_HZ as VOICED_RATE_HZ
 from asr.audio import last_voiced_sample
+from asr.errors import AudioError
 from asr.files import read_file
 
 from .exchange import Exchange, Int16
@@ -20,10 +21,17 @@ FRAME_MS: Final = 20
 Float32 = npt.NDArray[np.float32]
 
 
+class RecordingError(ValueError):
+    """A file that can't be spoken. The message names it and says what is wrong."""
+
+
 def load_recording(path: Path) -> tuple[Int16, int]:
     """WAV, FLAC or OGG of any rate and channel count to int16 [n], mono, and its rate: 16 kHz, of
-    which speech recognition uses all. Raises asr.errors.AudioError saying what is wrong with it."""
-    return _to_int16(read_file(path)), VOICED_RATE_HZ
+    which speech recognition uses all. Raises RecordingError."""
+    try:
+        return _to_int16(read_file(path)), VOICED_RATE_HZ
+    except (AudioError, OSError) as error:
+        raise RecordingError(str(error)) from None
 
 
 class Microphone:

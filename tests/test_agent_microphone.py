@@ -7,8 +7,7 @@ import numpy.typing as npt
 import pytest
 import soundfile
 
-from agent.microphone import Microphone, load_recording
-from asr.errors import AudioError
+from agent.microphone import Microphone, RecordingError, load_recording
 
 MS = 1_000_000
 
@@ -61,5 +60,5 @@ def test_recordings_of_any_kind_are_read(tmp_path: Path, channels: int, subtype:
 def test_files_that_are_no_recordings(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(b"not a wav")
-    with pytest.raises(AudioError, match="not readable"):
+    with pytest.raises(RecordingError, match="not readable"):
         load_recording(path)
