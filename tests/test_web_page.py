@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
 QUESTION = "What should I cook for dinner tonight?"
-TURN = {
+TURN: dict[str, Any] = {
     "turn": 1,
     "caller_text": QUESTION,
     "agent_text": "Try an omelette with spinach.",
@@ -201,7 +202,7 @@ def test_partials_transcript_and_latency_are_shown(open_page: Open, server: Fake
     expect(bar.locator(".turn-headline")).to_contain_text("412 ms from your last word")
     assert bar.locator(".turn-part").count() == 4
     expect(bar.locator(".turn-limit")).to_have_text("500 ms")
-    bar.get_by_text("Where the time went").click()
+    bar.locator("summary").click()
     expect(bar.get_by_role("row", name="Recognition 143 ms 60 ms")).to_be_visible()
     expect(page.locator("#announcer p").last).to_contain_text("Agent: Try an omelette")
     assert call.of_type("response.cancel") == []
@@ -275,8 +276,8 @@ def test_the_keyboard_is_enough(open_page: Open, server: FakeServer) -> None:
         for _ in range(3):
             page.keyboard.press("Tab")
             focused = page.locator(":focus")
-            if focused.count() and name in page.evaluate(
-                "document.activeElement.labels?.[0]?.textContent ?? document.activeElement.textContent"
+            if focused.count() and name in focused.evaluate(
+                "(element) => element.labels?.[0]?.textContent ?? element.textContent"
             ):
                 break
         else:

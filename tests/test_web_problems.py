@@ -195,6 +195,19 @@ def test_a_close_code_says_why_and_the_page_returns(
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+def test_busy_lines_are_tried_again_in_growing_pauses(open_page: Open, server: FakeServer) -> None:
+    server.full = True
+    page = open_page(expect_errors=True)
+    press_talk(page)
+    alarm(page, "not-admitted")
+    expect(page.get_by_role("alert")).to_contain_text("busy")
+    assert server.num_refused <= 2
+    server.full = False
+    server.wait_for_call()
+    expect(page.get_by_role("alert")).to_be_hidden()
+    assert server.num_refused <= 3
+
+
 def test_a_call_ended_by_the_server_lets_go(open_page: Open, server: FakeServer) -> None:
     async def script(call: FakeCall) -> None:
         await call.close(1008, "Sessions end after 30 minutes.")

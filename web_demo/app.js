@@ -25,7 +25,12 @@ const PHASE_TEXT = {
   speaking: 'Speaking: interrupt at any time',
 };
 
-const SERVER_PROBLEMS = new Set(['server-gone', 'server-restarting', 'server-full']);
+const SERVER_PROBLEMS = new Set([
+  'server-gone',
+  'server-restarting',
+  'server-full',
+  'not-admitted',
+]);
 
 const SAMPLE_URL = 'sample-question.wav';
 
@@ -51,6 +56,7 @@ const call = new Call(new RealtimeClient(defaultUrl()));
 const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
 const notice = new Notice(page.notice, act);
 const watch = new ReadinessWatch(showReadiness);
+let serverWasDown = false;
 
 /** @param {import('./problems.js').Action} action */
 function act(action) {
@@ -68,15 +74,18 @@ function reconnect() {
 function showReadiness(readiness) {
   page.server.dataset.state = readiness.ready ? 'ready' : readiness.status;
   page.server.textContent = readiness.ready ? 'Ready' : serverWord(readiness.status);
-  const waiting = call.client.status.state === 'waiting';
+  const { state, wasOpen } = call.client.status;
+  const waiting = state === 'waiting';
   if (readiness.ready) {
-    clearServerNotice();
-    if (waiting) call.client.connect();
+    if (!waiting) clearServerNotice();
+    else if (serverWasDown) call.client.connect();
+    else if (!wasOpen) notice.show('not-admitted', 'Trying again shortly.');
   } else if (readiness.status === 'warming' || !(waiting || readiness.status === 'gone')) {
     notice.showWarming(readiness);
   } else if (!waiting) {
     notice.show('server-gone', 'This page keeps asking.');
   }
+  serverWasDown = !readiness.ready;
   setUsable(readiness.ready);
 }
 

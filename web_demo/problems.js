@@ -83,6 +83,12 @@ export const PROBLEMS = {
     action: 'reconnect',
     label: 'Try now',
   },
+  'not-admitted': {
+    title: 'The server did not take the call',
+    text: 'It is up, but all its lines may be busy, or it does not serve this address.',
+    action: 'reconnect',
+    label: 'Try now',
+  },
   'session-ended': {
     title: 'The call has ended',
     text: 'The server closed it.',

@@ -21,6 +21,7 @@ import { toBase64 } from './base64.js';
  * @property {number} [code] close code of the connection that ended
  * @property {string} [reason] the server's words for it
  * @property {number} [retryInMs] in state `waiting`
+ * @property {boolean} [wasOpen] in state `waiting`: there was a session, now lost
  */
 
 export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
@@ -197,6 +198,7 @@ export class RealtimeClient extends EventTarget {
   lost(socket, code, reason) {
     if (this.socket !== socket) return;
     clearTimeout(this.timer);
+    const wasOpen = this.status.state === 'open';
     this.socket = null;
     socket.close();
     if (FINAL_CODES.has(code)) {
@@ -208,7 +210,7 @@ export class RealtimeClient extends EventTarget {
     const retryInMs = Math.round(pause * (1 + Math.random() / 4));
     this.numFailures += 1;
     this.timer = setTimeout(() => this.connect(), retryInMs);
-    this.setStatus({ state: 'waiting', code, reason, retryInMs });
+    this.setStatus({ state: 'waiting', code, reason, retryInMs, wasOpen });
   }
 
   /**

@@ -25,6 +25,9 @@ const BUDGET_MS = 500;
 /** Right end of the axis: the line stays in sight, and turns compare at a glance. */
 const AXIS_MS = 750;
 
+/** Stages that took less are named only in the table. */
+const LEGEND_MS = 15;
+
 /** @type {Record<string, string>} */
 const STAGE_NAMES = {
   capture: 'Microphone',
@@ -96,7 +99,8 @@ function bar(stages, waitMs) {
     part.style.width = `${(100 * exposed_ms) / axisMs}%`;
     track.append(part);
   }
-  const limit = element('span', 'turn-limit', `${BUDGET_MS} ms`);
+  const limit = element('span', 'turn-limit');
+  limit.append(element('span', '', `${BUDGET_MS} ms`));
   limit.style.left = `${(100 * BUDGET_MS) / axisMs}%`;
   track.append(limit);
   return track;
@@ -105,7 +109,10 @@ function bar(stages, waitMs) {
 /** @param {{name: string, label: string, spent_ms: number, exposed_ms: number}[]} stages */
 function details(stages) {
   const box = element('details', 'turn-details');
-  box.append(element('summary', '', 'Where the time went'));
+  const summary = element('summary', '');
+  summary.append(element('span', 'unseen', 'Where the time went: '), legend(stages));
+  box.append(summary);
+  box.addEventListener('toggle', () => box.scrollIntoView({ block: 'nearest' }));
   const table = element('table', '');
   const head = element('tr', '');
   for (const title of ['Stage', 'Worked', 'You waited']) head.append(cell('th', title));
@@ -114,9 +121,7 @@ function details(stages) {
     const row = element('tr', '');
     const title = cell('th', label);
     title.setAttribute('scope', 'row');
-    const dot = element('span', 'dot');
-    dot.dataset.stage = name;
-    title.prepend(dot);
+    title.prepend(dot(name));
     row.append(title, cell('td', milliseconds(spent_ms)), cell('td', milliseconds(exposed_ms)));
     table.append(row);
   }
@@ -124,6 +129,25 @@ function details(stages) {
     'What a stage worked and you did not wait for happened while you were still speaking, or beside another stage.';
   box.append(table, element('p', '', note));
   return box;
+}
+
+/** @param {{name: string, label: string, exposed_ms: number}[]} stages */
+function legend(stages) {
+  const list = element('span', 'legend');
+  for (const { name, label, exposed_ms } of stages) {
+    if (exposed_ms < LEGEND_MS) continue;
+    const entry = element('span', '');
+    entry.append(dot(name), `${label} ${Math.round(exposed_ms)}`);
+    list.append(entry, ' ');
+  }
+  return list;
+}
+
+/** @param {string} stage */
+function dot(stage) {
+  const made = element('span', 'dot');
+  made.dataset.stage = stage;
+  return made;
 }
 
 /** @param {number} ms */

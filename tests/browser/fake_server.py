@@ -162,6 +162,9 @@ class FakeServer:
         self.script: Script = _listen_only
         self.readiness: tuple[int, Event] = (200, {"status": "ready", "stages": {}})
         self.calls: list[FakeCall] = []
+        self.full = False
+        """Refuse sockets before they open, as a server without a free line does."""
+        self.num_refused = 0
         self.script_errors: list[BaseException] = []
         self.port = 0
         self._changed = threading.Condition()
@@ -222,6 +225,10 @@ class FakeServer:
         return Starlette(routes=routes, middleware=[Middleware(_Policy)])
 
     async def _realtime(self, socket: WebSocket) -> None:
+        if self.full:
+            self.num_refused += 1
+            await socket.close()
+            return
         call = FakeCall(socket, self._changed)
         await socket.accept(subprotocol="halfsec.v1")
         with self._changed:

@@ -1,7 +1,7 @@
 """Chromium, the fake server and a page, as pytest fixtures.
 
-Register with `pytest_plugins = ["tests.browser.fixtures"]`. Playwright's own loop lives only as long
-as the module, so that asynchronous tests of other modules are not disturbed.
+Register with `pytest_plugins = ["tests.browser.fixtures"]`. Playwright's own loop lives only as
+long as the module, so that asynchronous tests of other modules are not disturbed.
 """
 
 import os

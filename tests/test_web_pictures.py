@@ -1,0 +1,133 @@
+"""Every state of the page as a picture, and that nothing is cut off in it.
+
+The pictures land in the test's folder, or in HALFSEC_PICTURES, to be looked at by people.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .browser.fake_server import FakeCall, FakeServer, begin_reply, hear, reply, say
+from .browser.pages import AUTOPLAY, DENY, FAKE_DEVICE, Launch, Open, tone
+
+pytest_plugins = ["tests.browser.fixtures"]
+pytestmark = pytest.mark.browser
+
+SIZES: dict[str, dict[str, Any]] = {
+    "desktop": {"viewport": {"width": 1120, "height": 760}},
+    "phone": {"viewport": {"width": 390, "height": 780}, "has_touch": True},
+}
+LOOKS = [
+    pytest.param(size, scheme, id=f"{size}-{scheme}")
+    for size in SIZES
+    for scheme in ("light", "dark")
+]
+
+FIRST = "What should I cook for dinner tonight?"
+FIRST_ANSWER = "How about a spinach omelette? It takes ten minutes and one pan."
+SECOND = "I have no eggs left."
+SECOND_ANSWER = "Then make pasta with garlic and olive oil, "
+
+Shot = Callable[[Page, str], None]
+
+
+@pytest.fixture
+def shot(tmp_path: Path) -> Shot:
+    folder = Path(os.environ.get("HALFSEC_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(page: Page, name: str) -> None:
+        page.screenshot(path=folder / f"{name}.png")
+        print(f"picture: {folder / name}.png")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for control in ("#talk", "#text", "#sample", "#phase"):
+            box = page.locator(control).bounding_box()
+            assert box is not None
+            size = page.viewport_size
+            assert size is not None
+            assert box["y"] + box["height"] <= size["height"]
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= size["width"]
+
+    return take
+
+
+def turn(number: int, answer: str, stages: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    total = sum(exposed for _, exposed in stages.values())
+    return {
+        "turn": number,
+        "caller_text": FIRST,
+        "agent_text": answer,
+        "e2e_ear_ms": total,
+        "e2e_server_ms": total - 20,
+        "cut_in": False,
+        "interrupted": False,
+        "stages": {
+            name: {"spent_ms": spent, "exposed_ms": exposed}
+            for name, (spent, exposed) in stages.items()
+        },
+        "reply_s": 3.0,
+    }
+
+
+async def conversation(call: FakeCall) -> None:
+    """One turn within the budget, one interrupted and over it, and a third in the making."""
+    await hear(call, "item_1", FIRST)
+    await reply(call, "item_2", [(FIRST_ANSWER, tone(0.4))])
+    await call.until(lambda: any(e["played_ms"] == 400 for e in call.of_type("halfsec.playback")))
+    stages = {
+        "capture": (10.0, 10.0),
+        "endpoint": (224.0, 224.0),
+        "asr": (143.0, 41.0),
+        "llm_prefill": (38.0, 0.0),
+        "llm_clause": (92.0, 74.0),
+        "tts": (31.0, 31.0),
+        "transport": (18.0, 18.0),
+    }
+    await call.send("halfsec.turn", turn=turn(1, FIRST_ANSWER, stages))
+    await hear(call, "item_3", SECOND)
+    await begin_reply(call, "item_4")
+    await say(call, "item_4", SECOND_ANSWER, tone(1.2))
+    await say(call, "item_4", "and a little chilli if you like it hot.", tone(2.0))
+    slow = {**stages, "endpoint": (330.0, 330.0), "llm_clause": (160.0, 152.0)}
+    await call.send("halfsec.turn", turn=turn(2, SECOND_ANSWER, slow))
+    await call.until(lambda: any(e["played_ms"] > 1000 for e in call.of_type("halfsec.playback")))
+    await call.send("input_audio_buffer.speech_started", item_id="item_5", audio_start_ms=0)
+    await call.until_event("conversation.item.truncate")
+    await call.send("halfsec.partial", item_id="item_5", text="And what goes with", stable_chars=9)
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_talking(open_page: Open, server: FakeServer, shot: Shot, size: str, scheme: str) -> None:
+    server.script = conversation
+    page = open_page(color_scheme=scheme, device_scale_factor=2, **SIZES[size])
+    expect(page.locator("#server")).to_have_text("Ready")
+    shot(page, f"welcome-{size}-{scheme}")
+    page.get_by_role("button", name="Start talking").click()
+    expect(page.locator(".message.caller").last).to_contain_text("And what goes with")
+    shot(page, f"talking-{size}-{scheme}")
+    page.locator(".turn summary").last.click()
+    page.get_by_text("About this call").click()
+    shot(page, f"details-{size}-{scheme}")
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_trouble(
+    launch: Launch, open_page: Open, server: FakeServer, shot: Shot, size: str, scheme: str
+) -> None:
+    stages = {"asr": "ready", "llm_engine": "warming", "tts": "ready"}
+    server.readiness = (503, {"status": "warming", "stages": stages})
+    browser = launch(AUTOPLAY, FAKE_DEVICE, DENY)
+    look = {"color_scheme": scheme, "device_scale_factor": 2, **SIZES[size]}
+    page = open_page(using=browser, expect_errors=True, **look)
+    expect(page.get_by_role("alert")).to_be_visible()
+    shot(page, f"warming-{size}-{scheme}")
+    server.readiness = (200, {"status": "ready", "stages": {}})
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.get_by_role("button", name="Start talking").click()
+    expect(page.get_by_role("alert")).to_contain_text("blocked")
+    shot(page, f"denied-{size}-{scheme}")
