@@ -18,6 +18,7 @@ EXIT_ERROR: Final = 2
 
 _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "talk": ("agent.talk", "play a recording to the server as a caller would, save its answer"),
+    "bench": ("agent.bench", "measure latency and quality over many recordings"),
     "report": ("latency_budget.__main__", "show where the time of a recorded call went"),
 }
 """Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""
@@ -27,6 +28,7 @@ examples:
   halfsec serve                          listen on http://127.0.0.1:8080
   halfsec serve --port 9000 --preset cpu
   halfsec talk question.wav --out answer.wav
+  halfsec bench                          which benches there are
   halfsec models fetch                   download the models that the settings need
   halfsec doctor                         why does it not work?
 

@@ -31,11 +31,9 @@ class _Instruct:
 class ChatContext:
     """Pending changes of one model conversation. Belongs to one session."""
 
-    def __init__(self, chat: ChatPort, pinned: tuple[ChatMessage, ...]) -> None:
-        """`pinned` are the examples that stand before every conversation."""
+    def __init__(self, chat: ChatPort) -> None:
         self.chat = chat
-        self._pinned = pinned
-        self._pending: deque[_Say | _CutReply | _Instruct] = deque(map(_Say, pinned))
+        self._pending: deque[_Say | _CutReply | _Instruct] = deque()
         self._rebuild: tuple[ChatMessage, ...] | None = None
 
     def said(self, text: str) -> None:
@@ -60,16 +58,19 @@ class ChatContext:
 
     def edited(self, conversation: Conversation) -> None:
         """Items were changed elsewhere than at the end: take the whole conversation anew."""
-        self._rebuild = (*self._pinned, *messages_of(conversation))
+        self._rebuild = tuple(messages_of(conversation))
         self._pending = deque(op for op in self._pending if isinstance(op, _Instruct))
 
     async def settle(self) -> None:
-        """Carry out what is pending. Raises StageError where the model can't."""
+        """Carry out what is pending. Raises StageError where the model can't.
+
+        What it refuses is not tried again: a message too long for it would end every later turn.
+        """
         if self._rebuild is not None:
             messages, self._rebuild = self._rebuild, None
             await self.chat.reset(messages)
         while self._pending:
-            change = self._pending[0]
+            change = self._pending.popleft()
             match change:
                 case _Say(message):
                     await self.chat.commit(message)
@@ -77,7 +78,6 @@ class ChatContext:
                     await self.chat.truncate_reply(num_chars)
                 case _Instruct(text):
                     await self.chat.set_system(text)
-            self._pending.popleft()
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:

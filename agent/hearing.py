@@ -9,9 +9,10 @@ up (`feed` waits), so a burst costs time, not memory.
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ from latency_budget.clock import Clock
 from . import events as ev
 from .errors import ClientError, StageError
 from .ports import Heard
-from .settings import TurnDetection
-from .stage_thread import BACKGROUND, NORMAL, URGENT, StageThread
+from .settings import ServerVad, TurnDetection
+from .stage_thread import BACKGROUND, URGENT, StageThread
 
 MAX_WAITING: Final = 64
 """Frames received but not yet listened to. Real-time callers have one or two."""
@@ -37,9 +38,15 @@ LISTEN_TIMEOUT_S: Final = 5.0
 DECODE_TIMEOUT_S: Final = 6.0
 """Whisper's full window takes 0.6 s on two idle cores, thrice that under load."""
 
+MIN_COMMIT: Final = asr.RATE_HZ // 10
+"""Samples. OpenAI refuses to commit less than 100 ms."""
+
 MAX_ARRIVALS: Final = 4096
 """Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
 last word still matters to the clock."""
+
+
+Answer = TypeVar("Answer")
 
 
 class Hearing:
@@ -51,6 +58,7 @@ class Hearing:
         detector: StageThread[asr.SileroVad],
         recognizer: StageThread[asr.WhisperTranscriber],
         clock: Clock,
+        pause_ms: int,
     ) -> None:
         self.last_audio_ns = clock.now_ns()
         self.utterance = 0
@@ -59,12 +67,19 @@ class Hearing:
         self._detector = detector
         self._recognizer = recognizer
         self._clock = clock
+        self._pause_ms = pause_ms
         self._inbox: asyncio.Queue[tuple[npt.NDArray[np.int16], int]] = asyncio.Queue(MAX_WAITING)
         self._group: asyncio.TaskGroup | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=MAX_ARRIVALS)
         """(16 kHz samples received so far, at_ns)."""
         self._received = 0.0
+        """16 kHz samples so far."""
+        self._committed = 0.0
+        """Of those, up to the last commit or clear."""
+        self._resampler: tuple[int, asr.Resampler] | None = None
+        self._jobs: dict[int, asr.DecodeJob | None] = {}
+        """Final passes of committed utterances that have not begun."""
         self._bounds: dict[int, tuple[int, int]] = {}
         """Of each utterance not yet committed: first sample, and first sample after it."""
 
@@ -100,28 +115,31 @@ class Hearing:
 
     def set_detection(self, detection: TurnDetection | None) -> None:
         """Follow the client's turn detection from the next frame on."""
-        config = endpointing_for(detection)
-        self._spawn(self._ask(lambda: self._listener.configure(config)))
+        self._spawn(self._configure(endpointing_for(detection, self._pause_ms)))
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 
         Raises ClientError where there is none, StageError where the ears are broken.
         """
-        await self._inbox.join()
-        utterance = await self._ask(self._listener.commit_buffer)
-        if utterance is None:
+        if self._received - self._committed < MIN_COMMIT:
             raise ClientError(
                 "There is no audio to commit: send at least 100 ms of it first.",
                 code="input_audio_buffer_commit_empty",
             )
-        self.utterance = utterance
-        return utterance
+        await self._inbox.join()
+        committed = await self._ask(self._listener.commit_buffer)
+        self._jobs[committed.utterance] = committed.job
+        self._bounds[committed.utterance] = (int(self._committed), int(self._received))
+        self._committed = self._received
+        self.utterance = committed.utterance
+        return committed.utterance
 
     async def clear(self) -> int:
-        """Forget all audio since the last commit. Returns the number of the newest utterance."""
+        """Forget all audio since the last commit. Returns the newest utterance's number."""
         await self._inbox.join()
         await self._ask(self._listener.clear)
+        self._committed = self._received
         return self.utterance
 
     def end_sample(self, utterance: int) -> int:
@@ -129,20 +147,144 @@ class Hearing:
         return self._bounds.get(utterance, (0, int(self._received)))[1]
 
     def duration_s(self, utterance: int) -> float:
+        """Of its speech. Asked once, at the end."""
         first, end = self._bounds.pop(utterance, (0, 0))
-        return (end - first) / asr.RATE_HZ
+        return max(0, end - first) / asr.RATE_HZ
 
-    # --- on the way through the threads ---
+    # --- voice activity ---
 
     async def _listen(self, batch: list[tuple[npt.NDArray[np.int16], int]]) -> None:
+        def job(_: asr.SileroVad) -> asr.ListenerOutput:
+            return self._listener.feed(np.concatenate([self._converted(*each) for each in batch]))
+
         try:
-            heard = await self._detector.call(
-                lambda detector: self._listener.feed_all(batch, detector),
-                timeout_s=LISTEN_TIMEOUT_S,
-            )
+            heard = await self._detector.call(job, timeout_s=LISTEN_TIMEOUT_S)
         except StageError:
-            return  # its thread restarts it and says so; what was not heard is lost
+            return  # the stage restarts and says so; what came meanwhile is lost
         for event in heard.events:
-            self._tell_event(event)
-        for job in heard.jobs:
-            self._spawn(self._partial_pass(job))
+            self._pass_on(event)
+        for each in heard.jobs:
+            self._spawn(self._partial_pass(each))
+
+    def _converted(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.float32]:
+        """To float32 at 16 kHz, as one stream. On the detector's thread."""
+        if self._resampler is None or self._resampler[0] != rate_hz:
+            self._resampler = (rate_hz, asr.Resampler(rate_hz))
+        return self._resampler[1].push(pcm)
+
+    def _pass_on(self, event: asr.EndpointEvent) -> None:
+        """The listener's events are the machine's, but for their type."""
+        utterance = event.utterance
+        match event:
+            case asr.SpeechStarted(at_sample=at_sample):
+                self.utterance = utterance
+                self._bounds[utterance] = (at_sample, at_sample)
+                self._tell(Heard(utterance, ev.SpeechStarted(utterance, at_sample)))
+            case asr.SpeechPaused(at_sample=at_sample):
+                self._bounds[utterance] = (self._bounds[utterance][0], at_sample)
+                paused_ns = self._clock.now_ns()
+                paused = ev.SpeechPaused(utterance, at_sample)
+                self._tell(Heard(utterance, paused, paused_ns=paused_ns))
+            case asr.SpeechResumed(at_sample=at_sample):
+                self._tell(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
+            case asr.SilenceGrew(silence_ms=silence_ms):
+                self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
+
+    async def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """Call the listener on its thread, ahead of waiting audio."""
+        return await self._detector.call(
+            lambda _: question(), timeout_s=LISTEN_TIMEOUT_S, priority=URGENT
+        )
+
+    async def _end(self, utterance: int) -> None:
+        with contextlib.suppress(StageError):
+            await self._ask(lambda: self._listener.end(utterance))
+
+    async def _configure(self, endpointing: asr.EndpointingConfig | None) -> None:
+        with contextlib.suppress(StageError):
+            await self._ask(lambda: self._listener.configure(endpointing))
+
+    # --- words ---
+
+    async def _final_pass(self, utterance: int, revision: int) -> None:
+        start_ns = self._clock.now_ns()
+        job: asr.DecodeJob | None = None
+        try:
+            if utterance in self._jobs:
+                job = self._jobs.pop(utterance)  # committed: the listener has closed it already
+            else:
+                end = self.end_sample(utterance)
+                job = await self._ask(lambda: self._listener.finalize(utterance, end, revision))
+            final = None if job is None else await self._decode(job, URGENT)
+        except StageError:
+            if job is not None:
+                await self._fail(job)
+            self._tell(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
+            return
+        if job is not None and final is None:
+            return  # stale: a newer pass is on its way
+        text = final.text if isinstance(final, asr.FinalTranscript) else ""
+        last = final.last_voiced_sample if isinstance(final, asr.FinalTranscript) else None
+        self._tell(
+            Heard(
+                utterance,
+                ev.TranscriptReady(utterance, revision, text),
+                decode_ns=(start_ns, self._clock.now_ns()),
+                last_voiced_ns=None if last is None else self._when(last),
+            )
+        )
+
+    async def _partial_pass(self, job: asr.DecodeJob) -> None:
+        try:
+            told = await self._decode(job, BACKGROUND)
+        except StageError:
+            await self._fail(job)
+            return
+        if isinstance(told, asr.PartialTranscript):
+            self._tell(Heard(told.utterance, partial=(told.text, told.stable_chars)))
+
+    async def _decode(
+        self, job: asr.DecodeJob, priority: int
+    ) -> asr.PartialTranscript | asr.FinalTranscript | None:
+        fallback = job.kind != "partial"
+        hypothesis = await self._recognizer.call(
+            lambda whisper: whisper.transcribe(
+                job.pcm, prefix_tokens=job.prefix_tokens, fallback=fallback
+            ),
+            timeout_s=DECODE_TIMEOUT_S,
+            priority=priority,
+        )
+        told = await self._ask(lambda: self._listener.complete(job, hypothesis))
+        return told[0] if told else None
+
+    async def _fail(self, job: asr.DecodeJob) -> None:
+        with contextlib.suppress(StageError):
+            await self._ask(lambda: self._listener.fail(job))
+
+    def _when(self, sample: int) -> tuple[int, int]:
+        """When a sample was spoken, and when it was received; the latter may be just now."""
+        for received, at_ns in self._arrivals:
+            if received > sample:
+                return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ, at_ns
+        return self.last_audio_ns, self.last_audio_ns
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            work.close()  # the call has not begun or is over
+        else:
+            self._group.create_task(work)
+
+
+def endpointing_for(detection: TurnDetection | None, pause_ms: int) -> asr.EndpointingConfig | None:
+    """How the listener follows a client's turn detection. None: push-to-talk."""
+    if detection is None:
+        return None
+    if isinstance(detection, ServerVad):
+        threshold = min(max(detection.threshold, 0.05), 0.95)
+        return asr.EndpointingConfig(
+            speech_threshold=threshold,
+            silence_threshold=max(threshold - 0.15, 0.01),
+            pause_ms=pause_ms,
+            preroll_ms=detection.prefix_padding_ms,
+        )
+    return asr.EndpointingConfig(pause_ms=pause_ms)

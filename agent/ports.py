@@ -126,9 +126,12 @@ class ChatPort(Protocol):
         ...
 
     def generate(
-        self, turn: TurnId, *, max_tokens: int | None, on_mark: OnMark
+        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
     ) -> AsyncGenerator[ReplyToken, None]:
-        """Answer. Closing the generator stops the work within one step."""
+        """Answer. Closing the generator stops the work within one step.
+
+        `deadline_ns` is when the first sound is due: it orders what waits for the model.
+        """
         ...
 
     async def warm(self) -> None:

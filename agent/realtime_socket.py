@@ -17,7 +17,6 @@ from latency_budget.report import turn_json
 from . import errors
 from .calls import Call, Calls
 from .config import AgentProfile, Config
-from .hearing import Hearing
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
@@ -113,7 +112,7 @@ class RealtimeSocket:
             notify(Extension("halfsec.turn", {"turn": turn}))
 
         try:
-            session = self._session(call, profile, settings, notify, on_turn)
+            session = await self._session(call, profile, settings, notify, on_turn)
             async with asyncio.timeout(self._config.agent.session_limit_s):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
@@ -125,7 +124,7 @@ class RealtimeSocket:
             return _close_for(group_error, call)
         return errors.CLOSE_NORMAL, ""
 
-    def _session(
+    async def _session(
         self,
         call: Call,
         profile: AgentProfile,
@@ -138,16 +137,12 @@ class RealtimeSocket:
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
             lead_ms=self._config.agent.lead_ms,
+            budget_ms=self._config.latency_budget.total_ms,
             notify=notify,
         )
-        hearing = Hearing(
-            self._stages.new_listener(settings.turn_detection),
-            self._stages.detector,
-            self._stages.recognizer,
-            self._clock,
-        )
+        ears = await self._stages.new_ears(settings.turn_detection)
         log = TurnLog(call.session_id, call.trace, on_turn)
-        return Session(call.session_id, profile, settings, around, hearing, log)
+        return Session(call.session_id, profile, settings, around, ears, log)
 
 
 async def _read(

@@ -7,7 +7,7 @@ a chunk, and nothing more is sent.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latency_budget.clock import Clock
+from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
 from tts.speakable import PieceCutter, SpeakablePiece
@@ -24,15 +25,12 @@ from .conversation import ItemId, Modality
 from .errors import StageError
 from .notices import Notice, ReplyAudio, ReplyText, Usage
 from .playback import Outgoing, Playback
-from .ports import ChatPort, ReplyToken, Speech, VoicePort
+from .ports import ChatPort, Speech, VoicePort
 from .settings import ResponseOptions, SessionSettings
 
 MAX_PIECES: Final = 4
 """Pieces cut but not yet spoken. The engine is faster than speech; more would only be thrown away
 at a barge-in."""
-
-TOKEN_TIMEOUT_S: Final = 10.0
-"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores."""
 
 AUDIBLE: Final = 327
 """1 % of full scale: the first sample above it is the first that a caller can hear."""
@@ -50,6 +48,8 @@ class Reply:
     settings: SessionSettings
     options: ResponseOptions
     playback: Playback
+    deadline: Deadline
+    """When its first sound is due."""
     text: str = ""
     """As generated, so far."""
     shown_chars: int = 0
@@ -134,35 +134,28 @@ class ReplyRun:
 
     async def _generate(self, chat: ChatPort) -> None:
         cutter = PieceCutter()
-        async with aclosing(self._tokens(chat)) as tokens:
+        reply = self.reply
+        self._mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
+        tokens = chat.generate(
+            reply.turn,
+            deadline_ns=reply.deadline.at_ns,
+            max_tokens=reply.max_tokens,
+            on_mark=self._mark,
+        )
+        async with aclosing(tokens):
             async for token in tokens:
-                self.reply.text += token.text
-                if self.reply.speaks:
+                reply.usage = token.usage
+                reply.hit_limit = token.finish_reason == "length"
+                reply.text += token.text
+                if reply.speaks:
                     for piece in cutter.push(token.text):
                         await self._put(piece)
                 else:
                     await self._show_text()
-        if self.reply.speaks:
+        if reply.speaks:
             for piece in cutter.flush():
                 await self._put(piece)
             await self._pieces.put(None)
-
-    async def _tokens(self, chat: ChatPort) -> AsyncGenerator[ReplyToken, None]:
-        """The model's tokens, each within its time-out."""
-        reply = self.reply
-        tokens = chat.generate(reply.turn, max_tokens=reply.max_tokens, on_mark=self._mark)
-        async with aclosing(tokens):
-            while True:
-                try:
-                    async with asyncio.timeout(TOKEN_TIMEOUT_S):
-                        token = await anext(tokens, None)
-                except TimeoutError:
-                    raise StageError("llm", "The language model took too long.") from None
-                if token is None:
-                    return
-                reply.usage = token.usage
-                reply.hit_limit = token.finish_reason == "length"
-                yield token
 
     async def _put(self, piece: SpeakablePiece) -> None:
         if piece.index == 0:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from latency_budget.clock import Clock
+from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
 
@@ -18,7 +19,7 @@ from .errors import StageError
 from .identifiers import Identifiers
 from .notices import Notice, ReplyEnded, ReplyReason, ReplyStarted, ReplyStatus
 from .playback import Playback
-from .ports import ChatPort, VoicePort
+from .ports import ChatMessage, ChatPort, VoicePort
 from .reply import Reply, ReplyRun
 from .scripted import ScriptedChat
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
@@ -31,7 +32,7 @@ MAX_KEPT: Final = 8
 class OpenChat(Protocol):
     """Opens a conversation in the language model. Raises StageError where there is none."""
 
-    def __call__(self, instructions: str) -> ChatPort: ...
+    def __call__(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort: ...
 
 
 class OpenVoice(Protocol):
@@ -48,6 +49,8 @@ class Surroundings:
     open_chat: OpenChat
     open_voice: OpenVoice
     lead_ms: int
+    budget_ms: int
+    """From the end of the caller's turn to the first sound."""
     notify: Callable[[Notice], None]
 
 
@@ -93,6 +96,7 @@ class ReplyDesk:
             settings,
             options,
             Playback(rate_hz, around.lead_ms),
+            Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
         previous = self._conversation.last_id()
         if not options.out_of_band:
@@ -219,7 +223,7 @@ class ReplyDesk:
                 self._context.instructed(reply.settings.instructions)
             return self._context.chat
         instructions = options.instructions or reply.settings.instructions
-        chat = self._around.open_chat(instructions)
+        chat = self._around.open_chat(instructions, ())
         items = options.input if options.input is not None else tuple(self._conversation)
         await chat.reset(messages_of(items))
         return chat

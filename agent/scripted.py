@@ -27,7 +27,7 @@ class ScriptedChat:
         """Nothing is remembered."""
 
     async def generate(
-        self, turn: TurnId, *, max_tokens: int | None, on_mark: OnMark
+        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
     ) -> AsyncGenerator[ReplyToken, None]:
         yield ReplyToken(self._text, Usage(), "stop")
 

@@ -29,6 +29,7 @@ from latency_budget.turn import SessionId
 from .calls import Calls
 from .config import Config
 from .errors import ConfigError
+from .models import ModelStore
 from .realtime_socket import RealtimeSocket
 from .stages import Stages
 
@@ -190,7 +191,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(config: Config, clock: Clock, listener: socket.socket, started_ns: int) -> int:
-    stages = Stages(config, clock)
+    stages = Stages(config, ModelStore(), clock)
     app = create_app(config, stages, clock)
     calls: Calls = app.state.calls
     server = Server(

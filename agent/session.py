@@ -62,7 +62,8 @@ class Session:
         self._ids = Identifiers(session_id)
         rules = rules_for(settings.turn_detection)
         self._machine = TurnTaking(rules)
-        self._context = ChatContext(around.open_chat(settings.instructions), _pinned(profile))
+        chat = around.open_chat(settings.instructions, _examples(profile))
+        self._context = ChatContext(chat)
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
         self._script: str | None = None
@@ -314,7 +315,7 @@ class Session:
         return self._desk
 
 
-def _pinned(profile: AgentProfile) -> tuple[ChatMessage, ...]:
+def _examples(profile: AgentProfile) -> tuple[ChatMessage, ...]:
     messages: list[ChatMessage] = []
     for example in profile.examples:
         messages += [

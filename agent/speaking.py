@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 import tts
+from tts.resample import StreamResampler
 
 from .playback import HeardWord
 from .ports import Speech
@@ -64,7 +65,7 @@ def _converted(chunks: Iterator[tts.SpeechChunk], rate_hz: int) -> Iterator[Spee
     for chunk in chunks:
         pcm = chunk.pcm
         if chunk.rate_hz != rate_hz:
-            resampler = tts.StreamResampler(chunk.rate_hz, rate_hz)
+            resampler = StreamResampler(chunk.rate_hz, rate_hz)
             pcm = np.concatenate([resampler.push(pcm), resampler.flush()])
         ratio = rate_hz / chunk.rate_hz
         words = tuple(

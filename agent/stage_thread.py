@@ -131,6 +131,10 @@ class StageThread(Generic[Model]):
         self._inbox.put((BACKGROUND + 1, next(self._order), _STOP))
         self._loop = None
 
+    def restart(self, why: str) -> None:
+        """Give up the model as it is and build it anew: its owner found that it hangs."""
+        self._restart(self._generation, why)
+
     def _restart(self, generation: int, why: str) -> None:
         if generation != self._generation or self._loop is None:
             return  # somebody else saw the same failure first

@@ -6,37 +6,175 @@ later is restarted by its own thread.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal
 
 import asr
+import llm_engine
 import tts
 from latency_budget.clock import Clock
 
 from .config import Config
-from .errors import ClientError, HalfsecError, StageError
-from .hearing import endpointing_for
-from .ports import ChatPort, VoicePort
+from .errors import ClientError, HalfsecError
+from .hearing import Hearing, endpointing_for
+from .models import ModelStore
+from .ports import ChatMessage, ChatPort, VoicePort
 from .settings import TurnDetection
 from .speaking import Speaking, VoiceStage
 from .stage_thread import StageThread
-from .thinking import Thinker
+from .thinking import Chat
 
-StageStatus = Literal["waiting", "loading", "ready", "failed"]
+Status = Literal["warming", "ready", "failed"]
 
-_log = logging.getLogger(__name__)
+ANSWER_TIMEOUT_S: Final = 5.0
+"""For a question to a stage that costs it nothing."""
+
+OPENAI_VOICES: Final = frozenset(
+    "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split(" ")  # noqa: SIM905
+)
+"""Stock clients ask for these without being told to; the service's own voice answers."""
+
+_FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
+"""Errors whose message is meant for the person who starts the server."""
 
 
 class Stages:
     """Belongs to the server's event loop."""
 
-    def __init__(self, config: Config, models: "ModelPaths", clock: Clock) -> None:
+    def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
         self._models = models
         self._clock = clock
+        self._progress: dict[str, str] = {}
+        self._failures: list[str] = []
         self.detector: StageThread[asr.SileroVad] = StageThread("vad", self._load_detector)
         self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread(
             "asr", self._load_recognizer
         )
+        self.thinker: StageThread[llm_engine.Engine] = StageThread("llm", self._load_engine)
+        self._voices: dict[str, VoiceStage] = {}
+        for name in self._voice_names():
+            self._voices[name] = VoiceStage(name, self._voice_loader(name))
+
+    async def start(self) -> None:
+        """Load and warm everything; `status` then says whether that went well."""
+        starts = {
+            "vad": self.detector.start,
+            "asr": self.recognizer.start,
+            "llm": self._start_thinker,
+            **{f"voice {name}": voice.start for name, voice in self._voices.items()},
+        }
+        self._progress = dict.fromkeys(starts, "loading")
+        async with asyncio.TaskGroup() as group:
+            for name, start in starts.items():
+                group.create_task(self._start(name, start))
+
+    @property
+    def status(self) -> Status:
+        if self._failures:
+            return "failed"
+        states = set(self._progress.values())
+        broken = any(stage.broken for stage in self._threads())
+        return "ready" if states == {"ready"} and not broken else "warming"
+
+    def progress(self) -> dict[str, str]:
+        """State of each stage: "loading", "ready" or "failed"."""
+        return dict(self._progress)
+
+    def failure(self) -> str:
+        """Why the service can't work, a line for each stage."""
+        return "\n".join(self._failures)
+
+    def close(self) -> None:
+        """Let the threads end. Does not wait."""
+        for stage in self._threads():
+            stage.close()
+
+    # --- what sessions use ---
+
+    async def new_ears(self, detection: TurnDetection | None) -> Hearing:
+        """Raises StageError where the detector is broken."""
+        pause_ms = self._config.asr.pause_ms
+        listening = asr.ListenerConfig(endpointing=endpointing_for(detection, pause_ms))
+        detector = await self.detector.call(lambda detector: detector, timeout_s=ANSWER_TIMEOUT_S)
+        listener = asr.Listener(listening, detector)
+        return Hearing(listener, self.detector, self.recognizer, self._clock, pause_ms)
+
+    def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
+        llm = self._config.llm_engine
+        sampling = llm_engine.SamplingParams(
+            temperature=llm.temperature, top_p=llm.top_p, max_tokens=llm.max_tokens
+        )
+        return Chat(self.thinker, self._clock, sampling, instructions, examples)
+
+    def open_voice(self, name: str, rate_hz: int) -> VoicePort:
+        """Raises ClientError for a voice that is not loaded."""
+        if name in OPENAI_VOICES:
+            name = self._config.tts.voice
+        if name in self._voices:
+            return Speaking(self._voices[name], rate_hz)
+        known = ", ".join(self._voices)
+        raise ClientError(
+            f"There is no voice {name!r} here; these are loaded: {known}.",
+            code="invalid_value",
+            param="session.audio.output.voice",
+        )
+
+    # --- loading, each on its stage's thread ---
+
+    def _load_detector(self) -> asr.SileroVad:
+        return asr.SileroVad.load(self._models.locate("silero-vad"))
+
+    def _load_recognizer(self) -> asr.WhisperTranscriber:
+        settings = self._config.asr
+        recognizer = asr.WhisperTranscriber.load(
+            self._models.locate(settings.model),
+            threads=settings.threads,
+            compute_type=settings.compute_type,
+            language=settings.language,
+        )
+        recognizer.warm()
+        return recognizer
+
+    def _load_engine(self) -> llm_engine.Engine:
+        settings = self._config.llm_engine
+        engine_config = llm_engine.EngineConfig(
+            precision=llm_engine.Precision(settings.dtype),
+            num_threads=settings.threads,
+            context_length=settings.context,
+            max_sequences=4 * self._config.agent.max_sessions,
+        )
+        path = self._models.locate(settings.model)
+        return llm_engine.Engine.load(path, engine_config, clock=self._clock)
+
+    def _voice_loader(self, name: str) -> Callable[[], tts.Voice]:
+        def load() -> tts.Voice:
+            threads = self._config.tts.threads
+            voice = tts.load_voice(name, self._models.directory, threads=threads)
+            voice.warm()
+            return voice
+
+        return load
+
+    async def _start_thinker(self) -> None:
+        await self.thinker.start()
+        engine = await self.thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
+        await engine.warm()
+
+    async def _start(self, name: str, start: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await start()
+        except _FAULTS as error:
+            self._failures.append(f"{name}: {error}")
+            self._progress[name] = "failed"
+        else:
+            self._progress[name] = "ready"
+
+    def _voice_names(self) -> dict[str, None]:
+        """The default voice first, then those of the agents."""
+        voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
+        return dict.fromkeys([self._config.tts.voice, *voices])
+
+    def _threads(self) -> list[StageThread[object]]:
+        threads: list[StageThread[object]] = [self.detector, self.recognizer, self.thinker]  # type: ignore[list-item]
+        return [*threads, *(voice.thread for voice in self._voices.values())]  # type: ignore[list-item]

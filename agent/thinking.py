@@ -1,24 +1,121 @@
 """The language model of the service, and the conversations that sessions have with it.
 
-The engine owns its thread and survives a step that raises. One that hangs is abandoned and loaded
-anew; the conversations it held are rebuilt in the new one from the items of the session.
+The engine owns a thread of its own and survives a step that raises. One that hangs is abandoned and
+loaded anew by its stage; each chat notices that at its next turn and tells the new engine what was
+said, so that the call goes on.
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, TypeVar
 
 import llm_engine
+from latency_budget.clock import Clock
 from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
 
 from .errors import StageError
 from .notices import Usage
 from .ports import ChatMessage, OnMark, ReplyToken
+from .stage_thread import StageThread
 
-PREPARE_TIMEOUT_S: Final = 10.0
-"""Longest wait for the engine to take in a message. It only notes it; prefill comes later."""
+LOAD_TIMEOUT_S: Final = 60.0
+"""An engine that is being loaded anew is worth waiting for; a large model takes this long."""
 
-_log = logging.getLogger(__name__)
+TOKEN_TIMEOUT_S: Final = 10.0
+"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores."""
+
+Result = TypeVar("Result")
+
+
+class Chat:
+    """A `ChatPort`: one conversation in whichever engine is alive."""
+
+    def __init__(
+        self,
+        stage: StageThread[llm_engine.Engine],
+        clock: Clock,
+        sampling: llm_engine.SamplingParams,
+        instructions: str,
+        examples: Sequence[ChatMessage],
+    ) -> None:
+        self._stage = stage
+        self._clock = clock
+        self._sampling = sampling
+        self._instructions = instructions
+        self._examples = _for_engine(examples)
+        self._engine: llm_engine.Engine | None = None
+        self._conversation: llm_engine.Conversation | None = None
+
+    async def set_system(self, text: str) -> None:
+        self._instructions = text
+        await self._answer((await self._open()).set_system(text))
+
+    async def commit(self, message: ChatMessage) -> None:
+        await self._answer((await self._open()).commit(message.text, message.role))
+
+    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+        await self._answer((await self._open()).reset(_for_engine(messages)))
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        await self._answer((await self._open()).truncate_reply(num_chars))
+
+    async def generate(
+        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """Raises StageError where the engine fails, or takes too long for a token."""
+        conversation = await self._open()
+        usage = Usage()
+        is_first = True
+        chunks = conversation.generate(turn, deadline_ns, max_tokens=max_tokens)
+        async with aclosing(chunks):
+            while (chunk := await self._answer(anext(chunks, None))) is not None:
+                if is_first:
+                    on_mark(MarkName.LLM_FIRST_TOKEN, self._clock.now_ns())
+                    is_first = False
+                counted = chunk.usage
+                if counted is not None:
+                    usage = Usage(
+                        counted.prompt_tokens, counted.cached_tokens, counted.output_tokens
+                    )
+                yield ReplyToken(chunk.text, usage, chunk.finish_reason)
+
+    async def warm(self) -> None:
+        """Prefill what is known so far, so that the first turn need not."""
+        await self._answer((await self._open()).warm())
+
+    async def close(self) -> None:
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            await conversation.close()
+
+    async def _open(self) -> llm_engine.Conversation:
+        """The conversation, moved to a new engine where the old one was given up."""
+        engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+        if self._conversation is None or engine is not self._engine:
+            before = self._conversation
+            self._conversation = await self._answer(
+                engine.open_conversation(
+                    self._instructions, sampling=self._sampling, examples=self._examples
+                )
+            )
+            self._engine = engine
+            if before is not None:
+                await self._conversation.reset(before.messages)
+        return self._conversation
+
+    async def _answer(self, question: Awaitable[Result]) -> Result:
+        """Wait for the engine, not for ever; its errors become the stage's."""
+        try:
+            async with asyncio.timeout(TOKEN_TIMEOUT_S):
+                return await question
+        except TimeoutError:
+            self._stage.restart(f"did not answer within {TOKEN_TIMEOUT_S:g} s")
+            raise StageError("llm", "The language model took too long.") from None
+        except (llm_engine.EngineError, llm_engine.RequestError) as error:
+            raise StageError("llm", f"The language model can't answer: {error}") from error
+
+
+def _for_engine(messages: Sequence[ChatMessage]) -> list[llm_engine.ChatMessage]:
+    return [llm_engine.ChatMessage(message.role, message.text) for message in messages]

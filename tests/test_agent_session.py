@@ -50,9 +50,10 @@ class Call:
 
         around = Surroundings(
             clock=clock,
-            open_chat=lambda instructions: self.chat,
+            open_chat=lambda instructions, examples: self.chat,
             open_voice=open_voice,
             lead_ms=400,
+            budget_ms=500,
             notify=self._notify,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)

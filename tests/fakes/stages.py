@@ -41,7 +41,7 @@ class FakeChat:
         self.calls.append(("truncate", num_chars))
 
     async def generate(
-        self, turn: TurnId, *, max_tokens: int | None, on_mark: OnMark
+        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
     ) -> AsyncGenerator[ReplyToken, None]:
         self.calls.append(("generate", turn))
         if self.hold is not None:
