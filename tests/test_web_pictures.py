@@ -4,6 +4,7 @@ The pictures land in the test's folder, or in HALFSEC_PICTURES, to be looked at 
 """
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from .browser.fake_server import FakeCall, FakeServer, begin_reply, hear, reply, say
+from .browser.fake_server import WEB_DEMO, FakeCall, FakeServer, begin_reply, hear, reply, say
 from .browser.pages import AUTOPLAY, DENY, FAKE_DEVICE, Launch, Open, tone
 
 pytest_plugins = ["tests.browser.fixtures"]
@@ -99,6 +100,35 @@ async def conversation(call: FakeCall) -> None:
     await call.send("input_audio_buffer.speech_started", item_id="item_5", audio_start_ms=0)
     await call.until_event("conversation.item.truncate")
     await call.send("halfsec.partial", item_id="item_5", text="And what goes with", stable_chars=9)
+
+
+def contrast(first: str, second: str) -> float:
+    """Ratio of two #rrggbb colours (WCAG 2.2, section 1.4.3)."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        red, green, blue = (
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    lighter, darker = sorted((luminance(first), luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_words_can_be_read_in_both_schemes() -> None:
+    style = (WEB_DEMO / "style.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    )
+    for scheme in (light, light | dark):
+        for ground in ("ground", "surface", "accent-soft", "caller", "alarm-ground"):
+            for ink in ("ink", "ink-soft", "ink-pale"):
+                assert contrast(scheme[ink], scheme[ground]) >= 4.5, (ink, ground)
+        for ink in ("good", "bad"):
+            assert contrast(scheme[ink], scheme["ground"]) >= 4.5, ink
+        assert contrast(scheme["accent-ink"], scheme["accent"]) >= 4.5
 
 
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)

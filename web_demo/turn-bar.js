@@ -50,7 +50,8 @@ export function turnBar(turn) {
   const stages = Object.entries(turn.stages ?? {})
     .filter(([, { spent_ms, exposed_ms }]) => spent_ms >= 0.5 || exposed_ms >= 0.5)
     .map(([name, times]) => ({ name, label: STAGE_NAMES[name] ?? name, ...times }));
-  const box = element('section', 'turn');
+  const box = element('div', 'turn');
+  box.setAttribute('role', 'group');
   box.setAttribute('aria-label', 'Latency of this turn');
   box.dataset.waitMs = String(Math.round(waitMs));
   box.append(headline(turn, waitMs));
