@@ -1,0 +1,176 @@
+"""The decoder gives the tokens that transformers gives, from the same weights in float32."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llm_engine.backends.base import Plan, SequenceRows, SubBatch
+from llm_engine.backends.cpu import CpuBackend, int8_is_exact, int8_linear
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_models import greedy_oracle, save_tiny_model
+from tests.models import model_path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, own head size": ("llama", {"head_dim": 24}),
+    "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "llama, theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3, no groups": ("qwen3", {"head_dim": 16, "num_key_value_heads": 4}),
+    "llama, sharded": ("llama", {"max_shard_size": "40KB"}),
+}
+PROMPTS = [[5, 17, 300], list(range(3, 150, 2))]
+
+
+def greedy(
+    checkpoint: Checkpoint,
+    prompt: list[int],
+    num_tokens: int,
+    *,
+    chunk: int = 1000,
+    precision: Precision = Precision.FLOAT32,
+) -> list[int]:
+    backend = CpuBackend(
+        checkpoint, EngineConfig(precision=precision, num_threads=1), context_length=512
+    )
+    slot = backend.open_slot()
+
+    def run(token_ids: list[int], first: int, num_sampled: int) -> tuple[int, ...]:
+        rows = SequenceRows(slot, tuple(token_ids), first, num_sampled, SamplingParams(), 0)
+        return backend.collect(backend.launch(Plan((SubBatch((rows,)),)))).tokens[slot]
+
+    position = 0
+    for start in range(0, len(prompt) - 1, chunk):
+        piece = prompt[start : min(start + chunk, len(prompt) - 1)]
+        assert run(piece, position, 0) == ()
+        position += len(piece)
+    ids = [prompt[-1]]
+    for _ in range(num_tokens):
+        ids += run(ids[-1:], position, 1)
+        position += 1
+    return ids[1:]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_equal_transformers(family: str, tmp_path: Path) -> None:
+    model_type, changes = FAMILIES[family]
+    oracle = save_tiny_model(tmp_path, model_type, **changes)
+    checkpoint = load_checkpoint(tmp_path)
+    for prompt in PROMPTS:
+        expected = greedy_oracle(oracle, prompt, 40)
+        assert len(set(expected)) > 5  # a model stuck on one token would prove nothing
+        assert greedy(checkpoint, prompt, 40) == expected
+
+
+def test_chunks_of_a_prompt_change_nothing(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "llama")
+    checkpoint = load_checkpoint(tmp_path)
+    whole = greedy(checkpoint, PROMPTS[1], 20)
+    for chunk in (1, 7, 16):
+        assert greedy(checkpoint, PROMPTS[1], 20, chunk=chunk) == whole
+
+
+def test_a_position_is_forgotten_when_it_is_written_again(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "qwen3")
+    backend = CpuBackend(load_checkpoint(tmp_path), EngineConfig(num_threads=1), context_length=512)
+
+    def logits(slot_tokens: list[tuple[tuple[int, ...], int]]) -> torch.Tensor:
+        slot = backend.open_slot()
+        for token_ids, first in slot_tokens:
+            rows = SequenceRows(slot, token_ids, first, 1, SamplingParams(), 0)
+            result = backend.logits(rows)
+        return result
+
+    with torch.inference_mode():
+        detour = logits([((5, 6, 7, 8, 9, 10), 0), ((11, 12), 3)])
+        direct = logits([((5, 6, 7, 11, 12), 0)])
+    torch.testing.assert_close(detour, direct)
+
+
+def test_caches_grow_and_are_counted(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "llama")
+    checkpoint = load_checkpoint(tmp_path)
+    prompt = [3 + index % 300 for index in range(400)]
+    assert greedy(checkpoint, prompt, 5) == greedy(checkpoint, prompt, 5, chunk=10)
+    backend = CpuBackend(checkpoint, EngineConfig(num_threads=1), context_length=512)
+    assert backend.cache_bytes() == 0
+    slot = backend.open_slot()
+    at_first = backend.cache_bytes()
+    with torch.inference_mode():
+        backend.logits(SequenceRows(slot, tuple(prompt), 0, 1, SamplingParams(), 0))
+    assert backend.cache_bytes() == 2 * at_first
+    backend.close_slot(slot)
+    assert backend.cache_bytes() == 0
+
+
+def test_int8_products_do_not_depend_on_their_neighbours() -> None:
+    assert int8_is_exact()
+    torch.manual_seed(1)
+    weight, rows = torch.randn(48, 64), torch.randn(33, 64) * torch.logspace(-3, 3, 33)[:, None]
+    multiply = int8_linear(weight, torch.randn(48))
+    together = multiply(rows)
+    for index in range(33):
+        assert torch.equal(multiply(rows[index : index + 1])[0], together[index])
+    exact = rows @ weight.T
+    relative = (multiply(rows) - exact).norm(dim=1) / exact.norm(dim=1)
+    assert relative[-1] < 0.02  # the bias drowns the smallest rows
+
+
+def test_int8_of_nothing_is_nothing() -> None:
+    multiply = int8_linear(torch.zeros(8, 16), None)
+    assert torch.equal(multiply(torch.zeros(2, 16)), torch.zeros(2, 8))
+
+
+@pytest.mark.models
+def test_smollm2_equals_transformers() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    checkpoint = load_checkpoint(
+        model_path("smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf")
+    )
+    config = checkpoint.config
+    oracle = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            max_position_embeddings=config.context_length,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            tie_word_embeddings=True,
+        )
+    ).eval()
+    tensors = {f"model.{name}": checkpoint.read(name) for name in checkpoint.names}
+    result = oracle.load_state_dict(tensors, strict=False)
+    assert not result.unexpected_keys
+    assert result.missing_keys == ["lm_head.weight"]
+    for question in ("Why is the sky blue?", "Tell me a story about a dog."):
+        prompt = checkpoint.tokenizer.encode_template(
+            f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        )
+        answer = greedy(checkpoint, prompt, 64)
+        # One forward pass over the whole answer: the likeliest token after each prefix is the next.
+        with torch.inference_mode():
+            logits = oracle(torch.tensor([prompt + answer])).logits[0]
+        assert logits[len(prompt) - 1 : -1].argmax(dim=1).tolist() == answer
