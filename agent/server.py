@@ -226,8 +226,9 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
             server.should_exit = True
         await serving
         drain.cancel()
-    stages.close()
-    return 0 if stages.status == "ready" else 1
+    status = 0 if stages.status == "ready" else 1
+    await stages.close()
+    return status
 
 
 async def _drain_when(

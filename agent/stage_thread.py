@@ -59,6 +59,7 @@ class StageThread(Generic[Model]):
         self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._generation = 0
         self._broken: Exception | None = None
+        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -126,10 +127,13 @@ class StageThread(Generic[Model]):
                 return
             yield item  # type: ignore[misc]  # not `done`, so an Answer
 
-    def close(self) -> None:
-        """Let the thread end after the jobs it has. Does not wait."""
+    async def close(self, timeout_s: float = 2.0) -> None:
+        """End the thread after the jobs it has, and wait for that: native libraries do not survive
+        an interpreter that ends under them. A thread that hangs is left behind."""
         self._inbox.put((BACKGROUND + 1, next(self._order), _STOP))
         self._loop = None
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, timeout_s)
 
     def restart(self, why: str) -> None:
         """Give up the model as it is and build it anew: its owner found that it hangs."""
@@ -145,9 +149,10 @@ class StageThread(Generic[Model]):
     def _spawn(self, built: "asyncio.Future[None] | None") -> None:
         self._generation += 1
         self._broken = None
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._run, args=(self._generation, built), name=f"stage-{self.name}", daemon=True
-        ).start()
+        )
+        self._thread.start()
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
         try:

@@ -6,6 +6,7 @@ later is restarted by its own thread.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal
 
@@ -85,10 +86,13 @@ class Stages:
         """Why the service can't work, a line for each stage."""
         return "\n".join(self._failures)
 
-    def close(self) -> None:
-        """Let the threads end. Does not wait."""
-        for stage in self._threads():
-            stage.close()
+    async def close(self) -> None:
+        """End the threads, and wait for those that do not hang."""
+        with contextlib.suppress(HalfsecError):
+            await self.thinker.call(llm_engine.Engine.close, timeout_s=ANSWER_TIMEOUT_S)
+        async with asyncio.TaskGroup() as group:
+            for stage in self._threads():
+                group.create_task(stage.close())
 
     # --- what sessions use ---
 

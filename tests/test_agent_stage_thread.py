@@ -24,7 +24,7 @@ async def stage() -> AsyncIterator[StageThread[Model]]:
     thread: StageThread[Model] = StageThread("test", Model)
     await thread.start()
     yield thread
-    thread.close()
+    await thread.close()
 
 
 async def hold(stage: StageThread[Model]) -> tuple[threading.Event, "asyncio.Task[None]"]:
