@@ -58,7 +58,8 @@ def pcm16_to_float32(data: bytes) -> Pcm:
 def float32_to_pcm16(pcm: Pcm) -> bytes:
     """float32 [n] to little-endian PCM16; what lies outside -1..1 is clipped."""
     scaled = np.rint(np.clip(finite(pcm), -1.0, 1.0) * _INT16_SCALE)
-    return np.minimum(scaled, 32767).astype("<i2").tobytes()
+    data: bytes = np.minimum(scaled, 32767).astype("<i2").tobytes()
+    return data
 
 
 def finite(pcm: Pcm) -> Pcm:
@@ -91,7 +92,7 @@ def to_mono(pcm: npt.NDArray[Any]) -> Pcm:
 
 
 def frame_rms(pcm: Pcm, frame: int = VOICED_FRAME) -> npt.NDArray[np.float64]:
-    """RMS of each whole frame: float64 [len(pcm) // frame]. The mean of `pcm` (DC) does not count."""
+    """RMS of each whole frame, float64 [len(pcm) // frame], after the mean (DC) is taken off."""
     count = len(pcm) // frame
     if count == 0:
         return np.zeros(0)

@@ -121,6 +121,9 @@ class Endpointer:
         self._silent_from: int | None = None
         """While SPEAKING: start of a silence that may become a pause. While PAUSING: its start."""
         self._resumed_at: int | None = None
+        """While SPEAKING: where the last pause ended."""
+        self._carried_onset: int | None = None
+        """While QUIET: speech that the end of an utterance left to the next one."""
 
     @property
     def config(self) -> EndpointingConfig:
@@ -168,20 +171,17 @@ class Endpointer:
         """
         if utterance != self._utterance or self._state is _State.QUIET:
             return
-        resumed_at = self._resumed_at if self._state is _State.SPEAKING else None
-        if self._state is _State.PAUSING:
-            resumed_at = self._voiced_from
-        self._voiced_from = resumed_at
+        # In a pause, `_voiced_from` may hold the beginning of a resumption: it stays an onset.
+        self._carried_onset = self._resumed_at if self._state is _State.SPEAKING else None
         self._silent_from = self._resumed_at = None
         self._state = _State.QUIET
         self._utterance += 1
 
     def reset(self) -> None:
-        """Forget the open utterance and any onset; the number is used up if it was announced."""
-        if self._state is not _State.QUIET:
-            self._utterance += 1
+        """Forget the open utterance and any onset. The number is used up."""
+        self._utterance += 1
         self._state = _State.QUIET
-        self._voiced_from = self._silent_from = self._resumed_at = None
+        self._voiced_from = self._silent_from = self._resumed_at = self._carried_onset = None
 
     def _follow_voice(self, probability: float, first_sample: int) -> None:
         """Keep `_voiced_from` up to date."""
@@ -200,11 +200,13 @@ class Endpointer:
 
     def _push_quiet(self, probability: float, first_sample: int) -> tuple[EndpointEvent, ...]:
         self._follow_voice(probability, first_sample)
-        onset = self._voiced_for(self._config.min_speech_ms)
+        onset = self._carried_onset
+        if onset is None:
+            onset = self._voiced_for(self._config.min_speech_ms)
         if onset is None:
             return ()
         self._state = _State.SPEAKING
-        self._voiced_from = self._silent_from = None
+        self._voiced_from = self._silent_from = self._carried_onset = None
         return (SpeechStarted(self._utterance, onset),)
 
     def _push_speaking(self, probability: float, first_sample: int) -> tuple[EndpointEvent, ...]:

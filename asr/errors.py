@@ -10,4 +10,4 @@ class BufferFullError(AudioError):
 
 
 class ModelError(RuntimeError):
-    """A model is missing, damaged, or of a kind that cannot be run. Says which file and what to do."""
+    """A model is missing, damaged, or cannot be run. Says which file and what to do."""

@@ -52,7 +52,9 @@ def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[Pcm]:
     if seen == 0:
         raise AudioError(f"{path}: the file has no audio in it")
     if 0 < seen < sound.frames < _UNKNOWN_LENGTH:
-        raise AudioError(f"{path}: the file is cut short: {seen} of {sound.frames} frames are there")
+        raise AudioError(
+            f"{path}: the file is cut short: {seen} of {sound.frames} frames are there"
+        )
     yield resampler.flush()
 
 

@@ -1,5 +1,7 @@
-"""Is this transcript a loop? Whisper repeats itself when it has lost the audio, above all with a short
-encoder window; the text then is worthless and takes ten times as long to produce.
+"""Is this transcript a loop?
+
+Whisper repeats itself when it has lost the audio, above all with a short encoder window. The text
+then is worthless and takes ten times as long to produce.
 
 Pure.
 """
@@ -16,7 +18,7 @@ MAX_NGRAM: Final = 12
 MIN_REPEATS: Final = 4
 """The same words four times in a row. Three do occur in speech: "no, no, no"."""
 
-MIN_LOOP_TOKENS: Final = 8
+MIN_LOOP_TOKENS: Final = 6
 """A loop shorter than this may be a number: "zero zero zero zero"."""
 
 

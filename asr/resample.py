@@ -71,7 +71,8 @@ def _half_band_taps() -> Pcm:
     distance = np.arange(-_HALF_TAPS, _HALF_TAPS) + 0.5
     window = np.i0(_KAISER_BETA * np.sqrt(1 - (distance / _HALF_TAPS) ** 2))
     taps = np.sinc(distance) * window
-    return (taps / taps.sum()).astype(np.float32)
+    normalized: Pcm = (taps / taps.sum()).astype(np.float32)
+    return normalized
 
 
 class _Doubler:

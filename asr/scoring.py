@@ -1,8 +1,9 @@
 """Word error rate: how far a transcript is from what was said.
 
-Scored is what was understood, not how it is spelled: case, punctuation, "7" or "seven", "log in" or
-"login" make no error. The normalization is ours and deliberately small; it serves to compare windows
-and models with each other on short prompts, and is no substitute for a leaderboard's.
+Scored is what was understood, not how it is spelled: case, punctuation, "7" or "seven", "log in"
+or "login" make no error. The normalization is ours and deliberately small;
+it serves to compare windows and models with each other on short prompts, and is no substitute for a
+leaderboard's.
 
 Pure.
 """
@@ -12,11 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-_ONES: Final = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-_TENS: Final = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES: Final = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+]  # fmt: skip
+_TENS: Final = [
+    "zero", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
+]  # fmt: skip
 _ORDINALS: Final = {
     "1st": "first", "2nd": "second", "3rd": "third", "4th": "fourth", "5th": "fifth",
     "6th": "sixth", "7th": "seventh", "8th": "eighth", "9th": "ninth", "10th": "tenth",
@@ -62,7 +66,7 @@ def normalized(text: str) -> list[str]:
 
 
 def _spoken_number(digits: str) -> str:
-    """"42" as "forty two"; long numbers digit by digit, as telephones read them."""
+    """ "42" as "forty two"; long numbers digit by digit, as telephones read them."""
     if len(digits) > 3 or digits.startswith("0"):
         return " ".join(_ONES[int(digit)] for digit in digits)
     value = int(digits)

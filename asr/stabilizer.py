@@ -1,17 +1,19 @@
 """Which words of a growing transcript can be relied on.
 
-Local agreement (Liu, Spanakis, Niehues 2020; LocalAgreement-2 as used for Whisper by Macháček, Dabre
-and Bojar 2023): words on which two successive hypotheses agree are stable. Stable words feed the
-language model's prefill while the caller is still speaking, so they must not change: text that was
-once stable is repeated verbatim, whatever later hypotheses say. The final transcript is decoded
+Local agreement (Liu, Spanakis, Niehues 2020; LocalAgreement-2 as used for Whisper by Macháček,
+Dabre and Bojar 2023): words on which two successive hypotheses agree are stable. Stable words feed
+the language model's prefill while the caller is still speaking, so they must not change: text that
+was once stable is repeated verbatim, whatever later hypotheses say. The final transcript is decoded
 afresh and need not agree.
+
+What was tried: forcing the stable tokens on the decoder, to save their time. With a cut-off word at
+the joint Whisper then often starts the sentence again ("It was the worst of It was the best of").
 
 Words are compared without case and punctuation, because Whisper writes "busy." until more follows.
 The newest hypothesis' last word is never stable: the audio ends in the middle of it.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 
@@ -42,47 +44,51 @@ class Stabilizer:
     def push(self, hypothesis: str) -> Stabilized:
         """Take in the next hypothesis over the whole utterance so far."""
         words = hypothesis.split()
-        agreed = 0
-        for old, new in zip(self._previous, words[:-1], strict=False):
-            if _bare(old) != _bare(new):
-                break
-            agreed += 1
         kept = len(self._stable)
-        tail = words[self._aligned_from(words) :]
-        if agreed > kept and _agree(self._stable, words):
+        agreed = _num_alike(self._previous, words[:-1])
+        if agreed > kept and _num_alike(self._stable, words) == kept:
             self._stable += words[kept:agreed]
             tail = words[agreed:]
+        else:
+            tail = words[_end_of(self._stable, words) :]
         self._previous = words
         stable = " ".join(self._stable)
-        text = " ".join([*self._stable, *tail])
-        return Stabilized(text, len(stable))
-
-    def _aligned_from(self, words: list[str]) -> int:
-        """Index of the first word that continues the stable ones.
-
-        Normally their number. Where a hypothesis rewrote them (it dropped or added a word early on),
-        the place after the last two stable words, if they occur nearby.
-        """
-        kept = len(self._stable)
-        if kept < 2 or _agree(self._stable, words):
-            return kept
-        last = (_bare(self._stable[-2]), _bare(self._stable[-1]))
-        places = [
-            index + 2
-            for index, pair in enumerate(pairwise(words))
-            if (_bare(pair[0]), _bare(pair[1])) == last and abs(index + 2 - kept) <= _MAX_SHIFT
-        ]
-        return min(places, key=lambda place: abs(place - kept), default=kept)
+        return Stabilized(" ".join([*self._stable, *tail]), len(stable))
 
 
-_MAX_SHIFT: Final = 3
-"""Words by which a rewritten beginning may have shifted; farther off, a repetition is likelier."""
+_MAX_COMPARED: Final = 24
+"""Words at the end of the stable ones that are looked for in a hypothesis that rewrote them. More
+are not needed to find the place, and the work grows with the square."""
 
 
-def _agree(stable: list[str], words: list[str]) -> bool:
-    return len(words) >= len(stable) and all(
-        _bare(a) == _bare(b) for a, b in zip(stable, words, strict=False)
-    )
+def _end_of(stable: list[str], words: list[str]) -> int:
+    """How many words of a hypothesis say what the stable ones say: the cut of least edit distance.
+
+    Only where later audio made Whisper rewrite the beginning is that not simply their number.
+    """
+    if _num_alike(stable, words) == len(stable):
+        return len(stable)
+    skipped = max(0, len(stable) - _MAX_COMPARED)
+    said = [_bare(word) for word in stable[skipped:]]
+    begin = max(0, skipped - _MAX_COMPARED // 2)
+    heard = [_bare(word) for word in words[begin : len(stable) + _MAX_COMPARED // 2]]
+    # Row i: distance of said[:i] to the best stretch that ends after each word of `heard`. Where
+    # the beginning was skipped the stretch may begin anywhere, else only at the first word.
+    row = [0 if skipped else index for index in range(len(heard) + 1)]
+    for word in said:
+        above, row = row, [row[0] + 1]
+        for index, other in enumerate(heard):
+            row.append(min(row[-1] + 1, above[index + 1] + 1, above[index] + (word != other)))
+    expected = len(stable) - begin
+    return begin + min(range(len(row)), key=lambda end: (row[end], abs(end - expected)))
+
+
+def _num_alike(some: list[str], other: list[str]) -> int:
+    """Words in which both begin alike."""
+    for index, (one, two) in enumerate(zip(some, other, strict=False)):
+        if _bare(one) != _bare(two):
+            return index
+    return min(len(some), len(other))
 
 
 def _bare(word: str) -> str:

@@ -1,4 +1,4 @@
-"""What passes between a listener and a recognizer: jobs one way, hypotheses the other, transcripts out."""
+"""What passes between a listener and a recognizer, and what comes out of both."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,8 +6,8 @@ from typing import Literal
 from .audio import Pcm
 
 JobKind = Literal["partial", "segment", "final"]
-"""`partial`: what the caller has said so far. `segment`: the older part of a long utterance, decoded
-once so that later jobs stay short. `final`: an utterance up to a pause, or to its end."""
+"""`partial`: what the caller has said so far. `segment`: the older part of a long utterance,
+decoded once so that later jobs stay short. `final`: an utterance up to a pause, or to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Hypothesis:
     text: str
     """Stripped; empty when nothing was said."""
     tokens: tuple[int, ...] = ()
-    """Of the recognizer's own vocabulary, forced prefix included."""
+    """Of the recognizer's own vocabulary."""
     avg_logprob: float = 0.0
     """Natural log of the mean probability of a token. Below -1 the words are guesses."""
     no_speech_prob: float = 0.0
@@ -45,8 +45,6 @@ class DecodeJob:
     """float32 [n], a copy: any thread may read it."""
     settled_text: str = ""
     """What the utterance said before `pcm`."""
-    prefix_tokens: tuple[int, ...] = ()
-    """Tokens that the hypothesis must begin with."""
     last_voiced_sample: int | None = None
     """Of a final: see FinalTranscript."""
     utterance_first_sample: int = 0
@@ -80,7 +78,7 @@ class FinalTranscript:
     first_sample: int
     """First voiced sample of the utterance."""
     last_voiced_sample: int | None
-    """Last sample of the last voiced 20 ms (see `audio.last_voiced_sample`); None: nothing voiced."""
+    """Last sample of the last voiced 20 ms, see `audio.last_voiced_sample`; None: none voiced."""
     avg_logprob: float
     no_speech_prob: float
     fell_back: bool

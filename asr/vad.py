@@ -26,7 +26,7 @@ _CONTEXT: Final = 64
 
 @dataclass(slots=True)
 class VadState:
-    """What the network remembers of one call. Changed by `probability`; start anew for a new call."""
+    """What the network remembers of one call. Changed by `probability`; one for each call."""
 
     lstm: npt.NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((2, 1, 128), np.float32), repr=False
@@ -53,7 +53,7 @@ class SileroVad:
 
     @classmethod
     def load(cls, path: Path | str) -> "SileroVad":
-        """Load `silero_vad.onnx`. Raises ModelError when it is missing, damaged or another model."""
+        """Load the ONNX file. Raises ModelError when it is missing, damaged or another model."""
         path = Path(path)
         if not path.is_file():
             raise ModelError(f"{path}: the voice detector is missing; run `halfsec models fetch`")
@@ -76,8 +76,8 @@ class SileroVad:
         names = sorted(value.name for value in session.get_inputs())
         if names != ["input", "sr", "state"]:
             raise ModelError(
-                f"{path}: not silero VAD version 5 or later: it takes {', '.join(names)} instead of "
-                "input, sr, state"
+                f"{path}: not silero VAD version 5 or later: it takes {', '.join(names)} instead "
+                "of input, sr, state"
             )
         return cls(session)
 

@@ -64,7 +64,7 @@ MAX_NO_SPEECH: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How much of a window the encoder sees. The defaults are the product; others are for measuring."""
+    """How much of a window the encoder sees. The defaults are the product, others for measuring."""
 
     floor_s: float = WINDOW_FLOOR_S
     margin_s: float = WINDOW_MARGIN_S
@@ -92,9 +92,7 @@ class _Decoded:
     @property
     def is_suspect(self) -> bool:
         return (
-            self.hit_cap
-            or self.avg_logprob < MIN_LOGPROB
-            or is_degenerate(self.text, self.tokens)
+            self.hit_cap or self.avg_logprob < MIN_LOGPROB or is_degenerate(self.text, self.tokens)
         )
 
 
@@ -163,19 +161,14 @@ class WhisperTranscriber:
         extractor = FeatureExtractor(feature_size=model.n_mels)
         return cls(model, tokenizer, extractor, window=window)
 
-    def transcribe(
-        self, pcm: Pcm, *, prefix_tokens: tuple[int, ...] = (), fallback: bool = True
-    ) -> Hypothesis:
+    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
         """Recognize float32 [n] at 16 kHz, of any length.
 
-        The text begins with `prefix_tokens` (of an earlier hypothesis over the same beginning).
-        `fallback=False` never tries the full window: for partials, which are not worth the time.
+        `fallback=False` never tries the full window, and gives no text where that would be called
+        for: for partials, which are not worth the time.
         """
         pcm = finite(pcm)
-        parts = []
-        for piece in _pieces(pcm):
-            parts.append(self._transcribe_piece(piece, prefix_tokens, fallback))
-            prefix_tokens = ()
+        parts = [self._transcribe_piece(piece, fallback) for piece in _pieces(pcm)]
         if not parts:
             return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
         return parts[0] if len(parts) == 1 else _joined(parts)
@@ -184,20 +177,21 @@ class WhisperTranscriber:
         """Run every part once, so that the first caller does not pay for it."""
         self.transcribe(np.zeros(RATE_HZ, np.float32), fallback=False)
 
-    def _transcribe_piece(self, pcm: Pcm, prefix: tuple[int, ...], fallback: bool) -> Hypothesis:
+    def _transcribe_piece(self, pcm: Pcm, fallback: bool) -> Hypothesis:
         audio_s = len(pcm) / RATE_HZ
         window_s = self._window.window_s(audio_s)
-        best = self._decode(pcm, window_s, prefix)
+        best = self._decode(pcm, window_s)
         encode_ms, decode_ms = best.encode_ms, best.decode_ms
         fell_back = fallback and best.is_suspect and window_s < FULL_WINDOW_S
         if fell_back:
-            again = self._decode(pcm, FULL_WINDOW_S, ())
+            again = self._decode(pcm, FULL_WINDOW_S)
             encode_ms += again.encode_ms
             decode_ms += again.decode_ms
             if not again.is_suspect or again.avg_logprob >= best.avg_logprob:
                 best = again
         tokens = unlooped(best.tokens)
-        if best.no_speech_prob > MAX_NO_SPEECH and best.avg_logprob < MIN_LOGPROB:
+        is_guess = best.no_speech_prob > MAX_NO_SPEECH and best.avg_logprob < MIN_LOGPROB
+        if is_guess or (best.is_suspect and not fallback):
             tokens = ()
         return Hypothesis(
             text=self._text(tokens),
@@ -211,28 +205,27 @@ class WhisperTranscriber:
             fell_back=fell_back,
         )
 
-    def _decode(self, pcm: Pcm, window_s: float, prefix: tuple[int, ...]) -> _Decoded:
+    def _decode(self, pcm: Pcm, window_s: float) -> _Decoded:
         started_ns = self._clock.now_ns()
         encoded = self._model.encode(self._features(pcm, window_s), to_cpu=False)
         encoded_ns = self._clock.now_ns()
         max_tokens = int(TOKENS_PER_S * len(pcm) / RATE_HZ) + TOKENS_AT_LEAST
-        prompt = [*self._tokenizer.sot_sequence, self._tokenizer.no_timestamps, *prefix]
+        prompt = [*self._tokenizer.sot_sequence, self._tokenizer.no_timestamps]
         result = self._model.generate(
             encoded,
             [prompt],
             beam_size=1,
-            max_length=min(448, len(prompt) + max(1, max_tokens - len(prefix))),
+            max_length=min(448, len(prompt) + max_tokens),
             return_scores=True,
             return_no_speech_prob=True,
         )[0]
-        generated = result.sequences_ids[0]
-        tokens = (*prefix, *generated)
+        tokens = tuple(result.sequences_ids[0])
         decoded_ns = self._clock.now_ns()
         return _Decoded(
             tokens=tokens,
             text=self._text(tokens),
-            # The runtime's score is the mean over the generated tokens; the end token counts too.
-            avg_logprob=result.scores[0] * len(generated) / (len(generated) + 1),
+            # The runtime's score is the mean without the end token; that counts, too.
+            avg_logprob=result.scores[0] * len(tokens) / (len(tokens) + 1),
             no_speech_prob=result.no_speech_prob,
             hit_cap=len(tokens) >= max_tokens,
             encode_ms=(encoded_ns - started_ns) / 1e6,
@@ -305,6 +298,6 @@ def _check_files(model_dir: Path) -> None:
 def _damaged(path: Path, error: Exception) -> str:
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
     return (
-        f"{path} cannot be read, probably damaged or cut short; delete it and fetch the model again "
-        f"(`halfsec models fetch`): {reason}"
+        f"{path} cannot be read, probably damaged or cut short; delete it and fetch the model "
+        f"again (`halfsec models fetch`): {reason}"
     )

@@ -1,0 +1,170 @@
+"""One utterance while it is being heard: what is due, what was said so far, what is overtaken."""
+
+from dataclasses import dataclass, field
+
+from .audio import RATE_HZ, last_voiced_sample, quietest_sample, samples_from_ms
+from .endpointing import EndpointingConfig
+from .recording import Recording
+from .stabilizer import Stabilized, Stabilizer
+from .transcripts import DecodeJob, FinalTranscript, Hypothesis, JobKind, PartialTranscript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """How a call is listened to."""
+
+    endpointing: EndpointingConfig | None = field(default_factory=EndpointingConfig)
+    """None: push-to-talk."""
+    partial_interval_ms: int = 600
+    """New audio between partials; 0: none. A partial costs about 130 ms of two cores, so 300 would
+    take half of the machine from the language model; above 1000 its prefill comes too late."""
+    min_voiced_ms: int = 160
+    """An utterance with less voice is not decoded: Whisper answers noise with "you" and "Thank
+    you.". The shortest words ("no", "two") have 190 ms and more."""
+    tail_ms: int = 96
+    """Audio after the first silent sample that a final pass still sees: soft final consonants lie
+    there, and it has always arrived when the pause is found."""
+    settle_after_s: float = 20.0
+    """Undecoded audio from which the older part is settled. The encoder's time grows with it."""
+    max_unsettled_s: float = 120.0
+    """Audio of an utterance that is kept at most: 7.7 MB."""
+    max_buffer_s: float = 600.0
+    """Push-to-talk: audio between commits, at most. 38 MB if no job is ever completed."""
+    max_gap_s: float = 5.0
+    """A gap in the audio's positions (lost packets) up to this long is filled with silence."""
+
+
+class Utterance:
+    """A part of a call's recording. Positions are samples of the call."""
+
+    def __init__(
+        self,
+        number: int,
+        onset: int | None,
+        began: int,
+        recording: Recording,
+        config: ListenerConfig,
+    ) -> None:
+        """`onset`: first voiced sample, None where only the recording can tell (push-to-talk).
+        `began`: first sample that belongs to it, pre-roll included."""
+        self.number = number
+        self.began = began
+        self.unsettled = began
+        """First sample that no segment has covered."""
+        self.settled_text = ""
+        self.revision = 0
+        """Of the newest final pass."""
+        self.is_pausing = False
+        self.is_ended = False
+        self.awaits_final = False
+        self.final: FinalTranscript | None = None
+        """Of the newest pass, once it is there."""
+        self._onset = onset
+        self._recording = recording
+        self._config = config
+        self._decoded_to = began
+        """End of the last partial."""
+        self._stabilizer = Stabilizer()
+        self._told: Stabilized | None = None
+
+    def due(self, probability: float, threshold: float) -> DecodeJob | None:
+        """The partial or segment that is due after a frame of this probability of speech."""
+        if self.awaits_final:
+            return None
+        end = self._recording.end_of_frames
+        unsettled_s = (end - self.unsettled) / RATE_HZ
+        if unsettled_s >= self._config.settle_after_s:
+            return self._segment(end, threshold)
+        # Longer audio takes longer to decode, so it is decoded less often.
+        interval_ms = self._config.partial_interval_ms * max(1.0, unsettled_s / 10)
+        is_soon = end - self._decoded_to < samples_from_ms(interval_ms)
+        if self._config.partial_interval_ms == 0 or self.is_pausing or is_soon:
+            return None
+        if probability < threshold or not self.is_voiced(end, threshold):
+            return None
+        self._decoded_to = end
+        return self.job("partial", end, threshold)
+
+    def _segment(self, end: int, threshold: float) -> DecodeJob | None:
+        pcm = self._recording.read(self.unsettled, end)
+        cut = self.unsettled + quietest_sample(pcm, len(pcm) // 2, len(pcm) - RATE_HZ)
+        if not self.is_voiced(cut, threshold):
+            self.unsettled = cut
+            return None
+        return self.job("segment", cut, threshold)
+
+    def is_voiced(self, end: int, threshold: float) -> bool:
+        """Whether there are words to be expected between what is settled and `end`."""
+        voiced_ms = self._recording.voiced_ms(self.unsettled, end, threshold)
+        return voiced_ms >= self._config.min_voiced_ms
+
+    def last_voiced(self, end: int) -> int | None:
+        """See `audio.last_voiced_sample`; of what is still there before `end`."""
+        first = self.began if self._onset is None else self._onset
+        first = max(first, self._recording.first_sample)
+        return last_voiced_sample(self._recording.read(first, end), first)
+
+    def job(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
+        """To decode what is not settled up to `end`."""
+        onset = self._onset
+        if onset is None:
+            onset = self._recording.first_voiced(self.began, threshold)
+        return DecodeJob(
+            kind,
+            self.number,
+            self.revision,
+            self.unsettled,
+            self._recording.read(self.unsettled, end),
+            settled_text=self.settled_text,
+            last_voiced_sample=self.last_voiced(end) if kind == "final" else None,
+            utterance_first_sample=self.began if onset is None else onset,
+        )
+
+    def is_overtaken(self, job: DecodeJob) -> bool:
+        """Whether the result of a job is of no use any more."""
+        if job.kind == "segment":
+            return self.is_ended or job.first_sample != self.unsettled
+        if job.kind == "partial" and self.is_ended:
+            return True
+        return job.revision != self.revision
+
+    def take(
+        self, job: DecodeJob, hypothesis: Hypothesis
+    ) -> tuple[PartialTranscript | FinalTranscript, ...]:
+        """Take in the result of a job that is not overtaken."""
+        text = f"{job.settled_text} {hypothesis.text}".strip()
+        if job.kind == "final":
+            self.awaits_final = False
+            self.final = _final(job, hypothesis, text)
+            return (self.final,)
+        if job.kind == "segment":
+            self.settled_text = text
+            self.unsettled = job.end_sample
+            return ()
+        told = self._stabilizer.push(text)
+        if not told.text or told == self._told:
+            return ()
+        self._told = told
+        return (PartialTranscript(self.number, told.text, told.stable_chars),)
+
+    def shed(self, limit: int) -> int:
+        """Give up the oldest unsettled audio beyond `limit` samples; returns how much was lost."""
+        excess = self._recording.end_sample - self.unsettled - limit
+        if excess <= 0:
+            return 0
+        # A second at a time, not a frame at a time: moving the rest costs.
+        self.unsettled += excess + RATE_HZ
+        return excess + RATE_HZ
+
+
+def _final(job: DecodeJob, hypothesis: Hypothesis, text: str) -> FinalTranscript:
+    return FinalTranscript(
+        job.utterance,
+        job.revision,
+        text,
+        job.utterance_first_sample,
+        job.last_voiced_sample,
+        hypothesis.avg_logprob,
+        hypothesis.no_speech_prob,
+        hypothesis.fell_back,
+    )
