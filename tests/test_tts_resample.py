@@ -12,7 +12,8 @@ _RATES = [(24_000, 8_000), (22_050, 24_000), (22_050, 8_000), (24_000, 16_000), 
 
 def tone(hz: float, rate_hz: int, seconds: float = 0.5) -> Pcm:
     time_s = np.arange(round(rate_hz * seconds)) / rate_hz
-    return np.rint(10_000 * np.sin(2 * np.pi * hz * time_s)).astype(np.int16)
+    pcm: Pcm = np.rint(10_000 * np.sin(2 * np.pi * hz * time_s)).astype(np.int16)
+    return pcm
 
 
 def whole(pcm: Pcm, from_hz: int, to_hz: int) -> Pcm:

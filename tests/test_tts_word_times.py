@@ -1,5 +1,8 @@
 """When words are heard: from phoneme durations, or shared out."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tts.normalize import spoken_words
 from tts.trim import Voiced
 from tts.word_times import PhonemeGroup, time_words
@@ -39,6 +42,35 @@ def test_without_groups_time_is_shared_out_by_length() -> None:
     assert times[-1].end_sample == 30_200
     # The comma's pause lies between the words around it.
     assert times[3].start_sample - times[2].end_sample > times[2].start_sample - times[1].end_sample
+
+
+def test_a_contraction_is_shared_out_within_itself() -> None:
+    words = spoken_words("the price of the tomatoes")
+    spans = [(0, 900), (1000, 2900), (3000, 5000), (5100, 8000)]
+    groups = [PhonemeGroup(start, end) for start, end in spans]
+    times = time_words(words, groups, Voiced(0, 9000), cut_off=0, first_char=0)
+    assert [times[i].start_sample for i in (0, 1, 2, 4)] == [0, 1000, 3000, 5100]
+    assert 3000 < times[3].start_sample < 5000
+    assert all(time.is_estimated for time in times)
+
+
+def test_a_word_read_as_two_keeps_both() -> None:
+    words = spoken_words("ask Zbigniewski now")
+    spans = [(0, 1000), (1100, 2500), (2600, 4000), (4100, 5000)]
+    groups = [PhonemeGroup(start, end) for start, end in spans]
+    times = time_words(words, groups, Voiced(0, 5000), cut_off=0, first_char=0)
+    assert (times[1].start_sample, times[1].end_sample) == (1100, 4000)
+    assert times[2].start_sample == 4100
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_any_number_of_groups_gives_ordered_times(num_words: int, num_groups: int) -> None:
+    words = spoken_words(" ".join("abcdefghijkl"[:n] for n in range(1, num_words + 1)))
+    groups = [PhonemeGroup(100 * n, 100 * n + 90) for n in range(num_groups)]
+    times = time_words(words, groups, Voiced(0, 100 * num_groups), cut_off=0, first_char=0)
+    assert len(times) == num_words
+    edges = [edge for time in times for edge in (time.start_sample, time.end_sample)]
+    assert edges == sorted(edges)
 
 
 def test_times_are_ordered_and_inside() -> None:

@@ -9,6 +9,7 @@ knows none: `compare` takes any function from 16 kHz PCM to text. Run alone, the
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -188,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. 0, or 2 for a voice that cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m tts.bench", description="Compare voices.")
     parser.add_argument("voices", nargs="*", metavar="VOICE", help="default: all on this machine")
-    parser.add_argument("--models", type=Path, default=Path("~/.halfsec/models"), metavar="DIR")
+    home = os.environ.get("HALFSEC_HOME", "~/.halfsec")
+    parser.add_argument("--models", type=Path, default=Path(home, "models"), metavar="DIR")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(arguments)
     models_dir = options.models.expanduser()

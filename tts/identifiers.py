@@ -209,10 +209,10 @@ def _hash_number(match: re.Match[str]) -> str:
     return "number " + (cardinal(int(digits)) if len(digits) <= 3 else digit_words(digits))
 
 
-_EMAIL = (
-    rf"(?P<local>[A-Za-z0-9][\w.+-]{{0,63}})@(?P<host>(?:{_HOST_LABEL}\.){{1,6}}[A-Za-z]{{2,24}})(?!\w)"
-)
-_DOMAIN = rf"(?P<host>(?:{_HOST_LABEL}\.){{1,6}}{_TLD})(?![\w@-]|\.\w)(?P<path>{_PATH})"
+# At most six labels: without a bound, "a.a.a.a" takes quadratic time.
+_LABELS = rf"(?:{_HOST_LABEL}\.){{1,6}}"
+_EMAIL = rf"(?P<local>[A-Za-z0-9][\w.+-]{{0,63}})@(?P<host>{_LABELS}[A-Za-z]{{2,24}})(?!\w)"
+_DOMAIN = rf"(?P<host>{_LABELS}{_TLD})(?![\w@-]|\.\w)(?P<path>{_PATH})"
 
 WORD_RULES: tuple[Rule, ...] = (
     rule(

@@ -3,11 +3,15 @@
 After a barge-in the history must hold the words that were heard, no more. Both engines predict how
 long every phoneme lasts on the way to the audio; `onnx_session` makes that tensor visible, the
 engine groups it by the blanks between words, and where the groups match the words one to one the
-times are exact. Where they do not (Piper's phonemizer contracts "of the" into one group), or an
-engine cannot tell, the voiced part is shared out by the length of the words, which is off by
-0.1-0.2 s in a long sentence: such times say that they are estimated.
+times are exact: starts lie 0.04 s (median) from those that Whisper finds, which is its own error.
+
+Where they do not match, because Piper's phonemizer contracts "of the" into one group or hibari
+reads an unknown name as two, words and groups are aligned by their lengths, and only what is
+contracted is shared out. Where there are no groups, everything is: that is off by 0.07 s (median)
+to 0.22 s (90th percentile). Both say that they are estimated.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +60,7 @@ def time_words(
         bounds[-1] = (bounds[-1][0], max(voiced.end, bounds[-1][0]))
         is_estimated = False
     else:
-        bounds = _share_out(words, voiced)
+        bounds = _align(words, groups) if groups else _share_out(words, voiced.start, voiced.end)
         is_estimated = True
     times: list[WordTime] = []
     for word, (start, end) in zip(words, bounds, strict=True):
@@ -75,13 +79,67 @@ _PER_MARK = {",": 3.0, ";": 4.0, ":": 4.0}
 """The pause of a mark inside a sentence, in letters (60-70 ms each)."""
 
 
-def _share_out(words: Sequence[SpokenWord], voiced: Voiced) -> list[tuple[int, int]]:
+def _share_out(words: Sequence[SpokenWord], start: int, end: int) -> list[tuple[int, int]]:
+    """Words by their letters, with a little between them where a mark asks for a pause."""
     weights = [len(word.text) + _PER_WORD for word in words]
     pauses = [_PER_MARK.get(word.mark, 0.0) for word in words[:-1]] + [0.0]
-    scale = (voiced.end - voiced.start) / (sum(weights) + sum(pauses))
+    scale = (end - start) / (sum(weights) + sum(pauses))
     bounds: list[tuple[int, int]] = []
-    at = float(voiced.start)
+    at = float(start)
     for weight, pause in zip(weights, pauses, strict=True):
         bounds.append((round(at), round(at + weight * scale)))
         at += (weight + pause) * scale
+    return bounds
+
+
+_STEPS = ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (1, 4))
+"""Words and groups that may belong together; contractions are of two words, rarely three."""
+_JOINT_COST = 2.0
+"""Of every word or group beyond one: as much as a word that takes four times its expected time, so
+that there are no more contractions than the counts demand."""
+
+
+def _align(words: Sequence[SpokenWord], groups: Sequence[PhonemeGroup]) -> list[tuple[int, int]]:
+    """The monotonic alignment whose words and groups agree best in length.
+
+    Dynamic programming over (words, groups) taken; a step costs the squared log ratio of its share
+    of the letters to its share of the time.
+    """
+    letters = [len(word.text) + _PER_WORD for word in words]
+    times = [max(1, group.end - group.start) for group in groups]
+    rate = sum(times) / sum(letters)
+    best: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {(0, 0): (0.0, (0, 0))}
+    for num_words in range(len(words) + 1):
+        for num_groups in range(len(groups) + 1):
+            if (num_words, num_groups) not in best:
+                continue
+            cost = best[num_words, num_groups][0]
+            for words_taken, groups_taken in _STEPS:
+                to = (num_words + words_taken, num_groups + groups_taken)
+                if to[0] > len(words) or to[1] > len(groups):
+                    continue
+                expected = rate * sum(letters[num_words : to[0]])
+                ratio = math.log(sum(times[num_groups : to[1]]) / expected)
+                num_joints = max(words_taken, groups_taken) - 1
+                total = cost + ratio * ratio + _JOINT_COST * num_joints
+                if to not in best or total < best[to][0]:
+                    best[to] = (total, (num_words, num_groups))
+    return _bounds_of(best, words, groups)
+
+
+def _bounds_of(
+    best: dict[tuple[int, int], tuple[float, tuple[int, int]]],
+    words: Sequence[SpokenWord],
+    groups: Sequence[PhonemeGroup],
+) -> list[tuple[int, int]]:
+    at = (len(words), len(groups))
+    if at not in best:
+        # Too different to belong together.
+        return _share_out(words, groups[0].start, groups[-1].end)
+    bounds: list[tuple[int, int]] = []
+    while at != (0, 0):
+        before = best[at][1]
+        start, end = groups[before[1]].start, groups[at[1] - 1].end
+        bounds = _share_out(words[before[0] : at[0]], start, end) + bounds
+        at = before
     return bounds
