@@ -87,6 +87,8 @@ _UNITS = [
     ("100 sq ft", "one hundred square feet"),
     ("5-10 kg", "five to ten kilograms"),
     ("500ms", "five hundred milliseconds"),
+    ("1 tsp. of salt", "one teaspoon of salt"),
+    ("for 5 min.", "for five minutes."),
 ]
 _TIME = [
     ("10:30 am", "ten thirty A.M"),
@@ -186,6 +188,7 @@ _MARKUP = [
     ('"Hello," she said (quietly) — then left...', "Hello, she said, quietly, then left…"),
     ("Well - no?!", "Well, no?"),
     ("wait -- what", "wait, what"),
+    ("Settings > Account > Security", "Settings, Account, Security"),
     ("#TravelTips", "hashtag Travel Tips"),
     ("\x00He\u200bllo\x07 \ud83d there\ufffd", "He llo there"),
     ("你好。", "你好."),

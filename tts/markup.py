@@ -76,6 +76,9 @@ def _entity(match: re.Match[str]) -> str:
 def _comparison(match: re.Match[str]) -> str | None:
     if not re.search(r"[\w)]\s?$", before(match)):
         return None
+    if re.search(r"[^\W\d_]{2}\s$", before(match)) and re.match(r"\s[A-Z]", after(match)):
+        # "Settings > Account" is a path through menus.
+        return ","
     words = "less than" if match["sign"] == "<" else "greater than"
     return words + (" or equal to" if match["eq"] else "")
 

@@ -235,7 +235,10 @@ NUMBER_RULES: tuple[Rule, ...] = (
     rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[°º]\s?(?P<scale>[CFcf]\b)?", _degrees),
     rule(r"(?P<a>\d{1,2})\s?['’′]\s?(?P<b>1[01]|\d)\s?[\"”″]", _feet_inches),
     rule(rf"(?P<a>{NUMBER})(?:(?:[x×]|\sx\s){NUMBER}){{1,3}}(?!\w)", _dimensions),
-    rule(rf"{SIGN}{_OPTIONAL_RANGE}(?P<gap>[ -])?(?P<unit>{_UNIT})(?![\w²³'’])", _measure),
+    rule(
+        rf"{SIGN}{_OPTIONAL_RANGE}(?P<gap>[ -])?(?P<unit>{_UNIT})(?![\w²³'’])(?:\.(?=\s[a-z]))?",
+        _measure,
+    ),
     rule(rf"{SIGN}{_OPTIONAL_RANGE}(?P<scale>[kK]|[mM]n?|[bB]n?)(?![\w/'’])", _scaled),
     rule(rf"(?P<a>{NUMBER})[x×](?!\w)", _times),
     rule(
