@@ -23,6 +23,9 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
 }
 """Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""
 
+_OWN_PACKAGES: Final = frozenset({"agent", "asr", "llm_engine", "tts", "latency_budget"})
+"""Their errors are written for the user; any other class is news to us and says its name."""
+
 _EPILOG: Final = """\
 examples:
   halfsec serve                          listen on http://127.0.0.1:8080
@@ -56,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("PYTHONDEVMODE"):
             raise
         text = " ".join(str(error).split()) or "no message"
+        if type(error).__module__.partition(".")[0] in _OWN_PACKAGES:
+            return _fail(text)
         return _fail(f"{type(error).__name__}: {text} (the traceback: PYTHONDEVMODE=1)")
 
 

@@ -64,6 +64,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         (["models", "verify", "nothing"], "no model called 'nothing'"),
         (["models", "fetch", "--models-from", "none"], "not a directory"),
         (["report", "none.jsonl"], "none.jsonl"),
+        (["talk", "none.wav"], "halfsec: "),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
