@@ -10,9 +10,8 @@ up (`feed` waits), so a burst costs time, not memory.
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,10 @@ from latency_budget.clock import Clock
 
 from . import events as ev
 from .errors import ClientError, StageError
+from .passes import LISTEN_TIMEOUT_S, Arrivals, Passes
 from .ports import Heard
 from .settings import ServerVad, TurnDetection
-from .stage_thread import BACKGROUND, URGENT, StageThread
+from .stage_thread import StageThread
 
 MAX_WAITING: Final = 64
 """Frames received but not yet listened to. Real-time callers have one or two."""
@@ -32,21 +32,8 @@ MAX_WAITING: Final = 64
 BATCH: Final = 16
 """Frames listened to in one go when they have piled up; other calls get their turn between."""
 
-LISTEN_TIMEOUT_S: Final = 5.0
-"""A second of audio takes 20 ms. This long, something hangs."""
-
-DECODE_TIMEOUT_S: Final = 6.0
-"""Whisper's full window takes 0.6 s on two idle cores, thrice that under load."""
-
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
-
-MAX_ARRIVALS: Final = 4096
-"""Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
-last word still matters to the clock."""
-
-
-Answer = TypeVar("Answer")
 
 
 class Hearing:
@@ -65,27 +52,24 @@ class Hearing:
         """The newest one that began."""
         self._listener = listener
         self._detector = detector
-        self._recognizer = recognizer
         self._clock = clock
         self._pause_ms = pause_ms
         self._inbox: asyncio.Queue[tuple[npt.NDArray[np.int16], int]] = asyncio.Queue(MAX_WAITING)
         self._group: asyncio.TaskGroup | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
-        self._arrivals: deque[tuple[int, int]] = deque(maxlen=MAX_ARRIVALS)
-        """(16 kHz samples received so far, at_ns)."""
+        self._arrivals = Arrivals()
+        self._passes = Passes(listener, detector, recognizer, clock, self._arrivals)
         self._received = 0.0
         """16 kHz samples so far."""
         self._committed = 0.0
         """Of those, up to the last commit or clear."""
         self._resampler: tuple[int, asr.Resampler] | None = None
-        self._jobs: dict[int, asr.DecodeJob | None] = {}
-        """Final passes of committed utterances that have not begun."""
         self._bounds: dict[int, tuple[int, int]] = {}
         """Of each utterance not yet committed: first sample, and first sample after it."""
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
         """Listen until cancelled; `tell` is called on this loop, in order."""
-        self._tell = tell
+        self._tell = self._passes.tell = tell
         async with asyncio.TaskGroup() as group:
             self._group = group
             while True:
@@ -102,12 +86,12 @@ class Hearing:
         """Audio from the caller, int16 mono. Waits while the ears are behind."""
         self.last_audio_ns = self._clock.now_ns()
         self._received += len(pcm) * asr.RATE_HZ / rate_hz
-        self._arrivals.append((int(self._received), self.last_audio_ns))
+        self._arrivals.note(int(self._received), self.last_audio_ns)
         await self._inbox.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
         """Start a final pass; its end is told as TranscriptReady or TranscriptFailed."""
-        self._spawn(self._final_pass(utterance, revision))
+        self._spawn(self._passes.final(utterance, revision, self.end_sample(utterance)))
 
     def close(self, utterance: int) -> None:
         """The utterance is over. Speech that goes on belongs to a new one."""
@@ -128,8 +112,8 @@ class Hearing:
                 code="input_audio_buffer_commit_empty",
             )
         await self._inbox.join()
-        committed = await self._ask(self._listener.commit_buffer)
-        self._jobs[committed.utterance] = committed.job
+        committed = await self._passes.ask(self._listener.commit_buffer)
+        self._passes.committed(committed)
         self._bounds[committed.utterance] = (int(self._committed), int(self._received))
         self._committed = self._received
         self.utterance = committed.utterance
@@ -138,7 +122,7 @@ class Hearing:
     async def clear(self) -> int:
         """Forget all audio since the last commit. Returns the newest utterance's number."""
         await self._inbox.join()
-        await self._ask(self._listener.clear)
+        await self._passes.ask(self._listener.clear)
         self._committed = self._received
         return self.utterance
 
@@ -164,7 +148,7 @@ class Hearing:
         for event in heard.events:
             self._pass_on(event)
         for each in heard.jobs:
-            self._spawn(self._partial_pass(each))
+            self._spawn(self._passes.partial(each))
 
     def _converted(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.float32]:
         """To float32 at 16 kHz, as one stream. On the detector's thread."""
@@ -190,83 +174,13 @@ class Hearing:
             case asr.SilenceGrew(silence_ms=silence_ms):
                 self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
 
-    async def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """Call the listener on its thread, ahead of waiting audio."""
-        return await self._detector.call(
-            lambda _: question(), timeout_s=LISTEN_TIMEOUT_S, priority=URGENT
-        )
-
     async def _end(self, utterance: int) -> None:
         with contextlib.suppress(StageError):
-            await self._ask(lambda: self._listener.end(utterance))
+            await self._passes.ask(lambda: self._listener.end(utterance))
 
     async def _configure(self, endpointing: asr.EndpointingConfig | None) -> None:
         with contextlib.suppress(StageError):
-            await self._ask(lambda: self._listener.configure(endpointing))
-
-    # --- words ---
-
-    async def _final_pass(self, utterance: int, revision: int) -> None:
-        start_ns = self._clock.now_ns()
-        job: asr.DecodeJob | None = None
-        try:
-            if utterance in self._jobs:
-                job = self._jobs.pop(utterance)  # committed: the listener has closed it already
-            else:
-                end = self.end_sample(utterance)
-                job = await self._ask(lambda: self._listener.finalize(utterance, end, revision))
-            final = None if job is None else await self._decode(job, URGENT)
-        except StageError:
-            if job is not None:
-                await self._fail(job)
-            self._tell(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
-            return
-        if job is not None and final is None:
-            return  # stale: a newer pass is on its way
-        text = final.text if isinstance(final, asr.FinalTranscript) else ""
-        last = final.last_voiced_sample if isinstance(final, asr.FinalTranscript) else None
-        self._tell(
-            Heard(
-                utterance,
-                ev.TranscriptReady(utterance, revision, text),
-                decode_ns=(start_ns, self._clock.now_ns()),
-                last_voiced_ns=None if last is None else self._when(last),
-            )
-        )
-
-    async def _partial_pass(self, job: asr.DecodeJob) -> None:
-        try:
-            told = await self._decode(job, BACKGROUND)
-        except StageError:
-            await self._fail(job)
-            return
-        if isinstance(told, asr.PartialTranscript):
-            self._tell(Heard(told.utterance, partial=(told.text, told.stable_chars)))
-
-    async def _decode(
-        self, job: asr.DecodeJob, priority: int
-    ) -> asr.PartialTranscript | asr.FinalTranscript | None:
-        fallback = job.kind != "partial"
-        hypothesis = await self._recognizer.call(
-            lambda whisper: whisper.transcribe(
-                job.pcm, prefix_tokens=job.prefix_tokens, fallback=fallback
-            ),
-            timeout_s=DECODE_TIMEOUT_S,
-            priority=priority,
-        )
-        told = await self._ask(lambda: self._listener.complete(job, hypothesis))
-        return told[0] if told else None
-
-    async def _fail(self, job: asr.DecodeJob) -> None:
-        with contextlib.suppress(StageError):
-            await self._ask(lambda: self._listener.fail(job))
-
-    def _when(self, sample: int) -> tuple[int, int]:
-        """When a sample was spoken, and when it was received; the latter may be just now."""
-        for received, at_ns in self._arrivals:
-            if received > sample:
-                return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ, at_ns
-        return self.last_audio_ns, self.last_audio_ns
+            await self._passes.ask(lambda: self._listener.configure(endpointing))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is None:

@@ -1,13 +1,14 @@
 """One call: feeds the turn-taking machine, runs its commands, re-arms its timer.
 
-The only orchestrator. Decisions are the machine's (`turn_taking.py`), sounds and words are the
-stages' (`hearing.py`, `reply_desk.py`), what clients see is the dialect's (`wire/`). Everything
-here runs on one event loop inside one TaskGroup that ends with the call, so nothing outlives it.
+The only orchestrator. Decisions are the machine's (`turn_taking.py`). What it commands is done by
+two desks: one for what the caller says (`utterance_desk.py`), one for the replies
+(`reply_desk.py`). What clients see is the dialect's (`wire/`). Everything here runs on one event
+loop inside one TaskGroup that ends with the call, so nothing outlives it.
 """
 
 import asyncio
 import contextlib
-from typing import Any, Final
+from typing import Final
 
 from latency_budget.turn import SessionId
 
@@ -17,16 +18,18 @@ from . import notices as say
 from . import requests as ask
 from .chat_context import ChatContext
 from .config import AgentProfile
-from .conversation import Conversation, ItemId, Message
+from .conversation import Conversation
 from .end_of_turn import rules_for
 from .errors import ClientError
 from .identifiers import Identifiers
+from .item_requests import change_items
 from .ports import ChatMessage, EarsPort, Heard
 from .reply_desk import ReplyDesk, Surroundings
 from .settings import ResponseOptions, SessionSettings
 from .turn_log import TurnLog
 from .turn_tables import Caller
 from .turn_taking import TurnTaking
+from .utterance_desk import UtteranceDesk
 
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
@@ -70,7 +73,9 @@ class Session:
         self._request_id: str | None = None
         """The client's event id of the request in hand, for errors about it."""
         self._rearm = asyncio.Event()
-        self._user_items: dict[int, ItemId] = {}
+        self._utterances = UtteranceDesk(
+            hearing, self.conversation, self._context, self._ids, log, around.notify
+        )
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
@@ -135,33 +140,8 @@ class Session:
             case ask.PlaybackReport(item_id, played_ms):
                 self._the_desk.played(item_id, played_ms)
             case _:
-                self._change_items(request)
-
-    def _change_items(self, request: ask.Request) -> None:
-        conversation = self.conversation
-        match request:
-            case ask.CreateItem(item, after):
-                at_end = after is None or after == conversation.last_id()
-                previous = conversation.add(item, after)
-                self._around.notify(say.ItemAdded(item, previous))
-                if at_end:
-                    self._context.added(item)
-                else:
-                    self._context.edited(conversation)
-            case ask.RetrieveItem(item_id):
-                self._around.notify(say.ItemRetrieved(conversation.get(item_id)))
-            case ask.DeleteItem(item_id):
-                conversation.delete(item_id)
-                self._context.edited(conversation)
-                self._around.notify(say.ItemDeleted(item_id))
-            case ask.TruncateItem(item_id, audio_end_ms):
-                conversation.get(item_id)
-                clamped = self._the_desk.heard_until(item_id, audio_end_ms)
-                kept_ms = audio_end_ms if clamped is None else clamped
-                self._around.notify(say.ItemTruncated(item_id, kept_ms))
-            case _:
-                raise ClientError(
-                    f"{type(request).__name__} is not supported.", code="invalid_event"
+                change_items(
+                    request, self.conversation, self._context, self._the_desk, self._around.notify
                 )
 
     def _update(self, settings: SessionSettings) -> None:
@@ -186,15 +166,7 @@ class Session:
     def _on_heard(self, heard: Heard) -> None:
         self._log.heard(heard, self._machine.turn)
         if heard.partial is not None:
-            item_id = self._user_items.get(heard.utterance)
-            if item_id is not None:
-                text, stable_chars = heard.partial
-                fields: dict[str, Any] = {
-                    "item_id": item_id,
-                    "text": text,
-                    "stable_chars": stable_chars,
-                }
-                self._around.notify(say.Extension("halfsec.partial", fields))
+            self._utterances.partial(heard.utterance, *heard.partial)
         if heard.event is not None:
             self.feed(heard.event)
 
@@ -250,63 +222,7 @@ class Session:
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code))
             case _:
-                self._do_utterance(command, now_ns)
-
-    def _do_utterance(self, command: cmd.Command, now_ns: int) -> None:
-        notify = self._around.notify
-        match command:
-            case cmd.AnnounceSpeech(utterance, at_sample):
-                notify(say.SpeechStarted(self._item_of(utterance), at_sample // 16))
-            case cmd.CommitUtterance(utterance, text, by_client):
-                self._hearing.close(utterance)
-                self._log.utterance_ended(now_ns)
-                self._commit(utterance, text, by_client)
-            case cmd.CompleteTranscript(utterance, text):
-                self._complete(self._user_items.pop(utterance), utterance, text)
-            case cmd.FailTranscript(utterance):
-                item_id = self._user_items.pop(utterance)
-                notify(say.TranscriptFailed(item_id, "The recording could not be transcribed."))
-            case cmd.DropUtterance(utterance, announced):
-                self._hearing.close(utterance)
-                self._log.utterance_dropped()
-                item_id = self._item_of(utterance)
-                del self._user_items[utterance]
-                if announced:
-                    end_ms = self._hearing.end_sample(utterance) // 16
-                    notify(say.SpeechStopped(item_id, end_ms))
-            case _:
-                raise AssertionError(f"no one carries out {command}")
-
-    def _commit(self, utterance: int, text: str | None, by_client: bool) -> None:
-        notify = self._around.notify
-        item_id = self._item_of(utterance)
-        item = Message(item_id, "user", "audio", None)
-        if not by_client:
-            notify(say.SpeechStopped(item_id, self._hearing.end_sample(utterance) // 16))
-        previous = self.conversation.add(item)
-        notify(say.AudioCommitted(item_id, previous))
-        notify(say.ItemAdded(item, previous))
-        if text is not None:
-            del self._user_items[utterance]
-            self._complete(item_id, utterance, text)
-
-    def _complete(self, item_id: ItemId, utterance: int, text: str) -> None:
-        if item_id in self.conversation:
-            self.conversation.set_text(item_id, text, "completed")
-            if item_id == self.conversation.last_id():
-                self._context.said(text)
-            else:
-                self._context.edited(self.conversation)
-        if text:
-            self._around.notify(say.TranscriptDelta(item_id, text))
-        audio_s = self._hearing.duration_s(utterance)
-        self._around.notify(say.TranscriptCompleted(item_id, text, audio_s))
-        self._log.caller_said(text)
-
-    def _item_of(self, utterance: int) -> ItemId:
-        if utterance not in self._user_items:
-            self._user_items[utterance] = self._ids.item()
-        return self._user_items[utterance]
+                self._utterances.do(command, now_ns)
 
     @property
     def _the_desk(self) -> ReplyDesk:

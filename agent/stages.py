@@ -18,6 +18,7 @@ from latency_budget.clock import Clock
 from .config import Config
 from .errors import ClientError, HalfsecError
 from .hearing import Hearing, endpointing_for
+from .loading import Loading
 from .models import ModelStore
 from .ports import ChatMessage, ChatPort, VoicePort
 from .settings import TurnDetection
@@ -44,18 +45,16 @@ class Stages:
 
     def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
-        self._models = models
         self._clock = clock
+        load = Loading(config, models, clock)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
-        self.detector: StageThread[asr.SileroVad] = StageThread("vad", self._load_detector)
-        self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread(
-            "asr", self._load_recognizer
-        )
-        self.thinker: StageThread[llm_engine.Engine] = StageThread("llm", self._load_engine)
+        self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
+        self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread("asr", load.recognizer)
+        self.thinker: StageThread[llm_engine.Engine] = StageThread("llm", load.engine)
         self._voices: dict[str, VoiceStage] = {}
         for name in self._voice_names():
-            self._voices[name] = VoiceStage(name, self._voice_loader(name))
+            self._voices[name] = VoiceStage(name, load.voice(name))
 
     async def start(self) -> None:
         """Load and warm everything; `status` then says whether that went well."""
@@ -123,42 +122,6 @@ class Stages:
             code="invalid_value",
             param="session.audio.output.voice",
         )
-
-    # --- loading, each on its stage's thread ---
-
-    def _load_detector(self) -> asr.SileroVad:
-        return asr.SileroVad.load(self._models.locate("silero-vad"))
-
-    def _load_recognizer(self) -> asr.WhisperTranscriber:
-        settings = self._config.asr
-        recognizer = asr.WhisperTranscriber.load(
-            self._models.locate(settings.model),
-            threads=settings.threads,
-            compute_type=settings.compute_type,
-            language=settings.language,
-        )
-        recognizer.warm()
-        return recognizer
-
-    def _load_engine(self) -> llm_engine.Engine:
-        settings = self._config.llm_engine
-        engine_config = llm_engine.EngineConfig(
-            precision=llm_engine.Precision(settings.dtype),
-            num_threads=settings.threads,
-            context_length=settings.context,
-            max_sequences=4 * self._config.agent.max_sessions,
-        )
-        path = self._models.locate(settings.model)
-        return llm_engine.Engine.load(path, engine_config, clock=self._clock)
-
-    def _voice_loader(self, name: str) -> Callable[[], tts.Voice]:
-        def load() -> tts.Voice:
-            threads = self._config.tts.threads
-            voice = tts.load_voice(name, self._models.directory, threads=threads)
-            voice.warm()
-            return voice
-
-        return load
 
     async def _start_thinker(self) -> None:
         await self.thinker.start()

@@ -1,0 +1,143 @@
+"""The recognizer's passes over one session's speech, final and partial.
+
+A pass visits two threads: the listener's for the audio, the recognizer's for the words, and the
+listener's again, which drops results that a newer pass has overtaken.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import asr
+from latency_budget.clock import Clock
+
+from . import events as ev
+from .errors import StageError
+from .ports import Heard
+from .stage_thread import BACKGROUND, URGENT, StageThread
+
+LISTEN_TIMEOUT_S: Final = 5.0
+"""A second of audio takes 20 ms. This long, something hangs."""
+
+DECODE_TIMEOUT_S: Final = 6.0
+"""Whisper's full window takes 0.6 s on two idle cores, thrice that under load."""
+
+MAX_ARRIVALS: Final = 4096
+"""Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
+last word still matters to the clock."""
+
+Answer = TypeVar("Answer")
+
+
+class Arrivals:
+    """When audio came in: the one bridge from samples to nanoseconds."""
+
+    def __init__(self) -> None:
+        self._arrivals: deque[tuple[int, int]] = deque(maxlen=MAX_ARRIVALS)
+
+    def note(self, received: int, at_ns: int) -> None:
+        """So many 16 kHz samples had come by then."""
+        self._arrivals.append((received, at_ns))
+
+    def when(self, sample: int) -> tuple[int, int]:
+        """When a sample was spoken (as far as a real-time stream tells), and when it arrived.
+
+        The newest arrival stands for samples that are not in yet. Needs at least one arrival.
+        """
+        for received, at_ns in reversed(self._arrivals):
+            if received <= sample:
+                break
+            found = (received, at_ns)
+        else:
+            found = self._arrivals[0]
+        if sample >= self._arrivals[-1][0]:
+            return (self._arrivals[-1][1],) * 2
+        received, at_ns = found
+        return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ, at_ns
+
+
+class Passes:
+    """Belongs to one session. `tell` is called on the event loop."""
+
+    def __init__(
+        self,
+        listener: asr.Listener,
+        detector: StageThread[asr.SileroVad],
+        recognizer: StageThread[asr.WhisperTranscriber],
+        clock: Clock,
+        arrivals: Arrivals,
+    ) -> None:
+        self.tell: Callable[[Heard], None] = lambda heard: None
+        self._listener = listener
+        self._detector = detector
+        self._recognizer = recognizer
+        self._clock = clock
+        self._arrivals = arrivals
+        self._committed: dict[int, asr.DecodeJob | None] = {}
+
+    def committed(self, buffer: asr.CommittedBuffer) -> None:
+        """The client ended this utterance: its audio is here already."""
+        self._committed[buffer.utterance] = buffer.job
+
+    async def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Call the listener on its thread, ahead of waiting audio. Raises StageError."""
+        return await self._detector.call(
+            lambda _: question(), timeout_s=LISTEN_TIMEOUT_S, priority=URGENT
+        )
+
+    async def final(self, utterance: int, revision: int, end_sample: int) -> None:
+        """Recognize the utterance up to a pause, and tell the machine."""
+        start_ns = self._clock.now_ns()
+        job: asr.DecodeJob | None = None
+        try:
+            if utterance in self._committed:
+                job = self._committed.pop(utterance)
+            else:
+                job = await self.ask(
+                    lambda: self._listener.finalize(utterance, end_sample, revision)
+                )
+            final = None if job is None else await self._decode(job, URGENT)
+        except StageError:
+            if job is not None:
+                await self._fail(job)
+            self.tell(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
+            return
+        if job is not None and final is None:
+            return  # stale: a newer pass is on its way
+        text = final.text if isinstance(final, asr.FinalTranscript) else ""
+        last = final.last_voiced_sample if isinstance(final, asr.FinalTranscript) else None
+        self.tell(
+            Heard(
+                utterance,
+                ev.TranscriptReady(utterance, revision, text),
+                decode_ns=(start_ns, self._clock.now_ns()),
+                last_voiced_ns=None if last is None else self._arrivals.when(last),
+            )
+        )
+
+    async def partial(self, job: asr.DecodeJob) -> None:
+        """Recognize what has been said so far, when nothing better is to be done."""
+        try:
+            told = await self._decode(job, BACKGROUND)
+        except StageError:
+            await self._fail(job)
+            return
+        if isinstance(told, asr.PartialTranscript):
+            self.tell(Heard(told.utterance, partial=(told.text, told.stable_chars)))
+
+    async def _decode(
+        self, job: asr.DecodeJob, priority: int
+    ) -> asr.PartialTranscript | asr.FinalTranscript | None:
+        fallback = job.kind != "partial"
+        hypothesis = await self._recognizer.call(
+            lambda whisper: whisper.transcribe(job.pcm, fallback=fallback),
+            timeout_s=DECODE_TIMEOUT_S,
+            priority=priority,
+        )
+        told = await self.ask(lambda: self._listener.complete(job, hypothesis))
+        return told[0] if told else None
+
+    async def _fail(self, job: asr.DecodeJob) -> None:
+        with contextlib.suppress(StageError):
+            await self.ask(lambda: self._listener.fail(job))

@@ -1,0 +1,103 @@
+"""What the caller says, as items: announced, committed, completed or dropped."""
+
+from collections.abc import Callable
+from typing import Final
+
+from . import commands as cmd
+from . import notices as say
+from .chat_context import ChatContext
+from .conversation import Conversation, ItemId, Message
+from .identifiers import Identifiers
+from .notices import Notice
+from .ports import EarsPort
+from .turn_log import TurnLog
+
+SAMPLES_PER_MS: Final = 16
+"""Of the ears' axis."""
+
+
+class UtteranceDesk:
+    """Belongs to one session."""
+
+    def __init__(
+        self,
+        ears: EarsPort,
+        conversation: Conversation,
+        context: ChatContext,
+        ids: Identifiers,
+        log: TurnLog,
+        notify: Callable[[Notice], None],
+    ) -> None:
+        self._ears = ears
+        self._conversation = conversation
+        self._context = context
+        self._ids = ids
+        self._log = log
+        self._notify = notify
+        self._items: dict[int, ItemId] = {}
+        """Of utterances whose words are not known yet."""
+
+    def partial(self, utterance: int, text: str, stable_chars: int) -> None:
+        """Show what has been understood so far, to clients that asked for it."""
+        item_id = self._items.get(utterance)
+        if item_id is not None:
+            fields = {"item_id": item_id, "text": text, "stable_chars": stable_chars}
+            self._notify(say.Extension("halfsec.partial", fields))
+
+    def do(self, command: cmd.Command, now_ns: int) -> None:
+        """Carry out a command of the machine that is about an utterance."""
+        match command:
+            case cmd.AnnounceSpeech(utterance, at_sample):
+                started = say.SpeechStarted(self._item_of(utterance), at_sample // SAMPLES_PER_MS)
+                self._notify(started)
+            case cmd.CommitUtterance(utterance, text, by_client):
+                self._ears.close(utterance)
+                self._log.utterance_ended(now_ns)
+                self._commit(utterance, text, by_client)
+            case cmd.CompleteTranscript(utterance, text):
+                self._complete(utterance, text)
+            case cmd.FailTranscript(utterance):
+                item_id = self._items.pop(utterance)
+                message = "The recording could not be transcribed."
+                self._notify(say.TranscriptFailed(item_id, message))
+            case cmd.DropUtterance(utterance, announced):
+                self._ears.close(utterance)
+                self._log.utterance_dropped()
+                item_id = self._item_of(utterance)
+                del self._items[utterance]
+                if announced:
+                    self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
+            case _:
+                raise AssertionError(f"no one carries out {command}")
+
+    def _commit(self, utterance: int, text: str | None, by_client: bool) -> None:
+        item_id = self._item_of(utterance)
+        if not by_client:
+            self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
+        item = Message(item_id, "user", "audio", None)
+        previous = self._conversation.add(item)
+        self._notify(say.AudioCommitted(item_id, previous))
+        self._notify(say.ItemAdded(item, previous))
+        if text is not None:
+            self._complete(utterance, text)
+
+    def _complete(self, utterance: int, text: str) -> None:
+        item_id = self._items.pop(utterance)
+        if item_id in self._conversation:
+            self._conversation.set_text(item_id, text, "completed")
+            if item_id == self._conversation.last_id():
+                self._context.said(text)
+            else:
+                self._context.edited(self._conversation)
+        if text:
+            self._notify(say.TranscriptDelta(item_id, text))
+        self._notify(say.TranscriptCompleted(item_id, text, self._ears.duration_s(utterance)))
+        self._log.caller_said(text)
+
+    def _item_of(self, utterance: int) -> ItemId:
+        if utterance not in self._items:
+            self._items[utterance] = self._ids.item()
+        return self._items[utterance]
+
+    def _end_ms(self, utterance: int) -> int:
+        return self._ears.end_sample(utterance) // SAMPLES_PER_MS
