@@ -15,6 +15,9 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 from llm_engine.tokenizer import Tokenizer
 
+_LARGEST = 1 << 22
+"""No dimension of a decoder comes near it; a damaged header easily does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -29,6 +32,24 @@ class Checkpoint:
     read: Callable[[str], torch.Tensor]
     """One tensor by name: its stored floating dtype, or float32 where it was quantized.
     Raises ModelError when the file turns out to be damaged."""
+
+    def __post_init__(self) -> None:
+        """Raises ModelError for a shape that no model has, before anything is sized by it."""
+        config = self.config
+        sizes = {
+            name: getattr(config, name)
+            for name in ("num_layers", "hidden_size", "intermediate_size", "vocab_size")
+        }
+        sizes |= {"heads": config.num_heads, "key heads": config.num_kv_heads}
+        sizes |= {"head size": config.head_dim, "context length": config.context_length}
+        for name, size in sizes.items():
+            if not 1 <= size <= _LARGEST:
+                raise ModelError(f"{self.path}: {name} is {size}")
+        if config.num_heads % config.num_kv_heads or config.head_dim % 2:
+            raise ModelError(
+                f"{self.path}: {config.num_heads} heads cannot share {config.num_kv_heads} key "
+                f"heads of size {config.head_dim}"
+            )
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         """One tensor, whose shape must be the one given. Raises ModelError."""

@@ -48,6 +48,8 @@ def open_gguf(path: Path) -> Checkpoint:
         values = torch.from_numpy(np.array(file.read(own_names[name])))
         part = name.removeprefix("layers.").partition(".")[2].rpartition(".")[0]
         if config.architecture == "llama" and part in permuted_heads:
+            if values.shape[0] != permuted_heads[part] * config.head_dim:
+                raise ModelError(f"{path}: tensor {own_names[name]!r} does not fit the heads")
             return _unpermute(values, permuted_heads[part])
         return values
 

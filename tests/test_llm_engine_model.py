@@ -147,7 +147,7 @@ def test_smollm2_equals_transformers() -> None:
         model_path("smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf")
     )
     config = checkpoint.config
-    oracle = LlamaForCausalLM(
+    oracle: Any = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
@@ -160,7 +160,8 @@ def test_smollm2_equals_transformers() -> None:
             rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
             tie_word_embeddings=True,
         )
-    ).eval()
+    )
+    oracle.eval()
     tensors = {f"model.{name}": checkpoint.read(name) for name in checkpoint.names}
     result = oracle.load_state_dict(tensors, strict=False)
     assert not result.unexpected_keys

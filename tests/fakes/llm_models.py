@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer as Bpe
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -56,7 +59,8 @@ def save_tiny_model(path: Path, model_type: str, **changes: Any) -> Any:
     }
     torch.manual_seed(7)
     config = AutoConfig.for_model(model_type, **settings)
-    model = AutoModelForCausalLM.from_config(config).float().eval()
+    build: Any = AutoModelForCausalLM.from_config
+    model = build(config).float().eval()
     for name, values in model.named_parameters():
         if name.endswith("bias"):  # they start as zeros, which would test nothing
             torch.nn.init.normal_(values, std=0.2)
@@ -80,6 +84,82 @@ def greedy_oracle(model: Any, prompt: Sequence[int], num_tokens: int) -> list[in
     )
     ids: list[int] = output[0, len(prompt) :].tolist()
     return ids
+
+
+def save_tiny_gguf(
+    path: Path, source: Path, quantization: str = "F32", **metadata: Any
+) -> dict[str, torch.Tensor]:
+    """Convert a saved tiny Llama or Qwen directory to GGUF; the tensors as they were quantized.
+
+    An independent reading of the format: the tests compare both loaders through it.
+    """
+    config = json.loads((source / "config.json").read_text())
+    family = config["model_type"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(path, family)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(config.get("head_dim") or config["hidden_size"] // heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    vocabulary = sorted(tokenizer["model"]["vocab"].items(), key=lambda item: item[1])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([text for text, _ in vocabulary])
+    writer.add_token_types([3 if text in SPECIAL else 1 for text, _ in vocabulary])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(CHATML)
+    for key, value in metadata.items():
+        writer.add_string(key.replace("__", "."), value)
+    stored: dict[str, torch.Tensor] = {}
+    kind = gguf.GGMLQuantizationType[quantization]
+    for file in sorted(source.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            values = tensor.float().numpy()
+            is_matrix = values.ndim == 2
+            raw = gguf.quants.quantize(values, kind) if is_matrix else values
+            plain = gguf.quants.dequantize(raw, kind) if is_matrix else values
+            stored[name.removeprefix("model.")] = torch.from_numpy(plain.copy())
+            part = name.split(".")[-2]
+            if family == "llama" and part in ("q_proj", "k_proj"):
+                num = heads if part == "q_proj" else kv_heads
+                paired = plain.reshape(num, 2, -1, *plain.shape[1:]).swapaxes(1, 2)
+                ordered = np.ascontiguousarray(paired.reshape(plain.shape))
+                raw = gguf.quants.quantize(ordered, kind) if is_matrix else ordered
+            writer.add_tensor(_gguf_name(name), raw, raw_dtype=kind if is_matrix else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return stored
+
+
+def _gguf_name(name: str) -> str:
+    parts = {
+        "model.": "",
+        "layers.": "blk.",
+        "embed_tokens": "token_embd",
+        "lm_head": "output",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "attn_output",
+        "self_attn.q_norm": "attn_q_norm",
+        "self_attn.k_norm": "attn_k_norm",
+        "mlp.": "ffn_",
+        "self_attn.": "attn_",
+        "_proj": "",
+    }
+    if name == "model.norm.weight":
+        return "output_norm.weight"
+    for theirs, ours in parts.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 class ScriptedBackend:

@@ -1,0 +1,55 @@
+"""Values out of range are refused by name."""
+
+from typing import Any
+
+import pytest
+
+from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.errors import RequestError
+
+BAD_SAMPLING: list[tuple[str, Any]] = [
+    ("temperature", -0.1),
+    ("temperature", 2.1),
+    ("temperature", float("nan")),
+    ("temperature", "hot"),
+    ("temperature", True),
+    ("top_p", 0),
+    ("top_p", 1.5),
+    ("min_p", 1),
+    ("min_p", -1),
+    ("top_k", -1),
+    ("top_k", 1.5),
+    ("seed", -1),
+    ("seed", 1 << 63),
+    ("max_tokens", 0),
+    ("stop", "a string"),
+    ("stop", ("",)),
+    ("stop", (1,)),
+    ("stop", ("x",) * 17),
+]
+BAD_ENGINE: list[tuple[str, Any]] = [
+    ("precision", "int2"),
+    ("num_threads", 0),
+    ("prefill_chunk", 0),
+    ("context_length", 3),
+    ("max_sequences", 0),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_SAMPLING)
+def test_sampling_out_of_range(field: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_ENGINE)
+def test_engine_settings_out_of_range(field: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=field):
+        EngineConfig(**{field: value})
+
+
+def test_good_values_are_taken() -> None:
+    params = SamplingParams(temperature=2, top_p=1, seed=0, stop=["a", "b"])  # type: ignore[arg-type]
+    assert params.stop == ("a", "b")
+    assert EngineConfig(precision="int8").precision is Precision.INT8  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""Tokens are drawn from the filtered distribution, by seed and position alone."""
+
+import pytest
+import torch
+
+from llm_engine.config import SamplingParams
+from llm_engine.sampler import choose, uniform
+
+LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 0.0, 2.5])
+
+
+def drawn(params: SamplingParams, logits: torch.Tensor = LOGITS, num: int = 4000) -> torch.Tensor:
+    tokens = [choose(logits, params, 11, position) for position in range(num)]
+    return torch.bincount(torch.tensor(tokens), minlength=logits.shape[0]) / num
+
+
+def test_temperature_zero_is_the_likeliest() -> None:
+    assert {choose(LOGITS, SamplingParams(), seed, 5) for seed in range(20)} == {1}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_follow_the_probabilities(temperature: float) -> None:
+    expected = torch.softmax(LOGITS / temperature, dim=0)
+    # 4 standard deviations of a frequency over 4000 draws are at most 0.032.
+    assert (drawn(SamplingParams(temperature=temperature)) - expected).abs().max() < 0.032
+
+
+def filtered(params: SamplingParams) -> set[int]:
+    return set(drawn(params).nonzero().flatten().tolist())
+
+
+def test_top_k_keeps_the_k_likeliest() -> None:
+    assert filtered(SamplingParams(temperature=2, top_k=3)) == {1, 5, 2}
+    assert filtered(SamplingParams(temperature=2, top_k=100)) == set(range(6))
+
+
+def test_top_p_keeps_the_smallest_sufficient_set() -> None:
+    first, second = torch.softmax(LOGITS, dim=0).sort(descending=True).values[:2].tolist()
+    assert filtered(SamplingParams(temperature=1, top_p=first - 0.01)) == {1}
+    assert filtered(SamplingParams(temperature=1, top_p=first + 0.01)) == {1, 5}
+    assert filtered(SamplingParams(temperature=1, top_p=first + second + 0.01)) == {1, 5, 2}
+
+
+def test_min_p_is_relative_to_the_likeliest() -> None:
+    just_above = float(torch.exp(LOGITS[5] - LOGITS[1])) - 1e-3
+    assert filtered(SamplingParams(temperature=1, min_p=just_above)) == {1, 5}
+
+
+def test_a_flat_distribution_reaches_beyond_the_shortlist() -> None:
+    flat = torch.linspace(0, 0.01, 3000)
+    for params in (
+        SamplingParams(temperature=1, top_p=0.999),
+        SamplingParams(temperature=1, min_p=0.5),
+        SamplingParams(temperature=1, top_k=2900, top_p=0.99),
+    ):
+        tokens = {choose(flat, params, 3, position) for position in range(300)}
+        assert min(tokens) < 600
+        assert max(tokens) > 2400
+
+
+def test_filters_agree_on_either_side_of_the_shortlist() -> None:
+    torch.manual_seed(2)
+    logits = torch.randn(2000) * 4
+    params = SamplingParams(temperature=1, top_p=0.9)
+    probabilities, ids = torch.softmax(logits, dim=0).sort(descending=True)
+    kept = set(ids[probabilities.cumsum(0) - probabilities < 0.9].tolist())
+    assert {choose(logits, params, 3, position) for position in range(500)} <= kept
+
+
+def test_the_random_number_depends_on_seed_and_position_only() -> None:
+    numbers = {uniform(seed, position) for seed in range(50) for position in range(50)}
+    assert len(numbers) == 2500
+    assert all(0 <= number < 1 for number in numbers)
+    assert abs(sum(numbers) / 2500 - 0.5) < 0.025
+    assert uniform(1 << 62, 1 << 20) == uniform(1 << 62, 1 << 20)
