@@ -124,6 +124,33 @@ NOISE_TAKEN_AS_MESSAGE = timeline(
     silence(5900, 3, 800, cmd.DropUtterance(3, announced=True)),
 )
 
+COMMIT_WITHOUT_REPLY = timeline(
+    "a message without a reply settles what it had cut",
+    at(0, ev.ReplyRequested(), cmd.StartReply(ONE)),
+    starts(100, 1, cmd.CutReply(ONE, "turn_detected")),
+    pauses(1000, 1),
+    words(1200, 1, 1, QUESTION),
+    silence(1250, 1, 350, commit(1)),
+    starts(5000, 2),
+    pauses(5200, 2),
+    words(5400, 2, 1, ""),
+    silence(5900, 2, 800, cmd.DropUtterance(2, announced=True)),
+    rules=TurnRules(replies=False),
+)
+
+ASKED_DURING_NOISE = timeline(
+    "a reply that the client asks for replaces the one that noise had cut",
+    *asked(ONE),
+    starts(1280, 2, cmd.CutReply(ONE, "turn_detected")),
+    at(1300, ev.ReplyRequested(), cmd.StartReply(TWO)),
+    audible(1400, TWO),
+    pauses(1500, 2),
+    words(1700, 2, 1, ""),
+    sent(1800, TWO),
+    silence(2200, 2, 800, cmd.DropUtterance(2, announced=True)),
+    played(2400, TWO),
+)
+
 REQUESTS = timeline(
     "requests that make sense, and those that do not",
     at(0, ev.ReplyCancelled(), NOT_ACTIVE),
@@ -211,6 +238,8 @@ REPLYING = (
     NOISE,
     NOISE_OVER_SPEECH,
     NOISE_TAKEN_AS_MESSAGE,
+    COMMIT_WITHOUT_REPLY,
+    ASKED_DURING_NOISE,
     REQUESTS,
     NO_WORDS_REPLY,
     REPLY_FAILS,

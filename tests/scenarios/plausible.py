@@ -1,0 +1,233 @@
+"""A session in small: sends the turn-taking machine all that a session can send, and nothing else.
+
+The ears number utterances and learn late that one was closed; what they say arrives in order, but
+late. The recognizer answers in any order, or fails, or never answers. A reply's stage works,
+speaks, fails or hangs; what it had on its way when it was cut or apologized for still arrives. The
+client asks for anything at any time. Whoever drives this picks one of the possible `moves` a time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from agent import commands as cmd
+from agent import events as ev
+from agent.end_of_turn import TurnRules
+from agent.turn_tables import Agent, Caller
+from agent.turn_taking import TurnTaking
+from latency_budget.turn import TurnId
+
+from .timeline import NS_PER_MS
+from .witness import Witness
+
+Drawn = TypeVar("Drawn")
+Draw = Callable[[SearchStrategy[Any]], Any]
+Moves = dict[str, Callable[[Draw], None]]
+
+TEXTS = st.sampled_from(["", "  ", "Yes.", "What time is it?", "I would like to", "And so, um"])
+RULES = st.builds(
+    TurnRules,
+    enabled=st.sampled_from([True, True, True, False]),
+    silence_ms=st.sampled_from([None, None, 200, 700, 5000]),
+    eagerness=st.sampled_from(["low", "medium", "high", "auto"]),
+    replies=st.booleans(),
+    interrupts=st.booleans(),
+)
+
+
+class Ears:
+    """The endpointer: its own view of the caller, ahead of the machine's by what is on its way."""
+
+    def __init__(self) -> None:
+        self.utterance = 0
+        self.state = Caller.QUIET
+        self.on_its_way: deque[ev.Event] = deque()
+        self.to_close: deque[int] = deque()
+        self._silence_ms = 0
+
+    def moves(self) -> Moves:
+        moves: Moves = {}
+        if self.to_close:
+            moves["ears learn of a close"] = self._learn
+        match self.state:
+            case Caller.QUIET:
+                moves["caller speaks"] = self._start
+            case Caller.SPEAKING:
+                moves["caller pauses"] = self._pause
+            case Caller.PAUSING:
+                moves["silence grows"] = self._grow
+                moves["caller resumes"] = self._resume
+        return moves
+
+    def take_open(self) -> int:
+        """Close what is open, at the client's wish; a new utterance where nothing is."""
+        if self.state is Caller.QUIET:
+            self.utterance += 1
+        self.state = Caller.QUIET
+        return self.utterance
+
+    def _learn(self, draw: Draw) -> None:
+        if self.to_close.popleft() == self.utterance:
+            self.state = Caller.QUIET
+
+    def _start(self, draw: Draw) -> None:
+        self.utterance += 1
+        self.state = Caller.SPEAKING
+        self.on_its_way.append(ev.SpeechStarted(self.utterance, 0))
+
+    def _pause(self, draw: Draw) -> None:
+        self.state = Caller.PAUSING
+        self._silence_ms = 96
+        self.on_its_way.append(ev.SpeechPaused(self.utterance, 0))
+
+    def _grow(self, draw: Draw) -> None:
+        self._silence_ms += draw(st.sampled_from([32, 200, 1500]))
+        self.on_its_way.append(ev.SilenceGrew(self.utterance, self._silence_ms))
+
+    def _resume(self, draw: Draw) -> None:
+        self.state = Caller.SPEAKING
+        self.on_its_way.append(ev.SpeechResumed(self.utterance, 0))
+
+
+class ReplyStage:
+    """One reply. `can_say` is what may still come of it, in the order of its phases."""
+
+    def __init__(self, turn: TurnId) -> None:
+        self.turn = turn
+        self.can_say: set[type] = {ev.ReplyAudible, ev.ReplySent, ev.ReplyFailed}
+
+    def say(self, kind: type) -> ev.Event:
+        if kind is ev.ReplyAudible:
+            self.can_say -= {ev.ReplyAudible}
+        elif kind is ev.ReplySent:
+            self.can_say = (self.can_say & self._late) | {ev.ReplyPlayed}
+        else:
+            self.can_say -= {kind}
+        event: ev.Event = kind(self.turn)
+        return event
+
+    _late: frozenset[type] = frozenset()
+
+    def apologize(self) -> None:
+        """Its tasks are cancelled, but what they had said by then arrives."""
+        self._late = frozenset({ev.ReplyAudible, ev.ReplyFailed})
+        self.can_say |= {ev.ReplyFailed, ev.ReplySent}
+
+    def hang(self, draw: Draw) -> None:
+        self.can_say = set()
+
+
+class Session:
+    """Machine, witness, and the parts that speak to them."""
+
+    def __init__(self, rules: TurnRules) -> None:
+        self.rules = rules
+        self.machine = TurnTaking(rules)
+        self.witness = Witness(rules)
+        self.now_ns = 0
+        self.log: list[tuple[ev.Event | None, int, tuple[cmd.Command, ...]]] = []
+        self.ears = Ears()
+        self._passes: list[tuple[int, int]] = []
+        self._stages: dict[TurnId, ReplyStage] = {}
+
+    def feed(self, event: ev.Event | None) -> tuple[cmd.Command, ...]:
+        """Give the machine an event, or its timer (None); check and carry out its commands."""
+        self.witness.event(event)
+        machine, now_ns = self.machine, self.now_ns
+        commands = machine.on_timer(now_ns) if event is None else machine.apply(event, now_ns)
+        self.log.append((event, now_ns, commands))
+        self.witness.commands(event, commands)
+        self.witness.state(machine)
+        due_ns = machine.next_deadline_ns()
+        assert event is not None or due_ns is None or due_ns > now_ns
+        for command in commands:
+            self._carry_out(command)
+        return commands
+
+    def moves(self) -> Moves:
+        """What may happen next."""
+        moves = self.ears.moves()
+        if self.ears.on_its_way:
+            moves["ears are heard"] = lambda draw: self._tell(self.ears.on_its_way.popleft())
+        if self.machine.caller is not Caller.QUIET:
+            moves["audio stalls"] = lambda draw: self._tell(ev.AudioStalled(self.ears.utterance))
+        due_ns = self.machine.next_deadline_ns()
+        if due_ns is not None and due_ns <= self.now_ns:
+            moves["timer fires"] = lambda draw: self._tell(None)
+        moves["time passes"] = self._pass_time
+        if self._passes:
+            moves["recognizer answers"] = self._answer
+        for stage in self._stages.values():
+            for kind in stage.can_say:
+                moves[f"{kind.__name__} of {stage.turn}"] = self._say(stage, kind)
+            if ev.ReplyAudible in stage.can_say:
+                moves[f"reply {stage.turn} hangs"] = stage.hang
+        moves["client asks"] = self._ask
+        return moves
+
+    def _ask(self, draw: Draw) -> None:
+        match draw(st.sampled_from(["reply", "cancel", "commit", "clear", "rules"])):
+            case "reply":
+                self.feed(ev.ReplyRequested())
+            case "cancel":
+                self.feed(ev.ReplyCancelled())
+            case "commit":
+                self._take_open(ev.BufferCommitted)
+            case "clear":
+                self._take_open(ev.BufferCleared)
+            case "rules":
+                self.feed(ev.RulesChanged(draw(RULES)))
+
+    def _tell(self, event: ev.Event | None) -> None:
+        self.feed(event)
+
+    def _take_open(self, kind: Callable[[int], ev.Event]) -> None:
+        # What the ears have said by then arrives before the commit: it waits for their answer.
+        while self.ears.on_its_way:
+            self.feed(self.ears.on_its_way.popleft())
+        self.feed(kind(self.ears.take_open()))
+
+    def _pass_time(self, draw: Draw) -> None:
+        self.now_ns += draw(st.sampled_from([1, 100, 900, 9000, 25_000])) * NS_PER_MS
+
+    def _answer(self, draw: Draw) -> None:
+        index = draw(st.integers(0, len(self._passes) - 1))
+        utterance, revision = self._passes.pop(index)
+        match draw(st.sampled_from(["words", "words", "words", "failure", "nothing"])):
+            case "words":
+                self.feed(ev.TranscriptReady(utterance, revision, draw(TEXTS)))
+            case "failure":
+                self.feed(ev.TranscriptFailed(utterance, revision))
+
+    def _say(self, stage: ReplyStage, kind: type) -> Callable[[Draw], None]:
+        return lambda draw: self._tell(stage.say(kind))
+
+    def _carry_out(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Transcribe(utterance, revision):
+                self._passes.append((utterance, revision))
+            case cmd.CommitUtterance(utterance) | cmd.DropUtterance(utterance):
+                self.ears.to_close.append(utterance)
+            case cmd.StartReply(turn):
+                self._stages[turn] = ReplyStage(turn)
+            case cmd.Apologize(turn):
+                self._stages[turn].apologize()
+
+    def settle(self) -> None:
+        """Let nobody say anything more, but that speech stops and a reply in progress ends."""
+        for _ in range(20):
+            due_ns = self.machine.next_deadline_ns()
+            if self.machine.caller is Caller.SPEAKING:
+                assert self.witness.open is not None
+                self.feed(ev.AudioStalled(self.witness.open))
+            elif self.machine.agent is Agent.SPEAKING:
+                self.feed(ev.ReplySent(self.machine.turn))
+            elif due_ns is not None:
+                self.now_ns = max(self.now_ns, due_ns)
+                self.feed(None)
+            else:
+                return
+        raise AssertionError("the machine does not come to rest")

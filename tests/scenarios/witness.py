@@ -1,0 +1,161 @@
+"""Watches a machine's events and commands, and objects to what no session could carry out."""
+
+from agent import commands as cmd
+from agent import events as ev
+from agent.end_of_turn import TurnRules, required_silence_ms
+from agent.turn_tables import Agent, Caller
+from agent.turn_taking import TurnTaking
+
+FOREVER_MS = 10**9
+
+
+class Witness:
+    """What a session has been told to do so far. Raises AssertionError."""
+
+    def __init__(self, rules: TurnRules) -> None:
+        self.open: int | None = None
+        """The utterance that was announced and not closed."""
+        self.owed: dict[int, int] = {}
+        """Utterances committed without words, with the revision that is to bring them."""
+        self.turn = 0
+        self._rules = rules
+        self._closed: set[int] = set()
+        self._settled: set[int] = set()
+        self._revisions: dict[int, int] = {}
+        self._answers: dict[tuple[int, int], str] = {}
+        self._silence_ms = 0
+        self._replying = False
+        self._released = 0
+        self._cut = 0
+        self._apologized = 0
+        self.due = False
+        """A reply was asked for and has not begun."""
+        self._cut_unheard = False
+
+    def event(self, event: ev.Event | None) -> None:
+        """Before the machine takes it. None: its timer."""
+        match event:
+            case None:
+                self._silence_ms = FOREVER_MS
+            case ev.RulesChanged(rules):
+                self._rules = rules
+            case ev.TranscriptReady(utterance, revision, text):
+                self._answers[utterance, revision] = text
+            case ev.SilenceGrew(utterance, silence_ms) if utterance == self.open:
+                self._silence_ms = max(self._silence_ms, silence_ms)
+            case ev.AudioStalled(utterance) if utterance == self.open:
+                self._silence_ms = FOREVER_MS
+            case ev.SpeechPaused(utterance) if utterance == self.open:
+                self._silence_ms = 0
+            case ev.ReplySent(turn) if turn == self.turn:
+                self._replying = False
+
+    def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
+        """What the machine made of the event."""
+        refused = any(isinstance(command, cmd.RefuseRequest) for command in commands)
+        if isinstance(event, ev.ReplyRequested):
+            assert refused == (self._replying or self.due)
+            self.due = self.due or not refused
+        if isinstance(event, ev.ReplyCancelled):
+            assert refused == (not self._replying and not self.due)
+            self.due = self.due and self._replying
+        for index, command in enumerate(commands):
+            match command:
+                case cmd.StartReply(turn):
+                    self._begins(turn, apologizes=cmd.Apologize(turn) in commands[index:])
+                case cmd.ReleaseReply(turn):
+                    self._is_present(turn)
+                    assert self._released < turn
+                    self._released = turn
+                case cmd.Apologize(turn):
+                    self._is_present(turn)
+                    self._apologized = turn
+                case cmd.CutReply(turn, reason):
+                    assert turn == self.turn > self._cut
+                    heard = turn in (self._released, self._apologized) or not self._replying
+                    self._cut_unheard = reason == "turn_detected" and not heard
+                    self._cut = turn
+                    self._replying = False
+                case cmd.RefuseRequest():
+                    assert commands == (command,)
+                case _:
+                    self._about_speech(event, command)
+
+    def state(self, machine: TurnTaking) -> None:
+        """After the commands: whatever is waited for has a deadline, and nothing else has."""
+        waits = (
+            machine.caller is Caller.PAUSING or machine.agent is Agent.PREPARING or bool(self.owed)
+        )
+        assert (machine.next_deadline_ns() is not None) == waits
+        assert machine.turn == self.turn
+        assert (machine.caller is Caller.QUIET) == (self.open is None)
+        assert self._rules.enabled or self.open is None
+        assert (machine.agent in (Agent.PREPARING, Agent.SPEAKING)) == self._replying
+        waits_on = self._replying or self.owed or self.open is not None
+        assert waits_on or not self.due, "a reply that was asked for is forgotten"
+
+    def _begins(self, turn: int, apologizes: bool) -> None:
+        assert turn == self.turn + 1
+        assert not self._replying, "two replies at a time"
+        if not apologizes:
+            assert self.due, "nobody asked for this reply"
+            assert not self.owed
+            self.due = False
+        self._cut_unheard = False
+        self.turn = turn
+        self._replying = True
+
+    def _is_present(self, turn: int) -> None:
+        assert turn == self.turn
+        assert self._replying
+        assert turn > max(self._cut, self._apologized)
+
+    def _about_speech(self, event: ev.Event | None, command: cmd.Command) -> None:
+        match command:
+            case cmd.AnnounceSpeech(utterance):
+                assert self.open is None
+                assert utterance not in self._closed
+                self.open = utterance
+                self._silence_ms = 0
+            case cmd.Transcribe(utterance, revision):
+                assert revision == self._revisions.get(utterance, 0) + 1
+                assert utterance == self.open or utterance in self.owed
+                self._revisions[utterance] = revision
+                if utterance in self.owed:
+                    self.owed[utterance] = revision
+            case cmd.CommitUtterance(utterance, None, by_client):
+                assert by_client
+                self._close(utterance)
+                self.owed[utterance] = 0
+            case cmd.CommitUtterance(utterance, str(text), by_client):
+                assert not by_client
+                assert utterance == self.open
+                assert text.strip()
+                assert text == self._answers[utterance, self._revisions[utterance]]
+                assert self._silence_ms >= required_silence_ms(self._rules, text)
+                self.due = self.due or self._rules.replies
+                self._close(utterance)
+            case cmd.DropUtterance(utterance, announced):
+                assert announced
+                assert utterance == self.open
+                answer = self._answers.get((utterance, self._revisions.get(utterance, 0)))
+                failed = isinstance(event, ev.TranscriptFailed) or (event, answer) == (None, None)
+                self.due = self.due or (self._cut_unheard and not failed)
+                self._close(utterance)
+            case cmd.CompleteTranscript(utterance, text):
+                assert text == self._answers[utterance, self.owed[utterance]]
+                self._settle(utterance)
+            case cmd.FailTranscript(utterance):
+                self._settle(utterance)
+
+    def _close(self, utterance: int) -> None:
+        assert utterance not in self._closed, "closed twice"
+        assert self.open in (None, utterance)
+        self._closed.add(utterance)
+        self._cut_unheard = False
+        self.open = None
+
+    def _settle(self, utterance: int) -> None:
+        assert utterance not in self._settled
+        self._settled.add(utterance)
+        del self.owed[utterance]
