@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import soundfile
 import soxr
@@ -61,6 +62,11 @@ def sweep(seconds: float) -> Pcm:
     return np.asarray(12_000 * np.cos(phase), dtype=np.int16)
 
 
+def finer(pcm: Pcm) -> npt.NDArray[np.float32]:
+    """At four times the rate: a recording may start between two samples of the wire's grid."""
+    return np.asarray(soxr.resample(pcm.astype(np.float32), 1, 4), dtype=np.float32)
+
+
 def figure(page: Page, name: str) -> int:
     return int(page.locator(f"output[data-figure={name}]").text_content() or "0")
 
@@ -93,12 +99,19 @@ def test_the_sample_question_takes_the_microphones_place(
     call = server.wait_for_call()
     needed = len(sample_pcm()) + WIRE_RATE_HZ
     server.wait_for(lambda: len(call.audio) >= needed, "the question and a second of silence")
-    # The recording starts between two samples of the wire's grid: compare on a finer one.
-    heard, sent = (
-        soxr.resample(pcm.astype(np.float32), 1, 4) for pcm in (call.audio, sample_pcm())
-    )
-    assert correlation(heard, sent) > 0.995
+    assert correlation(finer(call.audio), finer(sample_pcm())) > 0.995
     assert np.all(call.audio[-WIRE_RATE_HZ // 2 :] == 0)
+
+
+def test_the_sample_question_is_not_mixed_with_the_microphone(
+    open_page: Open, server: FakeServer
+) -> None:
+    page = open_page()
+    call = start_talking(page, server)
+    page.get_by_role("button", name="Play a sample question").click()
+    server.wait_for(lambda: len(call.audio) >= 4 * WIRE_RATE_HZ, "4 s of audio")
+    assert correlation(finer(call.audio), finer(sample_pcm())) > 0.995
+    assert len(server.calls) == 1
 
 
 def test_a_reply_is_heard_as_sent(open_page: Open, server: FakeServer) -> None:
@@ -159,6 +172,9 @@ def test_talking_over_the_agent_silences_it(open_page: Open, server: FakeServer)
     sent = len(call.audio)
     server.wait_for(lambda: len(call.audio) >= sent + WIRE_RATE_HZ, "another second of audio")
     heard, rate_hz = recording(page)
+    last_sound = int(np.flatnonzero(np.abs(heard) > 1e-6)[-1])
+    to_silence_ms = 1000 * (last_sound - page.evaluate("interruptedAt")) / rate_hz
+    print(f"from speech_started to silence: {to_silence_ms:.1f} ms")
     sounded_ms = 1000 * np.count_nonzero(np.abs(heard) > 1e-6) / rate_hz
     assert sounded_ms == pytest.approx(cut_ms, abs=10)
     assert figure(page, "playedMs") == pytest.approx(cut_ms, abs=1)

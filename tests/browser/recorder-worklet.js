@@ -3,7 +3,7 @@
 class Recorder extends AudioWorkletProcessor {
   process(inputs) {
     const channel = inputs[0][0] ?? new Float32Array(128);
-    this.port.postMessage(channel.slice());
+    this.port.postMessage({ samples: channel.slice(), frame: currentFrame });
     return true;
   }
 }

@@ -13,16 +13,32 @@
     return addModule.call(this, url);
   };
 
+  // The sample being recorded when the server says that the caller speaks.
+  globalThis.WebSocket = class extends WebSocket {
+    constructor(...args) {
+      super(...args);
+      this.addEventListener('message', ({ data }) => {
+        if (!data.includes('input_audio_buffer.speech_started')) return;
+        const { currentTime, sampleRate } = globalThis.recordedContext;
+        globalThis.interruptedAt ??= Math.round(currentTime * sampleRate) - globalThis.firstFrame;
+      });
+    }
+  };
+
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
     if (target instanceof AudioDestinationNode) {
       let recorder = recorders.get(this.context);
       if (!recorder) {
         recorder = new AudioWorkletNode(this.context, 'recorder', { channelCount: 1 });
-        recorder.port.onmessage = ({ data }) => globalThis.recordedChunks.push(data);
+        recorder.port.onmessage = ({ data }) => {
+          globalThis.firstFrame ??= data.frame;
+          globalThis.recordedChunks.push(data.samples);
+        };
         connect.call(recorder, this.context.destination);
         recorders.set(this.context, recorder);
         globalThis.recordedRate = this.context.sampleRate;
+        globalThis.recordedContext = this.context;
       }
       connect.call(this, recorder);
     }
