@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         voices = [tts.load_voice(name, store.directory) for name in names]
 
         def transcribe(pcm: npt.NDArray[np.int16]) -> str:
-            return recognizer.transcribe(pcm.astype(np.float32) / 32768).text
+            return recognizer.transcribe(pcm.astype(np.float32) / np.float32(32768)).text
 
         rows = compare(voices, transcribe)
     except (asr.ModelError, tts.VoiceError) as error:
