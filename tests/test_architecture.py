@@ -17,13 +17,15 @@ MAY_IMPORT = {
 PURE = {
     "agent": (
         "config config_layers config_values presets errors settings requests notices conversation "
-        "events commands turn_taking turn_tables turn_state end_of_turn playback records identifiers "
-        "chat_context ports"
+        "events commands turn_taking turn_tables turn_state end_of_turn playback records "
+        "identifiers chat_context ports"
     ),
     "asr": "audio endpointing stabilizer transcripts repetition utterance scoring errors",
     "llm_engine": "config sequence pages scheduler template detokenizer stops errors",
     "tts": "speakable normalize numbers dates quantities rules markup units abbreviations",
-    "latency_budget": "turn deadline budget ledger policy marks critical_path record history waterfall",
+    "latency_budget": (
+        "turn deadline budget ledger policy marks critical_path record history waterfall"
+    ),
 }
 IMPURE_PACKAGES = {
     "asyncio", "threading", "multiprocessing", "socket", "subprocess", "time", "torch",
