@@ -163,7 +163,7 @@ def needed_models(config: Config) -> list[str]:
     voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
     # hibari's other voices ("hibari-emma") are its package's business.
     voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
-    models = ["silero-vad", config.asr.model, "smart-turn", config.llm_engine.model]
+    models = ["silero-vad", config.asr.model, config.llm_engine.model]
     return [*models, *dict.fromkeys(voices)]
 
 
