@@ -9,7 +9,7 @@
 
   const addModule = AudioWorklet.prototype.addModule;
   AudioWorklet.prototype.addModule = async function (url) {
-    await addModule.call(this, '/recorder-worklet.js');
+    await addModule.call(this, globalThis.recorderUrl ?? '/recorder-worklet.js');
     return addModule.call(this, url);
   };
 

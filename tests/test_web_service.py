@@ -1,0 +1,121 @@
+"""The page against the real service with the real models: a conversation in a browser."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from .browser.pages import recording
+from .models import model_path
+
+pytest_plugins = ["tests.browser.fixtures"]
+pytestmark = [pytest.mark.browser, pytest.mark.models]
+
+SCRIPTS = Path(__file__).with_name("browser")
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad", "smart-turn")
+
+WARM_MS = 60_000
+"""Until the page says Ready: models load in about ten seconds on two idle cores."""
+ANSWER_MS = 20_000
+"""Until something is said; only a hang takes that long."""
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    """Address of a `halfsec serve` of its own."""
+    for name in MODELS:
+        model_path(name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent", "serve", "--port", str(port)],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    first_line = process.stdout.readline()
+    assert "listens" in first_line, first_line
+    yield f"http://127.0.0.1:{port}/"
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 0, output
+
+
+def recording_context(browser: Browser) -> BrowserContext:
+    """The service does not serve the recorder, so it comes in the address, past the policy."""
+    context = browser.new_context(bypass_csp=True)
+    code = (SCRIPTS / "recorder-worklet.js").read_text(encoding="utf-8")
+    address = "data:text/javascript," + urllib.parse.quote(code)
+    context.add_init_script(script=f"globalThis.recorderUrl = {json.dumps(address)};")
+    context.add_init_script(path=SCRIPTS / "recorder.js")
+    return context
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, browser: Browser, service: str) -> Iterator[Page]:
+    """The page, ready to be used. With parameter True it records what it plays."""
+    context = (
+        recording_context(browser) if getattr(request, "param", False) else browser.new_context()
+    )
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(service)
+    expect(page.locator("#server")).to_have_text("Ready", timeout=WARM_MS)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def wait_for_answer(page: Page, count: int) -> None:
+    turns = page.locator(".message.agent .turn")
+    expect(turns).to_have_count(count, timeout=ANSWER_MS)
+
+
+@pytest.mark.parametrize("page", [True], indirect=True, ids=["recorded"])
+def test_a_spoken_question_is_answered_aloud(page: Page) -> None:
+    page.get_by_role("button", name="Start talking").click()
+    expect(page.locator(".message.caller .sure").first).to_have_text(
+        re.compile("cook for dinner", re.IGNORECASE), timeout=ANSWER_MS
+    )
+    wait_for_answer(page, 1)
+    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1, timeout=ANSWER_MS)
+    turn = page.locator(".message.agent .turn")
+    print("answer:", page.locator(".message.agent .words").first.text_content())
+    print("latency:", turn.locator(".turn-headline").text_content())
+    assert turn.locator(".turn-part").count() >= 2
+    heard, rate_hz = recording(page)
+    assert np.count_nonzero(np.abs(heard) > 0.01) > rate_hz // 4
+
+
+def test_a_second_question_interrupts_the_first_answer(page: Page) -> None:
+    sample = page.get_by_role("button", name="Play a sample question")
+    sample.click()
+    expect(page.locator("#phase")).to_contain_text("Speaking", timeout=ANSWER_MS)
+    sample.click()
+    expect(page.locator(".message.caller[data-state=done]")).to_have_count(2, timeout=ANSWER_MS)
+    expect(page.locator(".message.agent").first).to_have_attribute("data-state", "cut")
+    expect(page.locator(".message.agent").nth(1).locator(".turn")).to_be_visible(timeout=ANSWER_MS)
+
+
+def test_a_written_question_is_answered(page: Page) -> None:
+    page.get_by_label("Write to the agent").fill("What is the capital of France?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message.caller .sure")).to_have_text("What is the capital of France?")
+    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1, timeout=ANSWER_MS)
+    expect(page.locator(".message.agent .sure")).to_contain_text("Paris")
