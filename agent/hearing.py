@@ -139,10 +139,17 @@ class Hearing:
 
     async def _listen(self, batch: list[tuple[npt.NDArray[np.int16], int]]) -> None:
         def job(_: asr.SileroVad) -> asr.ListenerOutput:
-            return self._listener.feed(np.concatenate([self._converted(*each) for each in batch]))
+            pcm = np.concatenate([self._converted(*each) for each in batch])
+            try:
+                return self._listener.feed(pcm)
+            except asr.AudioError as error:
+                raise ClientError(f"{error}.", code="input_audio_buffer_full") from error
 
         try:
             heard = await self._detector.call(job, timeout_s=LISTEN_TIMEOUT_S)
+        except ClientError as error:
+            self._tell(Heard(self.utterance, refused=error))
+            return
         except StageError:
             return  # the stage restarts and says so; what came meanwhile is lost
         for event in heard.events:

@@ -16,6 +16,7 @@ from latency_budget.turn import TurnId
 from tts.speakable import SpeakablePiece
 
 from . import events as ev
+from .errors import ClientError
 from .notices import Usage
 from .playback import HeardWord
 from .settings import TurnDetection
@@ -54,6 +55,8 @@ class Heard:
     """Start and end of a final pass."""
     last_voiced_ns: tuple[int, int] | None = None
     """When the last voiced sample was spoken, and when it was received."""
+    refused: ClientError | None = None
+    """Audio that could not be taken in."""
 
 
 class EarsPort(Protocol):

@@ -54,10 +54,10 @@ class RealtimeSocket:
         chosen = EXTENDED_PROTOCOL if extended else None
         if chosen is None and PLAIN_PROTOCOL in offered:
             chosen = PLAIN_PROTOCOL
-        await websocket.accept(subprotocol=chosen)
         name, profile = self._config.profile(websocket.query_params.get("model"))
-        call = self._calls.admit(new_session_id(), name)
+        call = self._calls.admit(new_session_id(), name)  # before any wait: others want a line too
         try:
+            await websocket.accept(subprotocol=chosen)
             code, reason = await self._talk(websocket, call, profile, extended)
         finally:
             self._calls.leave(call)
@@ -118,6 +118,9 @@ class RealtimeSocket:
                     group.create_task(session.run())
                     group.create_task(_write(websocket, outbox))
                     group.create_task(_read(websocket, protocol, session, notify))
+        except errors.StageError as error:
+            _log.error("session %s can't begin: %s", call.session_id, error)
+            return errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
         except TimeoutError:
             return errors.CLOSE_NORMAL, "the session reached its time limit"
         except ExceptionGroup as group_error:

@@ -32,11 +32,9 @@ from .errors import ConfigError
 from .models import ModelStore
 from .realtime_socket import RealtimeSocket
 from .stages import Stages
+from .wire.realtime.frames import MAX_FRAME_BYTES
 
 WEB_DEMO: Final = Path(__file__).resolve().parent.parent / "web_demo"
-
-MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
-"""About 30 s of base64 PCM in one frame; clients send 20-100 ms."""
 
 CONTENT_POLICY: Final = (
     "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
@@ -152,6 +150,22 @@ class Server(uvicorn.Server):
         yield
 
 
+def make_server(app: Starlette) -> Server:
+    """The HTTP and WebSocket server around the app, with the service's limits."""
+    return Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=5,
+            server_header=False,
+        )
+    )
+
+
 def serve(config: Config) -> int:
     """Serve until told to stop. Returns the exit status of the process.
 
@@ -159,13 +173,14 @@ def serve(config: Config) -> int:
     """
     clock = SystemClock()
     started_ns = clock.now_ns()
-    listener = _listen(config.agent.host, config.agent.port)
-    runner = asyncio.Runner(loop_factory=_loop_factory())
+    listener = listen(config.agent.host, config.agent.port)
+    runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener):
         return runner.run(_serve(config, clock, listener, started_ns))
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
+    """Makes the service's event loop; None for Python's own."""
     if sys.platform == "win32":
         return None
     import uvloop
@@ -173,7 +188,8 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -194,18 +210,7 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
     stages = Stages(config, ModelStore(), clock)
     app = create_app(config, stages, clock)
     calls: Calls = app.state.calls
-    server = Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            lifespan="off",
-            ws="websockets-sansio",
-            ws_max_size=MAX_MESSAGE_BYTES,
-            ws_per_message_deflate=False,
-            timeout_graceful_shutdown=5,
-            server_header=False,
-        )
-    )
+    server = make_server(app)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -165,6 +165,8 @@ class Session:
 
     def _on_heard(self, heard: Heard) -> None:
         self._log.heard(heard, self._machine.turn)
+        if heard.refused is not None:
+            self._complain(heard.refused)
         if heard.partial is not None:
             self._utterances.partial(heard.utterance, *heard.partial)
         if heard.event is not None:
