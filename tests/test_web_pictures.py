@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from .browser.fake_server import WEB_DEMO, FakeCall, FakeServer, begin_reply, hear, reply, say
 from .browser.pages import AUTOPLAY, DENY, FAKE_DEVICE, Launch, Open, tone
@@ -145,15 +145,20 @@ def test_talking(open_page: Open, server: FakeServer, shot: Shot, size: str, sch
     shot(page, f"details-{size}-{scheme}")
 
 
+@pytest.fixture(scope="module")
+def deaf(launch: Launch) -> Browser:
+    """A browser that refuses the microphone."""
+    return launch(AUTOPLAY, FAKE_DEVICE, DENY)
+
+
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)
 def test_trouble(
-    launch: Launch, open_page: Open, server: FakeServer, shot: Shot, size: str, scheme: str
+    deaf: Browser, open_page: Open, server: FakeServer, shot: Shot, size: str, scheme: str
 ) -> None:
     stages = {"asr": "ready", "llm_engine": "warming", "tts": "ready"}
     server.readiness = (503, {"status": "warming", "stages": stages})
-    browser = launch(AUTOPLAY, FAKE_DEVICE, DENY)
     look = {"color_scheme": scheme, "device_scale_factor": 2, **SIZES[size]}
-    page = open_page(using=browser, expect_errors=True, **look)
+    page = open_page(using=deaf, expect_errors=True, **look)
     expect(page.get_by_role("alert")).to_be_visible()
     shot(page, f"warming-{size}-{scheme}")
     server.readiness = (200, {"status": "ready", "stages": {}})
