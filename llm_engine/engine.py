@@ -166,6 +166,8 @@ class Engine:
         return self.vocabulary.template
 
     def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int]) -> tuple[int, ...]:
+        if not prompt:
+            raise RequestError("prompt", "is empty")
         if isinstance(prompt, str):
             prompt = [ChatMessage("user", prompt)]
         messages = [item for item in prompt if isinstance(item, ChatMessage)]

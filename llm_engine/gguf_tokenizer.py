@@ -48,8 +48,8 @@ def build_tokenizer(metadata: dict[str, Any], path: Path) -> Tokenizer:
     if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):
         raise ModelError(f"{path}: the header lacks a token list")
     kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
-    if len(kinds) != len(tokens):
-        raise ModelError(f"{path}: {len(tokens)} tokens but {len(kinds)} token types")
+    if not isinstance(kinds, list) or len(kinds) != len(tokens):
+        raise ModelError(f"{path}: the header lacks a token type for each of {len(tokens)} tokens")
     outside = (_CONTROL, _USER_DEFINED)
     added = {i: kind == _CONTROL for i, kind in enumerate(kinds) if kind in outside}
     build = _byte_level if model == "gpt2" else _sentencepiece

@@ -209,9 +209,14 @@ class ChatTemplate:
         return Gap(tuple(self._encode_template(stem)), text[len(stem) :])
 
     def _render(self, messages: list[dict[str, str]], generation_prompt: bool) -> str:
-        return self._template.render(
-            messages=messages, add_generation_prompt=generation_prompt, **self._constants
-        )
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=generation_prompt, **self._constants
+            )
+        except jinja2.TemplateError:
+            raise
+        except Exception as error:  # a template is a program of someone else's
+            raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from None
 
 
 def _environment() -> jinja2.Environment:

@@ -151,11 +151,15 @@ class Worker:
         """Run something on the engine's thread without waiting. For clean-up: always accepted."""
         self._post(function, always=True)
 
-    def close(self) -> None:
-        """Stop after the current step and fail what is under way. Blocks; any other thread."""
+    def stop(self) -> None:
+        """Take on nothing more, and after the current step fail what is under way."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """Stop, and wait until it is done. Not from the engine's own thread."""
+        self.stop()
         self._thread.join()
 
     def _post(self, command: Callable[[], None], *, always: bool = False) -> None:
