@@ -92,10 +92,12 @@ class Conversation:
         Returns at once. Each preview replaces the one before; text may change in any way. Does
         nothing while a reply is being generated. Raises RequestError for text that cannot be one.
         """
-        self._check_open()
+        _require_open(self._closed)
         if self._generation is not None:
             return
-        prompt = self._dialogue.open_prompt(text, self._reserve(None))
+        prompt = self._dialogue.open_prompt(
+            text, _reserve(self._sampling.max_tokens, self._context_length)
+        )
         request = Request(prompt, self._sampling, self._end_ids, 0, self._sequence)
         self._preview = self._worker.submit(request)
 
@@ -112,12 +114,12 @@ class Conversation:
 
     async def commit(self, text: str, role: str = "user") -> None:
         """A message is complete and part of the history. Raises RequestError, changing nothing."""
-        self._check_open()
+        _require_open(self._closed)
         self._dialogue.append(role, text)
 
     async def uncommit(self) -> None:
         """Take back the last user message and the reply to it: the caller went on speaking."""
-        self._check_open()
+        _require_open(self._closed)
         self._stop()
         self._dialogue.uncommit()
 
@@ -134,7 +136,7 @@ class Conversation:
         `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
-        self._check_open()
+        _require_open(self._closed)
         if self._generation is not None:
             raise RequestError(
                 "turn", f"turn {self._generation.turn} is still being answered; cancel it first"
@@ -142,7 +144,7 @@ class Conversation:
         if max_tokens is not None:
             replace(self._sampling, max_tokens=max_tokens)  # checks the range
         limit = max_tokens or self._sampling.max_tokens
-        prompt = self._dialogue.prompt(self._reserve(limit))
+        prompt = self._dialogue.prompt(_reserve(limit, self._context_length))
         request = Request(
             prompt,
             self._sampling,
@@ -176,13 +178,13 @@ class Conversation:
 
         0 takes the reply out of the history. A reply still being generated is stopped.
         """
-        self._check_open()
+        _require_open(self._closed)
         self._stop()
         self._dialogue.truncate_reply(num_chars_heard)
 
     async def set_system(self, text: str) -> None:
         """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
-        self._check_open()
+        _require_open(self._closed)
         self._dialogue.set_system(text)
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
@@ -190,7 +192,7 @@ class Conversation:
 
         A system message at the front replaces the system prompt; otherwise that stays.
         """
-        self._check_open()
+        _require_open(self._closed)
         self._stop()
         self._dialogue.reset(messages)
 
@@ -202,16 +204,18 @@ class Conversation:
             sequence, close_sequence = self._sequence, self._close_sequence
             self._worker.post(lambda: close_sequence(sequence))
 
-    def _reserve(self, max_tokens: int | None) -> int:
-        limit = max_tokens or self._sampling.max_tokens or DEFAULT_RESERVE
-        return min(limit, self._context_length // 4)
-
     def _stop(self) -> None:
         generation, self._generation = self._generation, None
         if generation is not None:
             generation.stream.cut()
             self._worker.abort(generation.stream)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EngineError("the conversation is closed")
+
+def _require_open(closed: bool) -> None:
+    if closed:
+        raise EngineError("the conversation is closed")
+
+
+def _reserve(limit: int | None, context_length: int) -> int:
+    """Tokens to keep free for a reply of at most `limit`."""
+    return min(limit or DEFAULT_RESERVE, context_length // 4)

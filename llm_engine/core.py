@@ -206,7 +206,7 @@ class EngineCore:
         finished += [self._finish_preview(active) for active in done]
         prefilling = [a for a in self._active.values() if a.last_token is None]
         work = [
-            (active, self._rows(active, (active.last_token,), num_sampled=1))
+            (active, _rows(active, (active.last_token,), num_sampled=1))
             for active in self._active.values()
             if active.last_token is not None
         ]
@@ -228,18 +228,7 @@ class EngineCore:
         token_ids = active.request.prompt[start : start + size]
         is_last = start + len(token_ids) == len(active.request.prompt)
         wants_token = is_last and not active.is_preview
-        return self._rows(active, token_ids, num_sampled=int(wants_token))
-
-    @staticmethod
-    def _rows(active: _Active, token_ids: tuple[int, ...], *, num_sampled: int) -> SequenceRows:
-        return SequenceRows(
-            slot=Slot(active.sequence.slot),
-            token_ids=token_ids,
-            first_position=len(active.sequence.token_ids),
-            num_sampled=num_sampled,
-            sampling=active.request.sampling,
-            seed=active.seed,
-        )
+        return _rows(active, token_ids, num_sampled=int(wants_token))
 
     def _run(self, work: list[tuple[_Active, SequenceRows]]) -> list[Output]:
         plan = Plan(tuple(SubBatch((rows,)) for _, rows in work))
@@ -295,3 +284,14 @@ class EngineCore:
 
 def _usage(active: _Active) -> Usage:
     return Usage(len(active.request.prompt), active.cached_tokens, active.reply.num_tokens)
+
+
+def _rows(active: _Active, token_ids: tuple[int, ...], *, num_sampled: int) -> SequenceRows:
+    return SequenceRows(
+        slot=Slot(active.sequence.slot),
+        token_ids=token_ids,
+        first_position=len(active.sequence.token_ids),
+        num_sampled=num_sampled,
+        sampling=active.request.sampling,
+        seed=active.seed,
+    )

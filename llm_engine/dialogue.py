@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from llm_engine.detokenizer import Detokenizer, char_starts
 from llm_engine.errors import RequestError
-from llm_engine.template import ROLES, ChatMessage, ChatTemplate, Gap
+from llm_engine.template import ROLES, ChatMessage, ChatTemplate, Gap, Role
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ computed anew, more often. Lower: the model forgets more than it must."""
 class Message:
     """One message and its ids."""
 
-    def __init__(self, role: str, text: str | None) -> None:
+    def __init__(self, role: Role, text: str | None) -> None:
         self.role = role
         self.text = text
         """None for a generated reply, which has only its ids."""
@@ -41,6 +41,13 @@ class Message:
         if gap.lead not in self._encoded:
             self._encoded[gap.lead] = template.content(self.role, self.text, gap)
         return self._encoded[gap.lead]
+
+    def spelled(self, token_bytes: Sequence[bytes]) -> str:
+        """Its text, decoded where only the ids are known."""
+        if self.text is not None:
+            return self.text
+        detokenizer = Detokenizer(token_bytes)
+        return "".join(map(detokenizer.push, self.fixed_ids or []))
 
 
 class Dialogue:
@@ -59,7 +66,7 @@ class Dialogue:
         self._token_bytes = token_bytes
         self._context_length = context_length
         self._system: Message | None = None
-        self._examples = [self._message(m.role, m.text) for m in examples]
+        self._examples = [written(template, m.role, m.text) for m in examples]
         self._turns: list[Message] = []
         self._last_reply: Message | None = None
         self.num_dropped_messages = 0
@@ -68,7 +75,7 @@ class Dialogue:
     def set_system(self, text: str) -> None:
         """Replace the system prompt; "" leaves the template's own default, if it has one."""
         before = self._system
-        self._system = self._message("system", text) if text else None
+        self._system = written(self._template, "system", text) if text else None
         try:
             self._check_room([], "system")
         except RequestError:
@@ -79,7 +86,7 @@ class Dialogue:
         """A complete message. Raises RequestError, and changes nothing, when it cannot be one."""
         if not text.strip():
             raise RequestError("text", "is empty")
-        message = self._message(role, text)
+        message = written(self._template, role, text)
         self._check_room([message], "text")
         self._turns.append(message)
         if role == "assistant":
@@ -120,11 +127,11 @@ class Dialogue:
 
     def reset(self, messages: Sequence[ChatMessage]) -> None:
         """Replace the turns. Leading ones that are equal to the present keep their ids."""
-        fresh = [self._message(message.role, message.text) for message in messages]
+        fresh = [written(self._template, message.role, message.text) for message in messages]
         if fresh and fresh[0].role == "system":
             self.set_system(fresh.pop(0).text or "")
         for index, (old, new) in enumerate(zip(self._turns, fresh, strict=False)):
-            if old.role != new.role or self._text(old) != new.text:
+            if old.role != new.role or old.spelled(self._token_bytes) != new.text:
                 break
             fresh[index] = old
         self._turns = fresh
@@ -133,7 +140,9 @@ class Dialogue:
 
     def messages(self) -> list[ChatMessage]:
         """The turns as text, without system prompt and examples."""
-        return [ChatMessage(m.role, self._text(m)) for m in self._turns]  # type: ignore[arg-type]
+        return [
+            ChatMessage(message.role, message.spelled(self._token_bytes)) for message in self._turns
+        ]
 
     def prompt(self, reserve: int) -> tuple[int, ...]:
         """Ids up to where the reply begins, leaving room for `reserve` more in the context.
@@ -145,22 +154,9 @@ class Dialogue:
 
     def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
         """Ids up to the end of a user message that still goes on."""
-        opened = [self._message("user", text)]
+        opened = [written(self._template, "user", text)]
         self._drop_to_fit(opened, reserve)
         return tuple(self._ids(opened, is_open=True))
-
-    def _message(self, role: str, text: str) -> Message:
-        if role not in ROLES:
-            raise RequestError("role", f"must be one of {', '.join(ROLES)}, not {role!r}")
-        message = Message(role, text)
-        message.token_ids(self._template, Gap(()))  # raises for text that cannot be encoded
-        return message
-
-    def _text(self, message: Message) -> str:
-        if message.text is not None:
-            return message.text
-        detokenizer = Detokenizer(self._token_bytes)
-        return "".join(map(detokenizer.push, message.fixed_ids or []))
 
     def _ids(self, more: Sequence[Message], *, is_open: bool = False) -> list[int]:
         system = [] if self._system is None else [self._system]
@@ -188,7 +184,7 @@ class Dialogue:
             )
         num_tokens = len(self._ids(more))
         if num_tokens >= self._context_length:
-            raise self._too_long(num_tokens, "text")
+            raise _too_long(num_tokens, self._context_length, "text")
 
     def _first_exchange(self, more: Sequence[Message]) -> int:
         """How many messages the oldest exchange has; 0 when it is the one to be answered.
@@ -208,11 +204,22 @@ class Dialogue:
         finally:
             self._turns = turns
         if num_tokens >= self._context_length:
-            raise self._too_long(num_tokens, field)
+            raise _too_long(num_tokens, self._context_length, field)
 
-    def _too_long(self, num_tokens: int, field: str) -> RequestError:
-        return RequestError(
-            field,
-            f"too long: with the system prompt it makes {num_tokens} tokens, and the context holds "
-            f"{self._context_length} including the answer",
-        )
+
+def written(template: ChatTemplate, role: str, text: str) -> Message:
+    """A message of given text. Raises RequestError when it cannot be one."""
+    known: Role | None = next((name for name in ROLES if name == role), None)
+    if known is None:
+        raise RequestError("role", f"must be one of {', '.join(ROLES)}, not {role!r}")
+    message = Message(known, text)
+    message.token_ids(template, Gap(()))  # raises for text that cannot be encoded
+    return message
+
+
+def _too_long(num_tokens: int, context_length: int, field: str) -> RequestError:
+    return RequestError(
+        field,
+        f"too long: with the system prompt it makes {num_tokens} tokens, and the context holds "
+        f"{context_length} including the answer",
+    )
