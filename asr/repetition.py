@@ -6,6 +6,7 @@ then is worthless and takes ten times as long to produce.
 Pure.
 """
 
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Final
@@ -22,9 +23,33 @@ MIN_LOOP_TOKENS: Final = 6
 """A loop shorter than this may be a number: "zero zero zero zero"."""
 
 
+MIN_REPEATED_WORDS: Final = 3
+"""Words at the end of a text that repeat what came just before them."""
+
+
 def is_degenerate(text: str, tokens: Sequence[int]) -> bool:
-    """Whether `text`, decoded from `tokens`, repeats itself as speech does not."""
-    return compression_ratio(text) > MAX_COMPRESSION or loop_at(tokens) is not None
+    """Whether `text`, decoded from `tokens`, repeats itself as speech seldom does."""
+    return (
+        compression_ratio(text) > MAX_COMPRESSION
+        or loop_at(tokens) is not None
+        or repeats_ending(text)
+    )
+
+
+def repeats_ending(text: str) -> bool:
+    """Whether the text ends by beginning its last sentence again: "Press 1 to call. Press 1 to".
+
+    The commonest damage of short windows: Whisper reads on into the silence. People do say things
+    twice, so this is a reason to look again, not to cut.
+    """
+    words = re.findall(r"[\w']+", text.casefold())
+    for period in range(1, len(words)):
+        alike = 0
+        while alike < len(words) - period and words[~alike] == words[~alike - period]:
+            alike += 1
+        if alike >= MIN_REPEATED_WORDS and 2 * alike >= period:
+            return True
+    return False
 
 
 def compression_ratio(text: str) -> float:

@@ -5,18 +5,22 @@ Theory of operation
 Whisper was trained on windows of 30 s, and the usual pipelines pad every utterance to that: on two
 cores the encoder then takes longer than the whole budget of a turn. CTranslate2 accepts shorter
 windows, but Whisper does not take kindly to audio that ends where the window ends: it loops or
-invents. What makes short windows safe is a floor, a margin of silence behind the last word, and a
-check of the result:
+invents. What makes short windows safe is a floor, silence before the first word and behind the last
+one, and a check of the result:
 
-    window = min(30 s, max(WINDOW_FLOOR_S, audio + WINDOW_MARGIN_S))
+    window = min(30 s, max(WINDOW_FLOOR_S, WINDOW_LEAD_S + audio + WINDOW_MARGIN_S))
 
-The margin is digital silence appended to the *audio*. Zeros appended to the log-mel features, as
+The silence is digital and belongs to the *audio*. Zeros appended to the log-mel features, as
 faster-whisper does, are not silence to the network: 0 is the level of a soft sound.
 
-Decoding is greedy, without timestamps, one token at a time, and may not take more tokens than the
-audio has time for. A text that loops, hits that cap, or is improbable is decoded once more with the
-full window; of two bad texts the likelier is kept, and what then still looks like an answer to
-noise is dropped. `bench.py` measures all of this; its figures stand in the CHANGELOG.
+Decoding is greedy, without timestamps, and may not take more tokens than the audio has time for. A
+text that repeats itself, hits that cap, or is improbable is decoded once more with the full window;
+of two bad texts the likelier is kept, and what then still looks like an answer to noise is dropped.
+
+Measured on 230 telephone prompts of up to 14 s, tiny.en (`bench.py` measures it again): word error
+rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it sentences repeated into
+the silence; with those decoded again 3.8 %; with a lead of 0.2 s as well 3.6 %, and then one prompt
+in 230 needs it. Floors of 8 and 12 s: 3.5 %, but five and one decoded again.
 
 Audio longer than a window is cut at its quietest places and decoded piece by piece, one window in
 memory at a time.
@@ -40,7 +44,14 @@ from .transcripts import Hypothesis
 FULL_WINDOW_S: Final = 30.0
 
 WINDOW_FLOOR_S: Final = 10.0
+"""Lower has the full window called for more often (5 times as often at 8 s), higher costs a third
+more encoder time at 12 s and wins nothing."""
+
+WINDOW_LEAD_S: Final = 0.2
+"""Audio that starts with a word loses it or says it twice. 0.1 and 0.4 are no better."""
+
 WINDOW_MARGIN_S: Final = 2.0
+"""With 1 s the last words of utterances near the floor suffer; 3 s gives the same texts."""
 
 MAX_PIECE_S: Final = 28.0
 """Longer audio is cut: what is left of the window is the margin."""
@@ -67,16 +78,18 @@ class WindowPolicy:
     """How much of a window the encoder sees. The defaults are the product, others for measuring."""
 
     floor_s: float = WINDOW_FLOOR_S
+    lead_s: float = WINDOW_LEAD_S
     margin_s: float = WINDOW_MARGIN_S
     silence: bool = True
     """False: pad the features with zeros instead of the audio with silence."""
 
     def window_s(self, audio_s: float) -> float:
         """Seconds that the encoder sees of this much audio."""
-        return min(FULL_WINDOW_S, max(self.floor_s, audio_s + self.margin_s))
+        return min(FULL_WINDOW_S, max(self.floor_s, self.lead_s + audio_s + self.margin_s))
 
 
-FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S)
+FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S, lead_s=0.0)
+"""As Whisper was trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +251,9 @@ class WhisperTranscriber:
 
         samples = round(window_s * 100) * (RATE_HZ // 100)
         if self._window.silence:
+            lead = round(self._window.lead_s * RATE_HZ)
             padded = np.zeros(samples, np.float32)
-            padded[: len(pcm)] = pcm
+            padded[lead : lead + len(pcm)] = pcm
             mel = self._extractor(padded, padding=0)
         else:
             mel = self._extractor(pcm)

@@ -1,0 +1,264 @@
+"""`python -m asr.bench DIR`: what the short window costs in words, and what it saves in time.
+
+Every recording of a folder that has a transcript is recognized three times: through the listener
+as a caller would be, with the usual 30 s window and silence behind the audio, and with the 30 s
+window and zeros behind the features (as faster-whisper does). The first must stay within
+MAX_LOSS of the second; the exit status is 1 where it does not.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import statistics
+import sys
+import zlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from .__main__ import models_dir
+from .audio import RATE_HZ, Pcm
+from .errors import AudioError, ModelError
+from .files import read_file
+from .scoring import WordErrors, normalized, word_errors
+from .streaming import StreamingConfig, StreamingTranscriber
+from .transcripts import FinalTranscript, Hypothesis
+from .utterance import ListenerConfig
+from .vad import SileroVad
+from .whisper import FULL_WINDOW, WhisperTranscriber, WindowPolicy
+
+MAX_LOSS: Final = 0.015
+"""Word error rate that the short window may add."""
+
+SUFFIXES: Final = (".wav", ".flac", ".ogg")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording and what is said in it."""
+
+    name: str
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One way of recognizing all recordings."""
+
+    texts: tuple[str, ...]
+    passes: tuple[Hypothesis, ...]
+
+    def summary(self, recordings: list[Recording]) -> dict[str, Any]:
+        errors = self.errors(recordings)
+        return {
+            "wer": round(errors.rate, 5),
+            "words": errors.words,
+            "errors": errors.errors,
+            "passes": len(self.passes),
+            "fell_back": sum(one.fell_back for one in self.passes),
+            "encode_ms": _quantiles([one.encode_ms for one in self.passes]),
+            "decode_ms": _quantiles([one.decode_ms for one in self.passes]),
+        }
+
+    def errors(self, recordings: list[Recording]) -> WordErrors:
+        return word_errors((one.text for one in recordings), self.texts)
+
+
+class _Noting:
+    """A recognizer that remembers what it did."""
+
+    def __init__(self, recognizer: WhisperTranscriber) -> None:
+        self.passes: list[Hypothesis] = []
+        self._recognizer = recognizer
+
+    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+        hypothesis = self._recognizer.transcribe(pcm, fallback=fallback)
+        self.passes.append(hypothesis)
+        return hypothesis
+
+
+def read_transcripts(path: Path) -> dict[str, str]:
+    """Texts by the recordings' names without suffix.
+
+    The file is JSON, `{"name.wav": "text"}`, or has lines `name: text` (`;` begins a comment), as
+    Debian's `core-sounds-en.txt.gz`. Raises AudioError when it cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", "replace")
+        if path.name.removesuffix(".gz").endswith(".json"):
+            pairs = [(str(name), str(said)) for name, said in json.loads(text).items()]
+        else:
+            lines = (line for line in text.splitlines() if not line.startswith(";"))
+            pairs = [tuple(line.split(":", 1)) for line in lines if ":" in line]  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
+        raise AudioError(f"{path}: not readable as transcripts: {error}") from error
+    return {_stem(name.strip()): said.strip() for name, said in pairs}
+
+
+def find_recordings(folder: Path, texts: dict[str, str], min_words: int) -> list[Recording]:
+    """Those below `folder` that have a transcript of at least `min_words` words, by name."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = _stem(path.relative_to(folder).as_posix())
+        text = texts.get(name)
+        if path.suffix in SUFFIXES and text and len(normalized(text)) >= min_words:
+            found.append(Recording(name, path, text))
+    return found
+
+
+def half_of(recordings: list[Recording], half: str) -> list[Recording]:
+    """The half ("a" or "b") that settings are chosen on, or that figures come from; else all."""
+    if half not in ("a", "b"):
+        return recordings
+    wanted = 0 if half == "a" else 1
+    return [one for one in recordings if zlib.crc32(one.name.encode()) % 2 == wanted]
+
+
+def as_heard(
+    recordings: list[Recording], recognizer: WhisperTranscriber, vad: SileroVad
+) -> Outcome:
+    """Through the listener, 20 ms at a time, with a second of silence behind each."""
+    noting = _Noting(recognizer)
+    config = StreamingConfig(listener=ListenerConfig(partial_interval_ms=0))
+    transcriber = StreamingTranscriber(noting, vad, config)
+    texts = []
+    for one in recordings:
+        pcm = np.concatenate([read_file(one.path), np.zeros(RATE_HZ, np.float32)])
+        events = [
+            event
+            for start in range(0, len(pcm), RATE_HZ // 50)
+            for event in transcriber.feed(pcm[start : start + RATE_HZ // 50])
+        ]
+        events += transcriber.flush()
+        texts.append(" ".join(e.text for e in events if isinstance(e, FinalTranscript)))
+    return Outcome(tuple(texts), tuple(noting.passes))
+
+
+def as_file(recordings: list[Recording], recognizer: WhisperTranscriber) -> Outcome:
+    """Each recording in one piece."""
+    passes = tuple(recognizer.transcribe(read_file(one.path)) for one in recordings)
+    return Outcome(tuple(one.text for one in passes), passes)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        return _run(args)
+    except (AudioError, ModelError) as error:
+        print(f"asr.bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    texts = read_transcripts(args.transcripts)
+    recordings = find_recordings(args.folder, texts, args.min_words)
+    recordings = half_of(recordings, args.half)[: args.limit]
+    if not recordings:
+        raise AudioError(f"{args.folder}: no recording has a transcript in {args.transcripts}")
+    window = _window(args)
+    short = WhisperTranscriber.load(args.model, threads=args.threads, window=window)
+    short.warm()
+    outcomes = {"streaming": as_heard(recordings, short, SileroVad.load(args.vad))}
+    full = WhisperTranscriber.load(args.model, threads=args.threads, window=FULL_WINDOW)
+    outcomes["full window"] = as_file(recordings, full)
+    if args.zero_mel:
+        padded = replace(FULL_WINDOW, silence=False)
+        zeros = WhisperTranscriber.load(args.model, threads=args.threads, window=padded)
+        outcomes["full window, zero features"] = as_file(recordings, zeros)
+    report = _report(args, recordings, outcomes)
+    _print(report)
+    if args.errors:
+        _print_errors(recordings, outcomes["streaming"])
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 0 if report["loss"] <= MAX_LOSS else 1
+
+
+def _report(
+    args: argparse.Namespace, recordings: list[Recording], outcomes: dict[str, Outcome]
+) -> dict[str, Any]:
+    streaming = outcomes["streaming"].errors(recordings)
+    full = outcomes["full window"].errors(recordings)
+    return {
+        "bench": "asr",
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "model": args.model.name,
+        "threads": args.threads,
+        "window": asdict(_window(args)),
+        "recordings": len(recordings),
+        "half": args.half,
+        "min_words": args.min_words,
+        "loss": round(streaming.rate - full.rate, 5),
+        "max_loss": MAX_LOSS,
+        "ways": {name: outcome.summary(recordings) for name, outcome in outcomes.items()},
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    print(f"{report['recordings']} recordings, {report['model']}, {report['threads']} threads")
+    print(f"{'':28} {'WER':>7} {'errors':>7} {'encode ms':>16} {'decode ms':>16} fell back")
+    for name, way in report["ways"].items():
+        times = [f"{way[key]['p50']:6.0f} (p95 {way[key]['p95']:4.0f})" for key in _TIMES]
+        print(
+            f"{name:28} {100 * way['wer']:6.2f}% {way['errors']:7} {times[0]:>16} {times[1]:>16} "
+            f"{way['fell_back']}/{way['passes']}"
+        )
+    verdict = "within" if report["loss"] <= MAX_LOSS else "beyond"
+    print(f"loss {100 * report['loss']:+.2f} points, {verdict} {100 * MAX_LOSS:g}")
+
+
+def _print_errors(recordings: list[Recording], outcome: Outcome) -> None:
+    for one, text in zip(recordings, outcome.texts, strict=True):
+        if normalized(one.text) != normalized(text):
+            print(f"\n{one.name}\n  said:  {one.text}\n  heard: {text}")
+
+
+def _window(args: argparse.Namespace) -> WindowPolicy:
+    return WindowPolicy(args.floor_s, args.lead_s, args.margin_s)
+
+
+_TIMES: Final = ("encode_ms", "decode_ms")
+
+
+def _quantiles(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {"p50": 0.0, "p95": 0.0}
+    ordered = sorted(values)
+    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return {"p50": round(statistics.median(values), 1), "p95": round(p95, 1)}
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(Path(name).suffix) if Path(name).suffix in SUFFIXES else name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m asr.bench", description=__doc__)
+    parser.add_argument("folder", type=Path, help="WAV, FLAC or OGG files, at any depth")
+    parser.add_argument(
+        "--transcripts", type=Path, required=True, help='JSON, or lines "name: text", perhaps .gz'
+    )
+    models = models_dir()
+    parser.add_argument("--model", type=Path, default=models / "whisper-tiny.en")
+    parser.add_argument("--vad", type=Path, default=models / "silero-vad" / "silero_vad.onnx")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--floor-s", type=float, default=WindowPolicy().floor_s)
+    parser.add_argument("--lead-s", type=float, default=WindowPolicy().lead_s)
+    parser.add_argument("--margin-s", type=float, default=WindowPolicy().margin_s)
+    parser.add_argument("--min-words", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--half", choices=("all", "a", "b"), default="all")
+    parser.add_argument("--limit", type=int, help="only the first recordings")
+    parser.add_argument("--zero-mel", action="store_true", help="also pad features with zeros")
+    parser.add_argument("--errors", action="store_true", help="print what was misheard")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
