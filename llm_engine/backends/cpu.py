@@ -2,13 +2,19 @@
 
 **float32** is what equality tests compare with.
 
-**int8** quantizes weights per output row at load and activations per token at run time, both
-symmetrically. Their products are summed exactly in 32-bit integers by oneDNN's packed kernels, and
-one multiplication per row and column makes floats of them. Scales never span rows, and integer sums
-have no order, so a product's row does not depend on how many rows run with it: prompt and decode
-share one arithmetic. (Torch's `quantized::linear_dynamic` takes one scale for the whole batch of
-rows and lacks that property.) Activations are stored unsigned around 128: oneDNN's matmul (torch
-2.13) is as fast with signed ones on AMX, but 600 times slower on plain AVX512-VNNI.
+**int8** quantizes weights per output row at load, and at run time each activation to two 8-bit
+digits with one scale per token. Digits times weights are summed exactly in 32-bit integers by
+oneDNN's packed kernels. Scales never span rows, and integer sums have no order, so a product's row
+does not depend on how many rows run with it: prompt and decode share one arithmetic. (Torch's
+`quantized::linear_dynamic` takes one scale for the whole batch of rows and lacks that property.)
+
+Why two digits: with one, SmolLM2-135M loses 5.5 % of perplexity, nearly all of it to rare large
+activations; with two, 0.8 % (float32 against int8 over 1024 tokens of this project's licence: 13.97
+and 14.10). The second digit is a second row for the same pass over the weights, which a lone token
+hardly notices (18.2 against 17.8 ms) and a prompt of 64 pays with a quarter more.
+
+Digits are stored unsigned around 128: oneDNN's matmul (torch 2.13) is as fast with signed ones on
+AMX, but 600 times slower on plain AVX512-VNNI.
 """
 
 from dataclasses import dataclass
@@ -30,6 +36,8 @@ at most; a short loose request of a 135 M model takes 12 MB."""
 
 _ZERO = 128
 """What an activation of 0 is stored as."""
+_FINER = 254
+"""Steps of an activation's second digit in one of its first: half a step up or down is 127."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +165,17 @@ def int8_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     zero_points = torch.zeros(weight.shape[0], dtype=torch.int64)
 
     def multiply(rows: Tensor) -> Tensor:
+        num_rows = rows.shape[0]
         row_scales = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
-        quantized = (rows / row_scales).add_(_ZERO).round_().to(torch.uint8)
+        scaled = rows / row_scales
+        coarse = scaled.round()
+        fine = scaled.sub_(coarse).mul_(_FINER).round_()
+        digits = torch.cat([coarse, fine]).add_(_ZERO).to(torch.uint8)
         sums: Tensor = torch.ops.onednn.qlinear_pointwise(
-            quantized, 1.0, _ZERO, packed, scales, zero_points, None,
+            digits, 1.0, _ZERO, packed, scales, zero_points, None,
             1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        products = sums.mul_(row_scales)
+        products = sums[:num_rows].add_(sums[num_rows:], alpha=1 / _FINER).mul_(row_scales)
         return products if bias is None else products.add_(bias)
 
     return multiply
