@@ -7,6 +7,7 @@
 Names are imported when they are first used, so that the pure modules load without torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,11 @@ __all__ = [
     "TokenChunk",
     "Usage",
 ]
+
+# Read once, when torch is first loaded: threads of a matrix product that wait for each other give
+# the core away instead of spinning on it. On two cores that are also busy with speech, spinning
+# turned a token's 20 ms into up to 1,700; waiting costs an idle machine 1 to 3 ms.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOME = {
     "ChatMessage": "template",

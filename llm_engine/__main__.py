@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
             top_k=options.top_k,
             top_p=options.top_p,
             min_p=options.min_p,
+            repetition_penalty=options.repetition_penalty,
             seed=options.seed,
             max_tokens=options.max_tokens,
         )
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-k", type=int, default=0, help="keep the k likeliest tokens")
     parser.add_argument("--top-p", type=float, default=1.0, help="keep this much probability")
     parser.add_argument("--min-p", type=float, default=0.0, help="drop what is less likely")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, help="1 (default) to 2")
     parser.add_argument("--seed", type=int, help="same seed, same text")
     parser.add_argument("--max-tokens", type=int, default=256, help="longest answer")
     parser.add_argument("--threads", type=int, default=2)

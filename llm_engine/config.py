@@ -85,7 +85,7 @@ class EngineConfig:
 class SamplingParams:
     """How tokens are chosen and when to stop. Raises RequestError for values out of range.
 
-    The filters apply in this order: temperature, top_k, min_p, top_p.
+    They apply in this order: repetition_penalty, temperature, top_k, min_p, top_p.
     """
 
     temperature: float = 0.0
@@ -96,6 +96,9 @@ class SamplingParams:
     """Keep the smallest set with this much probability; (0, 1]."""
     min_p: float = 0.0
     """Drop what is less likely than this times the likeliest; [0, 1)."""
+    repetition_penalty: float = 1.0
+    """Scores of tokens that the reply already has are divided by this; [1, 2]. Small models fall
+    into loops without it: 1.1 is enough for them, 1.3 makes them avoid their own subject."""
     seed: int | None = None
     """Same seed, same prompt, same text. None lets the engine draw one for each request."""
     stop: tuple[str, ...] = field(default=())
@@ -107,6 +110,9 @@ class SamplingParams:
         _require_real("temperature", self.temperature, "in [0, 2]", lambda v: 0 <= v <= 2)
         _require_real("top_p", self.top_p, "in (0, 1]", lambda v: 0 < v <= 1)
         _require_real("min_p", self.min_p, "in [0, 1)", lambda v: 0 <= v < 1)
+        _require_real(
+            "repetition_penalty", self.repetition_penalty, "in [1, 2]", lambda v: 1 <= v <= 2
+        )
         _require_int("top_k", self.top_k, 0, 1 << 24)
         if self.seed is not None:
             _require_int("seed", self.seed, 0, (1 << 63) - 1)

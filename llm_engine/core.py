@@ -85,6 +85,8 @@ class _Active:
     """Number of the step in which its prompt last advanced."""
     last_token: int | None = None
     """Sampled, not yet in the cache."""
+    chosen: list[int] = field(default_factory=list)
+    """The reply's tokens; kept only for a repetition penalty."""
     marks: list[tuple[EngineMark, int]] = field(default_factory=list)
 
     @property
@@ -255,6 +257,8 @@ class EngineCore:
             self._mark(active, EngineMark.FIRST_TOKEN)
             marks = tuple(active.marks)
         active.last_token = token_id
+        if active.request.sampling.repetition_penalty != 1:
+            active.chosen.append(token_id)
         reply = active.reply
         text, token_ids = reply.accept(token_id)
         if reply.finish_reason is None:
@@ -294,4 +298,5 @@ def _rows(active: _Active, token_ids: tuple[int, ...], *, num_sampled: int) -> S
         num_sampled=num_sampled,
         sampling=active.request.sampling,
         seed=active.seed,
+        chosen=tuple(active.chosen),
     )

@@ -5,6 +5,8 @@ together, how the prompt was cut into chunks and what was thrown away before the
 the text.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,15 @@ _SHORTLIST = 512
 top_p lies within them, and where it does not the whole vocabulary is sorted."""
 
 
-def choose(logits: Tensor, params: SamplingParams, seed: int, position: int) -> int:
-    """A token id from float32 logits `[vocab]` for the token at `position` of its sequence."""
+def choose(
+    logits: Tensor, params: SamplingParams, seed: int, position: int, chosen: Sequence[int] = ()
+) -> int:
+    """A token id from float32 logits `[vocab]` for the token at `position` of its sequence.
+
+    `chosen` are the reply's tokens so far; only the repetition penalty looks at them.
+    """
+    if params.repetition_penalty != 1 and chosen:
+        logits = _penalized(logits, params.repetition_penalty, chosen)
     if params.temperature == 0:
         return int(logits.argmax())
     probabilities = torch.softmax(logits / params.temperature, dim=0)
@@ -33,6 +42,14 @@ def choose(logits: Tensor, params: SamplingParams, seed: int, position: int) -> 
         mass = float(kept.sum()) if params.top_k or params.min_p else 1.0
         kept = kept[kept.cumsum(0) - kept < params.top_p * mass]
     return int(ids[_draw(kept, uniform(seed, position))])
+
+
+def _penalized(logits: Tensor, penalty: float, chosen: Sequence[int]) -> Tensor:
+    """Lower scores for chosen tokens (Keskar et al. 2019, "CTRL", section 4.1)."""
+    ids = torch.tensor(sorted(set(chosen)))
+    scores = logits[ids]
+    lower = torch.where(scores > 0, scores / penalty, scores * penalty)
+    return logits.index_copy(0, ids, lower)
 
 
 def _draw(weights: Tensor, share: float) -> int:

@@ -17,6 +17,7 @@ BAD_SAMPLING: list[tuple[str, Any]] = [
     ("top_p", 1.5),
     ("min_p", 1),
     ("min_p", -1),
+    ("repetition_penalty", 0.9),
     ("top_k", -1),
     ("top_k", 1.5),
     ("seed", -1),

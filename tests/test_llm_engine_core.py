@@ -240,6 +240,21 @@ def test_the_context_ends_a_reply() -> None:
     assert last.usage.output_tokens == 2
 
 
+def test_a_penalty_knows_the_reply_and_nothing_else() -> None:
+    bench = Bench()
+    bench.add("ab", 3, sampling=SamplingParams(repetition_penalty=1.1))
+    bench.run()
+    rows = [step[0] for step in bench.backend.steps]
+    assert [row.chosen for row in rows] == [
+        (),
+        rows[1].token_ids,
+        rows[1].token_ids + rows[2].token_ids,
+    ]
+    bench.add("ab", 3)
+    bench.run()
+    assert bench.backend.steps[-1][0].chosen == ()
+
+
 def test_stop_strings_end_a_reply() -> None:
     script = {4: "x", 5: "<", 6: "/", 7: "s"}
     bench = Bench(lambda held: ord(script[len(held)]))

@@ -67,6 +67,16 @@ def test_filters_agree_on_either_side_of_the_shortlist() -> None:
     assert {choose(logits, params, 3, position) for position in range(500)} <= kept
 
 
+def test_a_repetition_penalty_lowers_what_was_chosen() -> None:
+    params = SamplingParams(repetition_penalty=2)
+    assert choose(LOGITS, params, 0, 5) == 1
+    assert choose(LOGITS, params, 0, 5, chosen=[1, 1]) == 5
+    assert choose(LOGITS, params, 0, 5, chosen=[1, 5, 2]) == 1
+    assert choose(-LOGITS - 1, params, 0, 5, chosen=[3]) == 3  # 0 stays 0
+    assert choose(-LOGITS - 2, params, 0, 5, chosen=[3]) == 3  # -1 becomes -2, as 4 has
+    assert LOGITS[1] == 3
+
+
 def test_the_random_number_depends_on_seed_and_position_only() -> None:
     numbers = {uniform(seed, position) for seed in range(50) for position in range(50)}
     assert len(numbers) == 2500

@@ -33,6 +33,9 @@ class SequenceRows:
     sampling: SamplingParams
     seed: int
     """Settled by the engine; `sampling.seed` may be None."""
+    chosen: tuple[int, ...] = ()
+    """The reply's tokens up to the first sampled row, for `sampling.repetition_penalty`. Each later
+    sampled row adds its own token. Empty where there is no penalty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,11 @@ class CpuBackend:
 
     def _run(self, rows: SequenceRows) -> tuple[int, ...]:
         logits = self.logits(rows)
-        position = rows.first_position + len(rows.token_ids) - rows.num_sampled + 1
+        first_sampled = len(rows.token_ids) - rows.num_sampled
+        position = rows.first_position + first_sampled + 1
+        drafted = rows.token_ids[first_sampled + 1 :]
         return tuple(
-            choose(row, rows.sampling, rows.seed, position + index)
+            choose(row, rows.sampling, rows.seed, position + index, rows.chosen + drafted[:index])
             for index, row in enumerate(logits)
         )
 
