@@ -66,7 +66,7 @@ class CommittedBuffer:
 
 @dataclass(slots=True)
 class ListenerCounts:
-    """What was dropped, for the metrics."""
+    """What was dropped and what is held, for the metrics."""
 
     stale_results: int = 0
     """Results of jobs that a newer one, the end of the utterance or a clear had overtaken."""
@@ -76,6 +76,10 @@ class ListenerCounts:
     """Silence filled in for missing audio."""
     repeated_samples: int = 0
     """Audio that came twice."""
+    held_bytes: int = 0
+    """Memory that the audio takes now."""
+    peak_bytes: int = 0
+    """The most it has taken."""
 
 
 _MAX_ENDED: Final = 8
@@ -291,3 +295,5 @@ class Listener:
             self.counts.lost_samples += spoken.shed(int(limit_s * RATE_HZ))
             keep_from = min(keep_from, spoken.unsettled)
         self._recording.forget_before(keep_from)
+        self.counts.held_bytes = self._recording.room_bytes
+        self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.held_bytes)

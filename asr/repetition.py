@@ -39,6 +39,7 @@ def is_degenerate(text: str, tokens: Sequence[int]) -> bool:
 def repeats_ending(text: str) -> bool:
     """Whether the text ends by beginning its last sentence again: "Press 1 to call. Press 1 to".
 
+    Or is one word, twice.
     The commonest damage of short windows: Whisper reads on into the silence. People do say things
     twice, so this is a reason to look again, not to cut.
     """
@@ -49,7 +50,7 @@ def repeats_ending(text: str) -> bool:
             alike += 1
         if alike >= MIN_REPEATED_WORDS and 2 * alike >= period:
             return True
-    return False
+    return len(words) == 2 and words[0] == words[1]
 
 
 def compression_ratio(text: str) -> float:

@@ -28,7 +28,7 @@ class Hypothesis:
     """Features and encoder."""
     decode_ms: float = 0.0
     fell_back: bool = False
-    """The short window's text was degenerate, and the full window was tried."""
+    """The short window did not do, and wider ones were tried."""
 
 
 @dataclass(frozen=True, slots=True)

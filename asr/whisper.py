@@ -14,8 +14,8 @@ The silence is digital and belongs to the *audio*. Zeros appended to the log-mel
 faster-whisper does, are not silence to the network: 0 is the level of a soft sound.
 
 Decoding is greedy, without timestamps, and may not take more tokens than the audio has time for. A
-text that repeats itself, hits that cap, or is improbable is decoded once more with the full window;
-of two bad texts the likelier is kept, and what then still looks like an answer to noise is dropped.
+text that repeats itself, hits that cap, or is improbable is decoded again with wider windows; of
+bad texts the least bad is kept, and what then still looks like an answer to noise is dropped.
 
 Measured on 230 telephone prompts of up to 14 s, tiny.en (`bench.py` measures it again): word error
 rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it sentences repeated into
@@ -26,7 +26,7 @@ Audio longer than a window is cut at its quietest places and decoded piece by pi
 memory at a time.
 """
 
-import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +40,13 @@ from .audio import RATE_HZ, Pcm, finite, quietest_sample
 from .errors import ModelError
 from .repetition import is_degenerate, unlooped
 from .transcripts import Hypothesis
+from .whisper_files import check_files, check_vocabulary, damaged
 
 FULL_WINDOW_S: Final = 30.0
 
 WINDOW_FLOOR_S: Final = 10.0
-"""Lower has the full window called for more often (5 times as often at 8 s), higher costs a third
-more encoder time at 12 s and wins nothing."""
+"""Lower calls for wider windows more often (5 times as often at 8 s), higher costs a third more
+encoder time at 12 s and wins nothing."""
 
 WINDOW_LEAD_S: Final = 0.2
 """Audio that starts with a word loses it or says it twice. 0.1 and 0.4 are no better."""
@@ -66,11 +67,16 @@ TOKENS_PER_S: Final = 6.0
 TOKENS_AT_LEAST: Final = 10
 """Fast speech has 5 tokens a second; a loop stops here instead of at 448."""
 
-MIN_LOGPROB: Final = -1.0
-"""Average log probability below which a text is a guess; OpenAI's threshold."""
+RETRY_WINDOWS_S: Final = (15.0, FULL_WINDOW_S)
+"""Tried in turn for a suspect text. 15 s settle 17 of 20 in half the full window's time."""
 
-MAX_NO_SPEECH: Final = 0.6
-"""Probability of no speech above which a guess is dropped; OpenAI's threshold."""
+SUSPECT_LOGPROB: Final = -1.2
+"""Average log probability below which a text is decoded again. At OpenAI's -1.0 single words are
+decoded again half as often again and come out no better (282 prompts of one or two words)."""
+
+DROP_LOGPROB: Final = -1.0
+DROP_NO_SPEECH: Final = 0.6
+"""A text both less likely and less speech-like than this is an answer to noise; OpenAI's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +109,12 @@ class _Decoded:
     decode_ms: float
 
     @property
+    def is_endless(self) -> bool:
+        return self.hit_cap or is_degenerate(self.text, self.tokens)
+
+    @property
     def is_suspect(self) -> bool:
-        return (
-            self.hit_cap or self.avg_logprob < MIN_LOGPROB or is_degenerate(self.text, self.tokens)
-        )
+        return self.is_endless or self.avg_logprob < SUSPECT_LOGPROB
 
 
 class WhisperTranscriber:
@@ -145,7 +153,7 @@ class WhisperTranscriber:
         Raises ModelError when a file is missing or damaged, naming it.
         """
         model_dir = Path(model_dir)
-        _check_files(model_dir)
+        check_files(model_dir)
         import ctranslate2
         import tokenizers
         from faster_whisper.feature_extractor import FeatureExtractor
@@ -154,7 +162,8 @@ class WhisperTranscriber:
         try:
             raw_tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         except Exception as error:  # the library raises bare Exception
-            raise ModelError(_damaged(model_dir / "tokenizer.json", error)) from error
+            raise ModelError(damaged(model_dir / "tokenizer.json", error)) from error
+        check_vocabulary(model_dir, raw_tokenizer)
         try:
             model = ctranslate2.models.Whisper(
                 str(model_dir),
@@ -163,8 +172,10 @@ class WhisperTranscriber:
                 intra_threads=threads,
                 inter_threads=1,
             )
-        except (RuntimeError, ValueError) as error:
-            raise ModelError(_damaged(model_dir / "model.bin", error)) from error
+        except ValueError as error:
+            raise ModelError(f"{model_dir} cannot be run as asked: {error}") from error
+        except RuntimeError as error:
+            raise ModelError(damaged(model_dir / "model.bin", error)) from error
         try:
             tokenizer = Tokenizer(
                 raw_tokenizer, model.is_multilingual, task="transcribe", language=language
@@ -177,11 +188,11 @@ class WhisperTranscriber:
     def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
         """Recognize float32 [n] at 16 kHz, of any length.
 
-        `fallback=False` never tries the full window, and gives no text where that would be called
+        `fallback=False` never tries a wider window, and gives no text where one would be called
         for: for partials, which are not worth the time.
         """
         pcm = finite(pcm)
-        parts = [self._transcribe_piece(piece, fallback) for piece in _pieces(pcm)]
+        parts = [self._transcribe_piece(piece, fallback) for piece in pieces(pcm)]
         if not parts:
             return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
         return parts[0] if len(parts) == 1 else _joined(parts)
@@ -194,16 +205,19 @@ class WhisperTranscriber:
         audio_s = len(pcm) / RATE_HZ
         window_s = self._window.window_s(audio_s)
         best = self._decode(pcm, window_s)
-        encode_ms, decode_ms = best.encode_ms, best.decode_ms
-        fell_back = fallback and best.is_suspect and window_s < FULL_WINDOW_S
-        if fell_back:
-            again = self._decode(pcm, FULL_WINDOW_S)
-            encode_ms += again.encode_ms
-            decode_ms += again.decode_ms
-            if not again.is_suspect or again.avg_logprob >= best.avg_logprob:
-                best = again
+        attempts = [best]
+        for wider_s in RETRY_WINDOWS_S if fallback else ():
+            if not best.is_suspect:
+                break
+            if wider_s > window_s:
+                window_s = wider_s
+                attempts.append(self._decode(pcm, window_s))
+                best = max(
+                    attempts,
+                    key=lambda one: (not one.is_suspect, not one.is_endless, one.avg_logprob),
+                )
         tokens = unlooped(best.tokens)
-        is_guess = best.no_speech_prob > MAX_NO_SPEECH and best.avg_logprob < MIN_LOGPROB
+        is_guess = best.no_speech_prob > DROP_NO_SPEECH and best.avg_logprob < DROP_LOGPROB
         if is_guess or (best.is_suspect and not fallback):
             tokens = ()
         return Hypothesis(
@@ -212,10 +226,10 @@ class WhisperTranscriber:
             avg_logprob=best.avg_logprob,
             no_speech_prob=best.no_speech_prob,
             audio_s=audio_s,
-            window_s=FULL_WINDOW_S if fell_back else window_s,
-            encode_ms=encode_ms,
-            decode_ms=decode_ms,
-            fell_back=fell_back,
+            window_s=window_s,
+            encode_ms=sum(one.encode_ms for one in attempts),
+            decode_ms=sum(one.decode_ms for one in attempts),
+            fell_back=len(attempts) > 1,
         )
 
     def _decode(self, pcm: Pcm, window_s: float) -> _Decoded:
@@ -249,7 +263,7 @@ class WhisperTranscriber:
         """Log-mel features of the padded audio: float32 [1, mels, 100 * window_s]."""
         import ctranslate2
 
-        samples = round(window_s * 100) * (RATE_HZ // 100)
+        samples = math.ceil(window_s * 100) * (RATE_HZ // 100)
         if self._window.silence:
             lead = round(self._window.lead_s * RATE_HZ)
             padded = np.zeros(samples, np.float32)
@@ -265,7 +279,7 @@ class WhisperTranscriber:
         return str(self._tokenizer.decode(list(tokens))).strip()
 
 
-def _pieces(pcm: Pcm) -> Iterator[Pcm]:
+def pieces(pcm: Pcm) -> Iterator[Pcm]:
     """Cut at the quietest places so that each piece fits a window."""
     start = 0
     while len(pcm) - start > MAX_PIECE_S * RATE_HZ:
@@ -289,29 +303,4 @@ def _joined(parts: list[Hypothesis]) -> Hypothesis:
         encode_ms=sum(part.encode_ms for part in parts),
         decode_ms=sum(part.decode_ms for part in parts),
         fell_back=any(part.fell_back for part in parts),
-    )
-
-
-def _check_files(model_dir: Path) -> None:
-    if not model_dir.is_dir():
-        raise ModelError(
-            f"{model_dir}: no such directory; run `halfsec models fetch`, or name a directory with "
-            "a CTranslate2 Whisper"
-        )
-    for name in ("model.bin", "config.json", "tokenizer.json"):
-        path = model_dir / name
-        if not path.is_file() or path.stat().st_size == 0:
-            state = "is empty" if path.is_file() else "is missing"
-            raise ModelError(f"{path} {state}; fetch the model again (`halfsec models fetch`)")
-    try:
-        json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(_damaged(model_dir / "config.json", error)) from error
-
-
-def _damaged(path: Path, error: Exception) -> str:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    return (
-        f"{path} cannot be read, probably damaged or cut short; delete it and fetch the model "
-        f"again (`halfsec models fetch`): {reason}"
     )

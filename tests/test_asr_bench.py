@@ -1,0 +1,63 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from asr.bench import find_recordings, half_of, main, read_transcripts
+from asr.errors import AudioError
+from tests.models import model_path
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def test_transcripts_as_lines_packed_or_not(tmp_path: Path) -> None:
+    lines = "; sounds\n\nvm-for: for: you\ndigits/1: one\n"
+    (tmp_path / "core.txt").write_text(lines)
+    (tmp_path / "core.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    expected = {"vm-for": "for: you", "digits/1": "one"}
+    assert read_transcripts(tmp_path / "core.txt") == expected
+    assert read_transcripts(tmp_path / "core.txt.gz") == expected
+
+
+@pytest.mark.parametrize("name", ["none.txt", "bad.json", "list.json", "bad.txt.gz"])
+def test_unreadable_transcripts(tmp_path: Path, name: str) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "bad.txt.gz").write_bytes(b"\x1f\x8b\x08 no")
+    with pytest.raises(AudioError, match=f"{name}: not readable as transcripts"):
+        read_transcripts(tmp_path / name)
+
+
+def test_recordings_with_enough_words_in_two_halves() -> None:
+    texts = read_transcripts(RECORDINGS / "transcripts.json")
+    found = find_recordings(RECORDINGS, texts, min_words=5)
+    assert "vm-changeto" not in [one.name for one in found]
+    assert len(found) == 6
+    halves = [half_of(found, half) for half in ("a", "b")]
+    assert sorted(one.name for half in halves for one in half) == [one.name for one in found]
+    assert half_of(found, "all") == found
+
+
+@pytest.mark.models
+def test_the_bench_reports_both_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    arguments = [str(RECORDINGS), "--transcripts", str(RECORDINGS / "transcripts.json")]
+    arguments += ["--model", str(model_path("whisper-tiny.en")), "--json", str(out)]
+    arguments += ["--vad", str(model_path("silero-vad") / "silero_vad.onnx"), "--limit", "3"]
+    assert main([*arguments, "--errors"]) in (0, 1)
+    report = json.loads(out.read_text())
+    assert report["recordings"] == 3
+    assert set(report["ways"]) == {"streaming", "full window"}
+    assert report["ways"]["streaming"]["words"] == 20
+    assert report["ways"]["full window"]["wer"] < 0.2
+    assert report["ways"]["full window"]["encode_ms"]["p50"] > 0
+    printed = capsys.readouterr().out
+    assert "3 recordings, whisper-tiny.en" in printed
+    print(printed)
+
+
+@pytest.mark.models
+def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--transcripts", str(RECORDINGS / "transcripts.json")]) == 2
+    assert "no recording has a transcript" in capsys.readouterr().err

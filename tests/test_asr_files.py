@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.audio import RATE_HZ
+from asr.errors import AudioError
+from asr.files import read_blocks, read_file
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def tone(rate_hz: int, seconds: float, channels: int) -> np.ndarray:
+    one = 0.3 * np.sin(2 * np.pi * 440 * np.arange(round(rate_hz * seconds)) / rate_hz)
+    return np.stack([one] * channels, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "subtype", "rate_hz", "channels"),
+    [
+        ("a.wav", "PCM_16", 8000, 1),
+        ("a.wav", "FLOAT", 48000, 2),
+        ("a.wav", "PCM_24", 44100, 6),
+        ("a.wav", "ULAW", 8000, 1),
+        ("a.flac", "PCM_16", 22050, 1),
+        ("a.ogg", "VORBIS", 48000, 2),
+    ],
+)
+def test_any_format_rate_and_channel_count(
+    tmp_path: Path, name: str, subtype: str, rate_hz: int, channels: int
+) -> None:
+    path = tmp_path / name
+    soundfile.write(path, tone(rate_hz, 2.5, channels), rate_hz, subtype)
+    blocks = list(read_blocks(path))
+    pcm = np.concatenate(blocks)
+    assert abs(len(pcm) - 2.5 * RATE_HZ) <= 2
+    assert np.sqrt(np.mean(pcm[4000:-4000] ** 2) * 2) == pytest.approx(0.3, rel=0.05)
+    assert max(map(len, blocks)) < 1.2 * RATE_HZ
+
+
+def test_the_recordings_are_what_their_transcripts_say() -> None:
+    names = json.loads((RECORDINGS / "transcripts.json").read_text())
+    assert sorted(names) == sorted(path.name for path in RECORDINGS.glob("*.wav"))
+    assert sum(path.stat().st_size for path in RECORDINGS.iterdir()) < 400_000
+    for name in names:
+        assert 1 < len(read_file(RECORDINGS / name)) / RATE_HZ < 5
+
+
+def test_not_audio(tmp_path: Path) -> None:
+    path = tmp_path / "letter.wav"
+    path.write_text("Dear Sir or Madam, this is not a recording.")
+    with pytest.raises(AudioError, match=r"letter\.wav: not readable as audio"):
+        read_file(path)
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.wav"
+    path.touch()
+    with pytest.raises(AudioError, match=r"nothing\.wav: the file is empty"):
+        read_file(path)
+    with pytest.raises(AudioError, match="no such file"):
+        read_file(tmp_path / "missing.wav")
+    with pytest.raises(AudioError, match="no such file"):
+        read_file(tmp_path)
+
+
+def test_a_header_without_audio(tmp_path: Path) -> None:
+    path = tmp_path / "silent.wav"
+    soundfile.write(path, np.zeros(0), 16000)
+    with pytest.raises(AudioError, match="no audio in it"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_a_file_that_was_cut_short(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    soundfile.write(path, tone(16000, 2, 1), 16000)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(AudioError, match=rf"{name}: .*(cut short|not readable)"):
+        read_file(path)
+
+
+def test_a_stream_header_may_not_know_its_length(tmp_path: Path) -> None:
+    path = tmp_path / "piped.wav"
+    soundfile.write(path, tone(16000, 1, 1), 16000)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = data[4:8] = b"\xff\xff\xff\xff"
+    path.write_bytes(data)
+    assert len(read_file(path)) == RATE_HZ
+
+
+def test_a_rate_that_no_speech_has(tmp_path: Path) -> None:
+    path = tmp_path / "slow.wav"
+    soundfile.write(path, np.zeros(1000), 1000)
+    with pytest.raises(AudioError, match="1000 Hz is not supported"):
+        read_file(path)
