@@ -60,7 +60,7 @@ class EngineConfig:
     num_threads: int = 2
     """Threads of one forward pass."""
     context_length: int | None = None
-    """Tokens a sequence may hold; None takes the model's own limit."""
+    """Tokens a sequence may hold, if the model can hold as many; None takes the model's limit."""
     prefill_chunk: int = 64
     """Prompt tokens in one step. Lower: long prompts pay more passes over the weights. Higher:
     another call's next token waits longer (64 tokens of a 135 M model: 0.1 s on two cores)."""

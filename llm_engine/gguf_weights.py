@@ -12,6 +12,7 @@ from llm_engine.config import ModelConfig, RopeScaling
 from llm_engine.errors import ModelError
 from llm_engine.gguf_reader import GgufFile
 from llm_engine.gguf_tokenizer import build_tokenizer
+from llm_engine.model import inverse_frequencies
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
@@ -111,20 +112,26 @@ def read_config(file: GgufFile) -> ModelConfig:
         context_length=values.integer("context_length"),
         norm_eps=values.real("attention.layer_norm_rms_epsilon"),
         rope_theta=values.real("rope.freq_base", 10000.0),
-        rope_scaling=_rope_scaling(file, values),
+        rope_scaling=_rope_scaling(file, values, head_dim),
     )
 
 
-def _rope_scaling(file: GgufFile, values: "_Metadata") -> RopeScaling | None:
+def _rope_scaling(file: GgufFile, values: "_Metadata", head_dim: int) -> RopeScaling | None:
     kind = file.metadata.get(f"{values.architecture}.rope.scaling.type", "none")
     if kind != "none":
         raise ModelError(f"{file.path}: rotary scaling {kind!r} is not supported")
     if _ROPE_FREQS not in file.tensors:
         return None
-    # Llama 3.1 and later: converters store only the divisors of the frequencies. All models that
-    # carry them share these parameters except the factor, which is the largest divisor.
-    factor = float(file.read(_ROPE_FREQS).max())
-    return RopeScaling(factor, 1.0, 4.0, 8192)
+    # Llama 3.1 and later: converters store only the divisors of the frequencies. The models that
+    # carry them share all parameters but the factor, which is the largest divisor.
+    divisors = torch.from_numpy(np.array(file.read(_ROPE_FREQS)))
+    if divisors.shape == (head_dim // 2,):
+        scaling = RopeScaling(float(divisors.max()), 1.0, 4.0, 8192)
+        theta = values.real("rope.freq_base", 10000.0)
+        plain, scaled = (inverse_frequencies(head_dim, theta, s) for s in (None, scaling))
+        if torch.allclose(plain / scaled, divisors, rtol=1e-3):
+            return scaling
+    raise ModelError(f"{file.path}: {_ROPE_FREQS!r} is not Llama 3's kind of rotary scaling")
 
 
 class _Metadata:

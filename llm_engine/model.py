@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import ModelConfig
+from llm_engine.config import RopeScaling
 
 Linear = Callable[[Tensor], Tensor]
 """`[T, in]` float32 -> `[T, out]` float32."""
@@ -67,9 +67,9 @@ class Decoder:
             self._head = make_linear(checkpoint.tensor("lm_head.weight", *vocabulary).float(), None)
         else:
             self._head = make_linear(self._embedding, None)
-        angles = torch.outer(
-            torch.arange(context_length, dtype=torch.float32), inverse_frequencies(config)
-        ).repeat(1, 2)
+        frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        positions = torch.arange(context_length, dtype=torch.float32)
+        angles = torch.outer(positions, frequencies).repeat(1, 2)
         self._cos, self._sin = angles.cos()[:, None], angles.sin()[:, None]
 
     def hidden(self, token_ids: Tensor, first_position: int, caches: list[LayerCache]) -> Tensor:
@@ -194,15 +194,14 @@ class _Reader:
         return self._make_linear(torch.cat(weights), bias if bool(bias.any()) else None)
 
 
-def inverse_frequencies(config: ModelConfig) -> Tensor:
+def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
     """Rotary frequencies `[head_dim / 2]` in radians per position.
 
     With Llama 3.1's scaling, wavelengths beyond the original context are stretched by `factor`,
     short ones are left alone, and those between are blended.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
-    scaling = config.rope_scaling
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    frequencies = 1.0 / theta**exponents
     if scaling is None:
         return frequencies
     turns = scaling.original_context_length * frequencies / (2 * math.pi)

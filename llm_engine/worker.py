@@ -99,6 +99,9 @@ class Worker:
                 stream.request_id = self._core.add(request)
             except RequestError as error:
                 stream.send(error)
+            except Exception as error:
+                _log.exception("a request could not be started")
+                stream.send(EngineError(f"the engine failed: {error}"))
             else:
                 self._streams[stream.request_id] = stream
 
@@ -181,7 +184,11 @@ class Worker:
                 commands, self._commands = self._commands, []
                 closing = self._closing
             for command in commands:
-                command()
+                try:
+                    command()
+                except Exception:
+                    # Only clean-up gets here, and there is nobody left to tell.
+                    _log.exception("the engine could not clean up after a request")
             if closing:
                 self._fail_all(EngineError("the engine is closed"))
                 return

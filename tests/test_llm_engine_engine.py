@@ -173,6 +173,29 @@ async def test_a_failing_backend_fails_the_request_and_not_the_engine(
         engine.close()
 
 
+async def test_trouble_outside_the_backends_step_does_not_stop_the_engine(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = ScriptedBackend(lambda held: END if len(held) > 4 else 11)
+    engine = start(backend, vocabulary)
+    try:
+        with monkeypatch.context() as broken:
+            broken.setattr(backend, "close_slot", lambda slot: 1 / 0)
+            await take_all(engine.generate([8, 8]))
+            await idle(engine)
+        assert "could not clean up" in caplog.text
+        for part in ("step", "add"):
+            with monkeypatch.context() as broken:
+                broken.setattr(engine._core, part, lambda *_: 1 / 0)
+                with pytest.raises(EngineError, match="the engine failed: division by zero"):
+                    await take_all(engine.generate([8, 8]))
+                await idle(engine)
+        chunks = await take_all(engine.generate([8, 8]))
+        assert chunks[-1].finish_reason is FinishReason.STOP
+    finally:
+        engine.close()
+
+
 async def test_bad_requests_are_refused(gated: tuple[Engine, GatedBackend]) -> None:
     engine, backend = gated
     backend.gate.release(1000)

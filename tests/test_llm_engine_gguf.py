@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -53,6 +54,29 @@ def test_the_same_model_as_in_safetensors(family: str, tmp_path: Path) -> None:
     assert file.tokenizer.token_bytes == directory.tokenizer.token_bytes
     assert file.tokenizer.end_ids == directory.tokenizer.end_ids
     assert file.tokenizer.chat_template == directory.tokenizer.chat_template
+
+
+def test_llama_3_rope_is_found_in_its_divisors(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    oracle = save_tiny_model(tmp_path, "llama", rope_parameters=rope)
+    plain = 500000.0 ** -(np.arange(0, 16, 2) / 16)
+    divisors = (plain / oracle.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
+    save_tiny_gguf(tmp_path / "m.gguf", tmp_path, rope_divisors=divisors)
+    scaling = load_checkpoint(tmp_path / "m.gguf").config.rope_scaling
+    expected = load_checkpoint(tmp_path).config.rope_scaling
+    assert scaling is not None
+    assert replace(scaling, factor=8.0) == expected
+    assert scaling.factor == pytest.approx(8.0)
+    save_tiny_gguf(tmp_path / "odd.gguf", tmp_path, rope_divisors=divisors[::-1].copy())
+    with pytest.raises(ModelError, match="not Llama 3's kind of rotary scaling"):
+        load_checkpoint(tmp_path / "odd.gguf")
 
 
 @pytest.mark.parametrize("quantization", ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])

@@ -87,7 +87,7 @@ def greedy_oracle(model: Any, prompt: Sequence[int], num_tokens: int) -> list[in
 
 
 def save_tiny_gguf(
-    path: Path, source: Path, quantization: str = "F32", **metadata: Any
+    path: Path, source: Path, quantization: str = "F32", *, rope_divisors: Any = None
 ) -> dict[str, torch.Tensor]:
     """Convert a saved tiny Llama or Qwen directory to GGUF; the tensors as they were quantized.
 
@@ -115,8 +115,8 @@ def save_tiny_gguf(
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_eos_token_id(2)
     writer.add_chat_template(CHATML)
-    for key, value in metadata.items():
-        writer.add_string(key.replace("__", "."), value)
+    if rope_divisors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_divisors)
     stored: dict[str, torch.Tensor] = {}
     kind = gguf.GGMLQuantizationType[quantization]
     for file in sorted(source.glob("*.safetensors")):
