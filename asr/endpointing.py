@@ -121,7 +121,7 @@ class Endpointer:
         self._silent_from: int | None = None
         """While SPEAKING: start of a silence that may become a pause. While PAUSING: its start."""
         self._resumed_at: int | None = None
-        """While SPEAKING: where the last pause ended."""
+        """Where the utterance's last pause ended."""
         self._carried_onset: int | None = None
         """While QUIET: speech that the end of an utterance left to the next one."""
 
@@ -219,7 +219,6 @@ class Endpointer:
         if self._position - self._silent_from < samples_from_ms(self._config.pause_ms):
             return ()
         self._state = _State.PAUSING
-        self._resumed_at = None
         return (SpeechPaused(self._utterance, self._silent_from),)
 
     def _push_pausing(self, probability: float, first_sample: int) -> tuple[EndpointEvent, ...]:

@@ -63,7 +63,9 @@ _UNKNOWN_LENGTH: Final = 2**62
 
 
 def _check_length(sound: soundfile.SoundFile, path: Path) -> None:
-    """libsndfile shortens a WAV to what is there without a word; its header knows better."""
+    """libsndfile shortens WAV and OGG to what is there without a word; the file knows better."""
+    if sound.format == "OGG":
+        _check_last_page(path)
     if sound.format not in ("WAV", "WAVEX"):
         return
     with path.open("rb") as file:
@@ -80,6 +82,20 @@ def _check_length(sound: soundfile.SoundFile, path: Path) -> None:
                     )
                 return
             file.seek(length + length % 2, 1)
+
+
+def _check_last_page(path: Path) -> None:
+    """The last page of an Ogg file says that it is the last (RFC 3533, section 6)."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MAX_PAGE))
+        end = file.read()
+    page = end.rfind(b"OggS")
+    if page < 0 or len(end) < page + 27 or not end[page + 5] & 4:
+        raise AudioError(f"{path}: the file is cut short: its last page is missing")
+
+
+_MAX_PAGE: Final = 65_307
+"""Bytes of an Ogg page, at most."""
 
 
 def read_file(path: Path) -> Pcm:

@@ -44,13 +44,10 @@ class Stabilizer:
     def push(self, hypothesis: str) -> Stabilized:
         """Take in the next hypothesis over the whole utterance so far."""
         words = hypothesis.split()
-        kept = len(self._stable)
-        agreed = _num_alike(self._previous, words[:-1])
-        if agreed > kept and _num_alike(self._stable, words) == kept:
-            self._stable += words[kept:agreed]
-            tail = words[agreed:]
-        else:
-            tail = words[_end_of(self._stable, words) :]
+        begin = _end_of(self._stable, words)
+        agreed = max(begin, _num_alike(self._previous, words[:-1]))
+        self._stable += words[begin:agreed]
+        tail = words[agreed:]
         self._previous = words
         stable = " ".join(self._stable)
         return Stabilized(" ".join([*self._stable, *tail]), len(stable))

@@ -16,7 +16,6 @@ from .endpointing import (
     EndpointEvent,
     SilenceGrew,
     SpeechPaused,
-    SpeechResumed,
     SpeechStarted,
 )
 from .listener import Listener
@@ -102,8 +101,7 @@ class StreamingTranscriber:
         # The last frame may be incomplete.
         events += self._listen(np.zeros(-self._listener.position % FRAME, np.float32))
         if self._utterance is not None:
-            if not self._is_pausing:
-                self._finalize(self._listener.position)
+            self._finalize(self._listener.position)
             events += self._end()
         self._begin()
         return events
@@ -112,7 +110,6 @@ class StreamingTranscriber:
         self._listener = Listener(self._config.listener, self._vad)
         self._resampler = None
         self._utterance: int | None = None
-        self._is_pausing = False
         self._final: FinalTranscript | None = None
 
     def _listen(self, pcm: Pcm) -> list[AsrEvent]:
@@ -136,12 +133,8 @@ class StreamingTranscriber:
             case SpeechStarted():
                 self._utterance = event.utterance
                 self._final = None
-                self._is_pausing = False
             case SpeechPaused():
-                self._is_pausing = True
                 self._finalize(event.at_sample)
-            case SpeechResumed():
-                self._is_pausing = False
             case SilenceGrew() if event.silence_ms >= self._config.end_silence_ms:
                 return self._end()
         return []
@@ -163,7 +156,6 @@ class StreamingTranscriber:
         assert self._utterance is not None
         self._listener.end(self._utterance)
         final, self._final, self._utterance = self._final, None, None
-        self._is_pausing = False
         return [final] if final is not None and final.text else []
 
     def _run(self, job: DecodeJob) -> list[AsrEvent]:

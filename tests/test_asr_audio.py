@@ -102,5 +102,9 @@ def test_the_quietest_place_is_found() -> None:
     assert 3.0 <= cut / RATE_HZ <= 3.4
 
 
+def test_of_equally_quiet_places_the_latest() -> None:
+    assert quietest_sample(silence(3), 0, 3 * RATE_HZ) > 2.8 * RATE_HZ
+
+
 def test_no_room_to_choose_cuts_at_the_first_place() -> None:
     assert quietest_sample(tone(1), 100, 100 + VOICED_FRAME) == 100

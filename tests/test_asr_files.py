@@ -73,12 +73,24 @@ def test_a_header_without_audio(tmp_path: Path) -> None:
         read_file(path)
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
 def test_a_file_that_was_cut_short(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     soundfile.write(path, tone(16000, 2, 1), 16000)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(AudioError, match=rf"{name}: .*(cut short|not readable)"):
+        read_file(path)
+
+
+def test_a_chunk_of_odd_length_before_the_audio(tmp_path: Path) -> None:
+    path = tmp_path / "noted.wav"
+    soundfile.write(path, tone(16000, 1, 1), 16000)
+    data = path.read_bytes()
+    at = data.index(b"data")
+    path.write_bytes(data[:at] + b"note\x03\x00\x00\x00abc\x00" + data[at:])
+    assert len(read_file(path)) == RATE_HZ
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(AudioError, match="31000 of 32000 bytes"):
         read_file(path)
 
 

@@ -233,6 +233,20 @@ def test_no_partial_in_a_pause_nor_while_a_final_is_out() -> None:
     assert len(feed(ears, said(2))[1]) > 1
 
 
+def test_no_partial_once_the_voice_is_gone_nor_for_a_breath_in_a_pause() -> None:
+    ears = listener()
+    almost = said(0.576)
+    assert feed(ears, almost, silence(0.512), said(0.032), silence(0.5))[1] == []
+    assert len(feed(ears, said(0.5))[1]) == 1
+
+
+def test_longer_audio_is_decoded_less_often() -> None:
+    _, jobs = feed(listener(), said(19))
+    ends = np.array([job.end_sample for job in jobs]) / RATE_HZ
+    assert np.diff(ends)[:5] == pytest.approx([0.608] * 5)
+    assert np.diff(ends)[-1] > 1
+
+
 def test_partials_can_be_turned_off() -> None:
     assert feed(listener(partial_interval_ms=0), said(3))[1] == []
 
@@ -285,6 +299,21 @@ def test_a_final_that_starts_before_a_segment_is_done_covers_everything() -> Non
     assert len(final.pcm) / RATE_HZ > 20
     ears.complete(jobs[0], Hypothesis("first part"))
     assert only_final(ears, final, "first part and second").text == "first part and second"
+
+
+def test_a_segment_that_was_given_up_and_comes_late_is_not_taken_twice() -> None:
+    ears = listener(partial_interval_ms=0)
+    (late,) = ears.feed(said(21)).jobs
+    ears.fail(late)
+    (again,) = ears.feed(said(0.1)).jobs
+    ears.complete(again, Hypothesis("once"))
+    ears.complete(late, Hypothesis("twice"))
+    job = ears.finalize(1, ears.position)
+    assert job is not None
+    assert job.settled_text == "once"
+    ears.end(1)
+    assert ears.complete(late, Hypothesis("thrice")) == ()
+    assert ears.counts.stale_results == 2
 
 
 def test_silence_in_a_long_utterance_is_settled_without_a_job() -> None:

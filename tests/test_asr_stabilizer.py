@@ -60,6 +60,10 @@ def test_a_rewrite_far_behind_the_beginning_is_found_too() -> None:
     assert pushed(base, base, rewritten)[-1] == (" ".join(said[:79]), " word79 and on")
 
 
+def test_words_after_a_rewritten_beginning_become_stable_too() -> None:
+    assert pushed("a b c", "a b c d", "a x b c d e", "a x b c d e f")[-1] == ("a b c d e", " f")
+
+
 def test_nothing_said() -> None:
     assert pushed("", "  ", "yes") == [("", ""), ("", ""), ("", "yes")]
 

@@ -1,0 +1,112 @@
+"""When Whisper is asked again, and what is kept: with a runtime that answers as it is told."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from asr.audio import RATE_HZ
+from asr.whisper import WhisperTranscriber, WindowPolicy
+
+
+@dataclass
+class Answer:
+    """What the runtime gives back: a text of words "w1 w2", their mean log probability."""
+
+    words: list[int]
+    score: float = -0.2
+    no_speech_prob: float = 0.0
+
+    @property
+    def sequences_ids(self) -> list[list[int]]:
+        return [self.words]
+
+    @property
+    def scores(self) -> list[float]:
+        return [self.score * (len(self.words) + 1) / max(1, len(self.words))]
+
+
+@dataclass
+class Runtime:
+    """A ctranslate2 model, faster-whisper's tokenizer and features in one."""
+
+    answers: list[Answer]
+    windows_s: list[float] = field(default_factory=list)
+    audio: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    max_length: int = 0
+    sot_sequence: tuple[int, ...] = (1, 2)
+    no_timestamps: int = 3
+
+    def __call__(self, pcm: npt.NDArray[np.float32], padding: int) -> npt.NDArray[np.float32]:
+        self.audio.append(pcm)
+        return np.zeros((80, len(pcm) // 160), np.float32)
+
+    def encode(self, features: object, to_cpu: bool) -> object:
+        self.windows_s.append(features.shape[2] / 100)  # type: ignore[attr-defined]
+        return features
+
+    def generate(self, encoded: object, prompts: list[list[int]], **options: int) -> list[Answer]:
+        self.max_length = options["max_length"] - len(prompts[0])
+        return [self.answers.pop(0)]
+
+    def decode(self, tokens: list[int]) -> str:
+        return " ".join(f"w{token}" for token in tokens)
+
+
+def transcribed(
+    *answers: Answer, seconds: float = 2.0, fallback: bool = True
+) -> tuple[str, Runtime]:
+    runtime = Runtime(list(answers))
+    whisper = WhisperTranscriber(runtime, runtime, runtime)
+    pcm = np.ones(round(seconds * RATE_HZ), np.float32)
+    return whisper.transcribe(pcm, fallback=fallback).text, runtime
+
+
+GOOD = Answer([1, 2, 3])
+LOOP = Answer([7] * 8)
+UNLIKELY = Answer([4, 5], score=-1.5)
+
+
+def test_a_good_text_is_decoded_once() -> None:
+    text, runtime = transcribed(GOOD)
+    assert (text, runtime.windows_s) == ("w1 w2 w3", [10])
+
+
+def test_the_audio_stands_behind_a_lead_of_silence() -> None:
+    _, runtime = transcribed(GOOD)
+    (padded,) = runtime.audio
+    lead = round(WindowPolicy().lead_s * RATE_HZ)
+    assert len(padded) == 10 * RATE_HZ
+    assert np.flatnonzero(padded)[[0, -1]].tolist() == [lead, lead + 2 * RATE_HZ - 1]
+
+
+def test_tokens_are_bounded_by_the_time_there_is() -> None:
+    _, runtime = transcribed(GOOD, seconds=5)
+    assert runtime.max_length == 40
+
+
+@pytest.mark.parametrize("bad", [LOOP, UNLIKELY, Answer(list(range(100, 130)))])
+def test_a_bad_text_is_decoded_again_with_wider_windows(bad: Answer) -> None:
+    assert transcribed(bad, GOOD)[0] == "w1 w2 w3"
+    assert transcribed(bad, bad, GOOD)[1].windows_s == [10, 15, 30]
+
+
+def test_audio_beyond_the_first_retry_goes_straight_to_the_full_window() -> None:
+    assert transcribed(LOOP, GOOD, seconds=16)[1].windows_s == [pytest.approx(18.2), 30]
+
+
+def test_of_bad_texts_an_unlikely_one_is_better_than_a_loop() -> None:
+    assert transcribed(LOOP, UNLIKELY, LOOP)[0] == "w4 w5"
+    assert transcribed(LOOP, LOOP, LOOP)[0] == "w7"
+
+
+def test_a_partial_is_not_worth_a_second_try() -> None:
+    text, runtime = transcribed(LOOP, fallback=False)
+    assert (text, runtime.windows_s) == ("", [10])
+
+
+def test_an_answer_to_noise_is_dropped() -> None:
+    assert transcribed(Answer([1, 2], score=-1.1, no_speech_prob=0.9))[0] == ""
+    assert transcribed(Answer([1, 2], score=-1.1, no_speech_prob=0.3))[0] == "w1 w2"
+    assert transcribed(Answer([1, 2], score=-0.3, no_speech_prob=0.9))[0] == "w1 w2"
