@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import commands as cmd
@@ -28,6 +28,7 @@ RULES = to_record(ev.RulesChanged(TurnRules()))
 CUT = to_record(cmd.CutReply(TurnId(3), "turn_detected"))
 
 
+@settings(derandomize=True)
 @given(EVENTS)
 def test_event_comes_back(event: ev.Event) -> None:
     record = json.loads(json.dumps(to_record(event)))
@@ -36,6 +37,7 @@ def test_event_comes_back(event: ev.Event) -> None:
     assert all(value is None or isinstance(value, str | int) for value in record.values())
 
 
+@settings(derandomize=True)
 @given(COMMANDS)
 def test_command_comes_back(command: cmd.Command) -> None:
     record = json.loads(json.dumps(to_record(command)))
@@ -103,6 +105,7 @@ def test_what_is_no_command_is_refused(record: Record, message: str) -> None:
         command_from_record(record)
 
 
+@settings(derandomize=True)
 @given(
     EVENTS,
     st.sampled_from([*SPEECH, *RULES, "turn", "text"]),

@@ -17,6 +17,7 @@ from latency_budget.trace import Trace, TraceWriter, read_trace
 from latency_budget.turn import SessionId
 from tests.scenarios.calls import RECORDED
 from tests.scenarios.plausible import RULES, Session
+from tests.scenarios.timeline import NS_PER_MS
 from tests.scenarios.traces import path_of, trace_of
 
 NORMAL_TRACE = trace_of("normal_turn", RECORDED["normal_turn"])
@@ -28,10 +29,10 @@ def read(text: str) -> Trace:
     return read_trace(text.splitlines(keepends=True))
 
 
-def recorded_again(session: Session) -> Trace:
+def recorded_again(session: Session, name: str) -> TraceWriter:
     """What a session with this log would have written."""
-    writer = TraceWriter(SessionId("any"), started_unix_ns=0, config_fingerprint="")
-    log = TurnLog(SessionId("any"), writer, lambda turn: None)
+    writer = TraceWriter(SessionId(name), started_unix_ns=0, config_fingerprint="by hand")
+    log = TurnLog(SessionId(name), writer, lambda turn: None)
     machine = TurnTaking(session.rules)
     log.event(RulesChanged(session.rules), 0, machine.turn)
     for event, now_ns, commands in session.log:
@@ -43,7 +44,7 @@ def recorded_again(session: Session) -> Trace:
             machine.apply(event, now_ns)
         for command in commands:
             log.command(command, now_ns, machine.turn)
-    return read("".join(writer.lines()))
+    return writer
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -57,6 +58,17 @@ def test_recorded_scenario_is_identical(name: str) -> None:
     assert text == trace_of(name, RECORDED[name]), "run `python -m tests.scenarios.traces`"
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_scenario_gives_the_same_bytes(name: str) -> None:
+    story = RECORDED[name]
+    session = Session(story.rules)
+    for step in story.steps:
+        session.now_ns = step.at_ms * NS_PER_MS
+        session.feed(step.event)
+    written = "".join(recorded_again(session, name).lines())
+    assert written.encode() == path_of(name).read_bytes()
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_session_replays(data: st.DataObject) -> None:
@@ -65,7 +77,8 @@ def test_any_session_replays(data: st.DataObject) -> None:
         moves = session.moves()
         moves[data.draw(st.sampled_from(sorted(moves)))](data.draw)
     num_commands = sum(len(commands) for _, _, commands in session.log)
-    assert replay(recorded_again(session)) == ReplayResult(len(session.log) + 1, num_commands, None)
+    trace = read("".join(recorded_again(session, "any").lines()))
+    assert replay(trace) == ReplayResult(len(session.log) + 1, num_commands, None)
 
 
 def test_marks_are_passed_over() -> None:
