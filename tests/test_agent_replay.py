@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.events import RulesChanged
+from agent.notices import ReplyAudio, ReplyEnded
 from agent.replay import Difference, ReplayError, ReplayResult, main, replay
+from agent.requests import CreateResponse
+from agent.settings import ResponseOptions
 from agent.turn_log import TurnLog
 from agent.turn_taking import TurnTaking
 from latency_budget.marks import MarkName
@@ -19,6 +22,7 @@ from tests.scenarios.calls import RECORDED
 from tests.scenarios.plausible import RULES, Session
 from tests.scenarios.timeline import NS_PER_MS
 from tests.scenarios.traces import path_of, trace_of
+from tests.test_agent_session import call_with
 
 NORMAL_TRACE = trace_of("normal_turn", RECORDED["normal_turn"])
 LINES = NORMAL_TRACE.splitlines(keepends=True)
@@ -79,6 +83,19 @@ def test_any_session_replays(data: st.DataObject) -> None:
     num_commands = sum(len(commands) for _, _, commands in session.log)
     trace = read("".join(recorded_again(session, "any").lines()))
     assert replay(trace) == ReplayResult(len(session.log) + 1, num_commands, None)
+
+
+async def test_a_session_replays() -> None:
+    async with call_with("One two three four five six seven eight nine ten.", "Yes.") as call:
+        call.ears.say("Count.")
+        await call.until(ReplyAudio, 4)
+        await call.session.handle(CreateResponse(ResponseOptions()))
+        call.ears.say("Stop.")
+        await call.until(ReplyEnded, 2)
+    trace = read("".join(call.trace.lines()))
+    commands = [record.type for record in trace.of_kind("command")]
+    assert {"StartReply", "ReleaseReply", "CutReply", "RefuseRequest"} <= set(commands)
+    assert replay(trace).difference is None
 
 
 def test_marks_are_passed_over() -> None:

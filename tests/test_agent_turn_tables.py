@@ -165,6 +165,4 @@ def test_diagram_is_printed_by_the_module() -> None:
 def test_architecture_shows_the_present_diagram() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```mermaid\n(stateDiagram-v2\n.*?)\n```$", text, re.MULTILINE | re.DOTALL)
-    if not shown:
-        pytest.skip("ARCHITECTURE.md shows no diagram of turn-taking")
     assert shown == [diagram()], "paste what `python -m agent.turn_tables` prints"
