@@ -2,7 +2,8 @@
 
 Voice activity is watched on one thread and words are recognized on another, because a barge-in must
 not wait for a decode that takes 150 ms. The per-call state (`asr.Listener`) is touched on the first
-thread only; every access goes through it, in order.
+thread only; every access goes through it, in order. The detector itself comes with each job: a
+stage that was restarted has another one.
 
 Overflow: a client that sends faster than the ears listen is not read from until they have caught
 up (`feed` waits), so a burst costs time, not memory.
@@ -36,12 +37,24 @@ MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
 
 
+class PresentDetector:
+    """The detector that the stage has at the moment."""
+
+    def __init__(self) -> None:
+        self.model: asr.VoiceDetector | None = None
+        """Set before each job."""
+
+    def probability(self, frame: npt.NDArray[np.float32], state: asr.VadState) -> float:
+        assert self.model is not None
+        return self.model.probability(frame, state)
+
+
 class Hearing:
     """Belongs to one session. Nothing is heard unless `run` is running."""
 
     def __init__(
         self,
-        listener: asr.Listener,
+        listening: asr.ListenerConfig,
         detector: StageThread[asr.SileroVad],
         recognizer: StageThread[asr.WhisperTranscriber],
         clock: Clock,
@@ -50,7 +63,8 @@ class Hearing:
         self.last_audio_ns = clock.now_ns()
         self.utterance = 0
         """The newest one that began."""
-        self._listener = listener
+        self._present = PresentDetector()
+        self._listener = listener = asr.Listener(listening, self._present)
         self._detector = detector
         self._clock = clock
         self._pause_ms = pause_ms
@@ -64,6 +78,8 @@ class Hearing:
         self._committed = 0.0
         """Of those, up to the last commit or clear."""
         self._resampler: tuple[int, asr.Resampler] | None = None
+        self._newest: tuple[int, asyncio.Task[None]] | None = None
+        """The newest final pass, and whose it is."""
         self._bounds: dict[int, tuple[int, int]] = {}
         """Of each utterance not yet committed: first sample, and first sample after it."""
 
@@ -90,8 +106,16 @@ class Hearing:
         await self._inbox.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
-        """Start a final pass; its end is told as TranscriptReady or TranscriptFailed."""
-        self._spawn(self._passes.final(utterance, revision, self.end_sample(utterance)))
+        """Start a final pass; its end is told as TranscriptReady or TranscriptFailed.
+
+        The pass over an earlier pause of this utterance is of no use any more: if it has not begun,
+        it won't.
+        """
+        if self._newest is not None and self._newest[0] == utterance:
+            self._newest[1].cancel()
+        end_sample = self.end_sample(utterance)
+        task = self._spawn(self._passes.final(utterance, revision, end_sample))
+        self._newest = None if task is None else (utterance, task)
 
     def close(self, utterance: int) -> None:
         """The utterance is over. Speech that goes on belongs to a new one."""
@@ -138,7 +162,8 @@ class Hearing:
     # --- voice activity ---
 
     async def _listen(self, batch: list[tuple[npt.NDArray[np.int16], int]]) -> None:
-        def job(_: asr.SileroVad) -> asr.ListenerOutput:
+        def job(model: asr.SileroVad) -> asr.ListenerOutput:
+            self._present.model = model
             pcm = np.concatenate([self._converted(*each) for each in batch])
             try:
                 return self._listener.feed(pcm)
@@ -189,11 +214,11 @@ class Hearing:
         with contextlib.suppress(StageError):
             await self._passes.ask(lambda: self._listener.configure(endpointing))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:
             work.close()  # the call has not begun or is over
-        else:
-            self._group.create_task(work)
+            return None
+        return self._group.create_task(work)
 
 
 def endpointing_for(detection: TurnDetection | None, pause_ms: int) -> asr.EndpointingConfig | None:

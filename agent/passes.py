@@ -23,6 +23,9 @@ LISTEN_TIMEOUT_S: Final = 5.0
 DECODE_TIMEOUT_S: Final = 6.0
 """Whisper's full window takes 0.6 s on two idle cores, thrice that under load."""
 
+DECODE_TIMEOUT_PER_S: Final = 0.2
+"""More of it for each second of audio: a minute takes 3 s on a loaded machine."""
+
 MAX_ARRIVALS: Final = 4096
 """Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
 last word still matters to the clock."""
@@ -132,7 +135,7 @@ class Passes:
         fallback = job.kind != "partial"
         hypothesis = await self._recognizer.call(
             lambda whisper: whisper.transcribe(job.pcm, fallback=fallback),
-            timeout_s=DECODE_TIMEOUT_S,
+            timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
         )
         told = await self.ask(lambda: self._listener.complete(job, hypothesis))

@@ -9,6 +9,8 @@ nothing to a caller.
 Supervision: a job that raises, or that outlasts its deadline, fails with `StageError` and the stage
 is rebuilt. A thread that hangs inside native code can't be killed; it is abandoned (and ends by
 itself should it ever return), a new thread builds the model anew and goes on with the queue.
+A job's deadline runs from when it begins, so that a queue of honest work restarts nothing; and a
+job whose asker has gone is watched by those who wait behind it.
 """
 
 import asyncio
@@ -38,12 +40,26 @@ _log = logging.getLogger(__name__)
 
 
 class _Job(Generic[Model, Answer]):
-    __slots__ = ("answer", "call", "started")
+    __slots__ = ("answer", "call", "generation", "on_begun")
 
     def __init__(self, call: Callable[[Model], Answer], answer: "asyncio.Future[Answer]") -> None:
         self.call = call
         self.answer = answer
-        self.started = False
+        self.generation: int | None = None
+        """Of the thread that does it; None while it waits."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called on the loop, unless the asker has gone by then."""
+
+    def begin(self, generation: int) -> None:
+        """On the owner thread."""
+        self.generation = generation
+
+        def tell() -> None:
+            if not self.answer.done():
+                self.on_begun()
+
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
+            self.answer.get_loop().call_soon_threadsafe(tell)
 
 
 class StageThread(Generic[Model]):
@@ -58,6 +74,7 @@ class StageThread(Generic[Model]):
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._generation = 0
+        self._doing: _Job[Model, Any] | None = None
         self._broken: Exception | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,9 +105,9 @@ class StageThread(Generic[Model]):
     ) -> Answer:
         """Run `job(model)` on the owner thread.
 
-        Raises StageError when it raises, takes longer than `timeout_s` (waiting included), or the
-        queue is full. A ClientError of the job is the asker's fault: it passes through and the
-        stage stays. Cancelling drops the job if it has not begun.
+        Raises StageError when it raises, waits for longer than `timeout_s`, then takes longer than
+        that, or the queue is full. A ClientError of the job is the asker's fault: it passes through
+        and the stage stays. Cancelling drops the job if it has not begun.
         """
         if self._loop is None:
             raise StageError(self.name, f"The {self.name} stage is not running.")
@@ -98,21 +115,23 @@ class StageThread(Generic[Model]):
             self._spawn(None)  # it could not be rebuilt then; perhaps it can now
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
-        waiting: _Job[Model, Answer] = _Job(job, self._loop.create_future())
+        loop, ahead = self._loop, self._doing
+        waiting: _Job[Model, Answer] = _Job(job, loop.create_future())
         self._inbox.put((priority, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
-        generation = self._generation
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
+                waiting.on_begun = lambda: limit.reschedule(loop.time() + timeout_s)
                 return await waiting.answer
         except TimeoutError:
-            if waiting.started:
-                self._restart(generation, f"did not answer within {timeout_s:g} s")
+            doing = self._doing
+            if doing is not None and doing in (waiting, ahead):
+                self._restart(doing.generation, f"did not answer within {timeout_s:g} s")
             raise StageError(self.name, f"The {self.name} stage took too long.") from None
         except (ClientError, StageError):
             raise
         except Exception as error:
-            self._restart(generation, f"raised {type(error).__name__}: {error}")
+            self._restart(waiting.generation, f"raised {type(error).__name__}: {error}")
             raise StageError(self.name, f"The {self.name} stage failed: {error}") from error
 
     async def iterate(
@@ -139,7 +158,7 @@ class StageThread(Generic[Model]):
         """Give up the model as it is and build it anew: its owner found that it hangs."""
         self._restart(self._generation, why)
 
-    def _restart(self, generation: int, why: str) -> None:
+    def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:
             return  # somebody else saw the same failure first
         self.restarts += 1
@@ -171,18 +190,21 @@ class StageThread(Generic[Model]):
                 return
             if entry[2] is _STOP:
                 return
-            self._do(entry[2], model)
+            self._do(entry[2], model, generation)
 
-    def _do(self, job: _Job[Model, Any], model: Model) -> None:
+    def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():
             return
-        job.started = True
+        job.begin(generation)
+        self._doing = job
         try:
             answer = job.call(model)
         except BaseException as error:
             self._tell(job.answer, error=error)
         else:
             self._tell(job.answer, answer=answer)
+        if self._doing is job:  # not where this thread was given up, and another works
+            self._doing = None
 
     def _fail_waiting(self, error: Exception) -> None:
         """Nobody will do these jobs: say so rather than let them time out."""

@@ -99,9 +99,8 @@ class Stages:
         """Raises StageError where the detector is broken."""
         pause_ms = self._config.asr.pause_ms
         listening = asr.ListenerConfig(endpointing=endpointing_for(detection, pause_ms))
-        detector = await self.detector.call(lambda detector: detector, timeout_s=ANSWER_TIMEOUT_S)
-        listener = asr.Listener(listening, detector)
-        return Hearing(listener, self.detector, self.recognizer, self._clock, pause_ms)
+        await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
+        return Hearing(listening, self.detector, self.recognizer, self._clock, pause_ms)
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         llm = self._config.llm_engine
