@@ -10,6 +10,9 @@ one, and a check of the result:
 
     window = min(30 s, max(WINDOW_FLOOR_S, WINDOW_LEAD_S + audio + WINDOW_MARGIN_S))
 
+in whole seconds. CTranslate2 keeps memory for each length that it has seen: ten minutes of growing
+partials took 530 MB with windows of any length, 150 MB with these.
+
 The silence is digital and belongs to the *audio*. Zeros appended to the log-mel features, as
 faster-whisper does, are not silence to the network: 0 is the level of a soft sound.
 
@@ -90,8 +93,10 @@ class WindowPolicy:
     """False: pad the features with zeros instead of the audio with silence."""
 
     def window_s(self, audio_s: float) -> float:
-        """Seconds that the encoder sees of this much audio."""
-        return min(FULL_WINDOW_S, max(self.floor_s, self.lead_s + audio_s + self.margin_s))
+        """Whole seconds that the encoder sees of this much audio: the runtime keeps memory for each
+        length it has seen."""
+        needed_s = math.ceil(self.lead_s + audio_s + self.margin_s)
+        return min(FULL_WINDOW_S, max(self.floor_s, float(needed_s)))
 
 
 FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S, lead_s=0.0)
