@@ -37,8 +37,9 @@ class ChatContext:
         self._rebuild: tuple[ChatMessage, ...] | None = None
 
     def said(self, text: str) -> None:
-        """The user's next message."""
-        self._pending.append(_Say(ChatMessage("user", text)))
+        """The user's next message. One without words is none."""
+        if text.strip():
+            self._pending.append(_Say(ChatMessage("user", text)))
 
     def added(self, item: Item) -> None:
         """An item was appended."""
@@ -85,7 +86,7 @@ def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
     messages = []
     for item in items:
         match item:
-            case Message(role=role, text=text) if text:
+            case Message(role=role, text=text) if text and text.strip():
                 messages.append(ChatMessage(role, text))
             case FunctionCall(name=name, arguments=arguments):
                 messages.append(ChatMessage("assistant", f"{name}({arguments})"))
