@@ -1,0 +1,121 @@
+"""The real service in a thread: real models, a real port."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from agent.calls import Calls
+from agent.config import Config
+from agent.models import ModelStore
+from agent.server import Server, create_app, listen, loop_factory, make_server
+from agent.stages import Stages
+from latency_budget.clock import SystemClock
+
+START_S: Final = 90.0
+"""Until the models are loaded: five seconds on two idle cores."""
+SETTLE_S: Final = 30.0
+"""Until what a call held is released: some milliseconds after its end."""
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Problems(logging.Handler):
+    """Errors that the service logged."""
+
+    records: list[logging.LogRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(logging.ERROR)
+
+    __hash__ = logging.Handler.__hash__
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def texts(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+
+class LiveServer:
+    """The service as `halfsec serve` runs it, but for the signals."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.problems = Problems()
+        self.expected: list[str] = []
+        """Beginnings of messages that a test may leave in the log."""
+        clock = SystemClock()
+        self.stages = Stages(config, ModelStore(), clock)
+        self._clock = clock
+        self._listener = listen("127.0.0.1", 0)
+        self.port: int = self._listener.getsockname()[1]
+        self.http = f"http://127.0.0.1:{self.port}"
+        self.url = f"ws://127.0.0.1:{self.port}/v1/realtime"
+        self.calls: Calls
+        self._server: Server
+        self._loop: asyncio.AbstractEventLoop
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="live-server")
+
+    def start(self) -> None:
+        logging.getLogger().addHandler(self.problems)
+        self._thread.start()
+        assert self._started.wait(START_S), "the service did not start"
+        assert self.stages.status == "ready", self.stages.failure()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(SETTLE_S)
+        logging.getLogger().removeHandler(self.problems)
+        assert not self._thread.is_alive()
+
+    def ask(self, question: Callable[[], Awaitable[Result]]) -> Result:
+        """Run something on the service's loop, from any other thread."""
+
+        async def answer() -> Result:
+            return await question()
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(SETTLE_S)
+
+    def num_sequences(self) -> int:
+        """Sequences that the language model holds."""
+
+        async def count() -> int:
+            engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
+            core = engine._core  # white box: nothing else can tell a leak
+            return await engine._worker.call(lambda: core.num_sequences, undo=lambda _: None)
+
+        return self.ask(count)
+
+    def settle(self) -> None:
+        """Wait until all calls are over and hold nothing."""
+
+        async def over() -> None:
+            async with asyncio.timeout(SETTLE_S):
+                await self.calls.wait_empty()
+
+        self.ask(over)
+        # Taking back a sequence that nobody waited for takes two trips to the engine's thread.
+        left = [self.num_sequences() for _ in range(4)]
+        assert left[-1] == 0, left
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(self._serve())
+        self._listener.close()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        app = create_app(self.config, self.stages, self._clock)
+        self.calls = app.state.calls
+        self._server = make_server(app)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self._server.serve(sockets=[self._listener]))
+            await self.stages.start()
+            self._started.set()
+            await serving
+        await self.stages.close()

@@ -1,0 +1,51 @@
+"""One real service for the whole test session.
+
+`live` gives it to a test and looks afterwards for what the test left behind: calls that go on,
+sequences in the language model, errors in the log that nobody expected.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from agent.config_file import read_config
+
+from .live import LiveServer
+from .models import model_path
+
+MODELS: Final = ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad")
+
+SETTINGS: Final = """
+[agent]
+port = 0
+max_sessions = 4
+
+[agents.pirate]
+instructions = "You are a pirate. Answer in one short sentence and say arr."
+greeting = "Ahoy, welcome aboard."
+"""
+
+
+@pytest.fixture(scope="session")
+def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    for name in MODELS:
+        model_path(name)
+    settings: Path = tmp_path_factory.mktemp("live") / "halfsec.toml"
+    settings.write_text(SETTINGS)
+    server = LiveServer(read_config(path=str(settings), env={}))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def live(live_server: LiveServer) -> Iterator[LiveServer]:
+    live_server.problems.records.clear()
+    live_server.expected = []
+    yield live_server
+    live_server.settle()
+    expected = tuple(live_server.expected)
+    left = live_server.problems.texts()
+    assert [text for text in left if not expected or not text.startswith(expected)] == []
