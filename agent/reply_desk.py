@@ -183,20 +183,22 @@ class ReplyDesk:
 
     async def _drive(self, run: ReplyRun, script: str | None) -> None:
         reply = run.reply
+        chat = self._chat_for(reply, script)
         try:
-            chat = await self._chat_for(reply, script)
-            reply.generated = not reply.options.out_of_band and script is None
+            await self._brief(chat, reply)
+            reply.generated = chat is self._context.chat
             await run.run(chat)
         except StageError as error:
             reply.failed = error.message
             self._emit(ev.ReplyFailed(reply.turn))
             return
+        finally:
+            if chat is not self._context.chat:
+                await chat.close()
         if reply.hit_limit:
             self._finish(reply, "incomplete", "max_output_tokens")
         else:
             self._finish(reply, "completed", None)
-        if script is not None:
-            self._context.added(self._conversation.get(reply.item_id))
         await self._play_out(reply)
 
     async def _drive_apology(self, run: ReplyRun) -> None:
@@ -211,22 +213,27 @@ class ReplyDesk:
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn))
 
-    async def _chat_for(self, reply: Reply, script: str | None) -> ChatPort:
+    def _chat_for(self, reply: Reply, script: str | None) -> ChatPort:
+        """The session's own chat, or one for this reply alone."""
         if script is not None:
             return ScriptedChat(script)
         options = reply.options
         if not options.out_of_band and options.input is None:
+            return self._context.chat
+        return self._around.open_chat(options.instructions or reply.settings.instructions, ())
+
+    async def _brief(self, chat: ChatPort, reply: Reply) -> None:
+        """Tell the chat what it is to answer."""
+        options = reply.options
+        if chat is self._context.chat:
             if options.instructions is not None:
                 self._context.instructed(options.instructions)
             await self._context.settle()
             if options.instructions is not None:
                 self._context.instructed(reply.settings.instructions)
-            return self._context.chat
-        instructions = options.instructions or reply.settings.instructions
-        chat = self._around.open_chat(instructions, ())
-        items = options.input if options.input is not None else tuple(self._conversation)
-        await chat.reset(messages_of(items))
-        return chat
+        else:
+            items = options.input if options.input is not None else tuple(self._conversation)
+            await chat.reset(messages_of(items))
 
     def _finish(self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None) -> None:
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._around.clock.now_ns())
@@ -241,6 +248,8 @@ class ReplyDesk:
         if reply.ended:
             return
         reply.ended = True
+        if not reply.generated and reply.item_id in self._conversation:
+            self._context.added(self._conversation.get(reply.item_id))
         self._around.notify(
             ReplyEnded(reply.response_id, status, reason, text, reply.usage, reply.failed)
         )
@@ -253,11 +262,9 @@ class ReplyDesk:
         num_chars = min(num_chars, len(reply.text))
         status: ItemStatus = "completed" if num_chars == len(reply.text) else "incomplete"
         self._conversation.set_text(reply.item_id, reply.text[:num_chars], status)
-        if not reply.generated:
-            return
-        if self._run is not None and self._run.reply is reply:
+        if reply.generated and self._run is not None and self._run.reply is reply:
             self._context.reply_cut(num_chars)
-        else:
+        elif reply.generated or reply.ended:
             self._context.edited(self._conversation)
 
     def _marker(self, turn: TurnId) -> Callable[[MarkName, int], None]:
