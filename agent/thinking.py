@@ -47,6 +47,8 @@ class Chat:
         self._examples = _for_engine(examples)
         self._engine: llm_engine.Engine | None = None
         self._conversation: llm_engine.Conversation | None = None
+        self._opening = asyncio.Lock()
+        """Warming and the first message may come at once."""
 
     async def set_system(self, text: str) -> None:
         self._instructions = text
@@ -92,18 +94,19 @@ class Chat:
 
     async def _open(self) -> llm_engine.Conversation:
         """The conversation, moved to a new engine where the old one was given up."""
-        engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
-        if self._conversation is None or engine is not self._engine:
-            before = self._conversation
-            self._conversation = await self._answer(
-                engine.open_conversation(
-                    self._instructions, sampling=self._sampling, examples=self._examples
+        async with self._opening:
+            engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+            if self._conversation is None or engine is not self._engine:
+                before = self._conversation
+                self._conversation = await self._answer(
+                    engine.open_conversation(
+                        self._instructions, sampling=self._sampling, examples=self._examples
+                    )
                 )
-            )
-            self._engine = engine
-            if before is not None:
-                await self._conversation.reset(before.messages)
-        return self._conversation
+                self._engine = engine
+                if before is not None:
+                    await self._answer(self._conversation.reset(before.messages))
+            return self._conversation
 
     async def _answer(self, question: Awaitable[Result]) -> Result:
         """Wait for the engine, not for ever; its errors become the stage's."""
