@@ -25,6 +25,10 @@ max_sessions = 4
 [agents.pirate]
 instructions = "You are a pirate. Answer in one short sentence and say arr."
 greeting = "Ahoy, welcome aboard."
+
+[agents.reader]
+greeting = "One morning a small brown fox left the wood, and walked along the river to the old \
+stone bridge. There he met a hare, who was on her way to the market with a basket of apples."
 """
 
 
