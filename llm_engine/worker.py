@@ -148,7 +148,14 @@ class Worker:
                     undo(result)
 
         self._post(run)
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                # The result was there already when the asker was told to stop.
+                result = future.result()
+                self.post(lambda: undo(result))
+            raise
 
     def post(self, function: Callable[[], None]) -> None:
         """Run something on the engine's thread without waiting. For clean-up: always accepted."""
