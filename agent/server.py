@@ -142,6 +142,11 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse(body, status_code=status)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """uvicorn takes a socket that was answered with an HTTP status for one that was forgotten."""
+    return "without completing handshake" not in record.getMessage()
+
+
 class Server(uvicorn.Server):
     """uvicorn, with a drain in place of its own handling of signals."""
 
@@ -152,6 +157,7 @@ class Server(uvicorn.Server):
 
 def make_server(app: Starlette) -> Server:
     """The HTTP and WebSocket server around the app, with the service's limits."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return Server(
         uvicorn.Config(
             app,
