@@ -100,6 +100,15 @@ class LiveCall:
         await self.append(recording(name), piece_ms=piece_ms)
         await self.append(silence(silence_s), piece_ms=piece_ms)
 
+    async def say_in_real_time(self, name: str, *, silence_s: float = 2.0) -> None:
+        """As a microphone would: for what the server does only while a caller speaks."""
+        pcm = np.concatenate([recording(name), silence(silence_s)])
+        start_s = asyncio.get_running_loop().time()
+        for index in range(0, len(pcm), WIRE_HZ // 20):
+            due_s = start_s + index / WIRE_HZ
+            await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
+            await self.append(pcm[index : index + WIRE_HZ // 20])
+
     async def type(self, text: str) -> Event:
         """A message of the user's. Returns its item."""
         content = [{"type": "input_text", "text": text}]
@@ -180,7 +189,12 @@ async def call_to(
     address = url if model is None else f"{url}?model={model}"
     offered = [Subprotocol(protocol) for protocol in protocols] or None
     async with websockets_client.connect(
-        address, subprotocols=offered, compression=None, proxy=None, **options
+        address,
+        subprotocols=offered,
+        compression=None,
+        proxy=None,
+        max_queue=None,  # or hanging up in mid-reply waits for what was not read
+        **options,
     ) as socket:
         call = LiveCall(socket)
         created = await call.next()
