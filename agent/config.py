@@ -69,6 +69,8 @@ class LlmSettings:
     temperature: Annotated[float, Between(0, 2)] = 0.0
     """0: always the likeliest token."""
     top_p: Annotated[float, Between(0.01, 1)] = 1.0
+    repetition_penalty: Annotated[float, Between(1, 2)] = 1.0
+    """Above 1, words that a reply has used become less likely in it. Small models loop without."""
     max_tokens: Annotated[int, Between(1, 8192)] = 256
     """Longest reply. A spoken sentence has about 15 to 25 tokens."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048

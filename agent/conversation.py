@@ -134,5 +134,15 @@ class Conversation:
         del self._items[item_id]
         self._order.remove(item_id)
 
+    def make_room(self) -> list[ItemId]:
+        """Forget the oldest items so that one more fits: what is spoken can't be refused.
+
+        Returns the ids that are gone.
+        """
+        gone = self._order[: max(0, len(self._order) + 1 - MAX_ITEMS)]
+        for item_id in gone:
+            self.delete(item_id)
+        return gone
+
     def last_id(self) -> ItemId | None:
         return self._order[-1] if self._order else None

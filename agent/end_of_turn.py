@@ -24,11 +24,12 @@ DANGLING_MS: Final = 1300
 caller who lost the thread wants help."""
 
 _DANGLING: Final = re.compile(
-    r"\b(a|an|the|and|or|but|so|because|if|which|um|uh|er|erm|hmm|my|your|our|their|i'm|than)"
-    r"[^\w?]*$",
+    r"\b((an|the|and|or|but|because|if|which|um|uh|er|erm|hmm|my|your|our|their|i'm|than)[^\w?]*"
+    r"|(a|so)[^\w.?!]*)$",
     re.IGNORECASE,
 )
-"""No "to", "from", "is", "that": questions and answers do end with those."""
+"""No "to", "from", "is", "that": questions and answers do end with those. "I think so." and
+"Option A." are whole as well."""
 
 
 @dataclass(frozen=True, slots=True)

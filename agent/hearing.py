@@ -119,11 +119,12 @@ class Hearing:
 
     def close(self, utterance: int) -> None:
         """The utterance is over. Speech that goes on belongs to a new one."""
-        self._spawn(self._end(utterance))
+        self._spawn(self._tell_listener(lambda: self._listener.end(utterance)))
 
     def set_detection(self, detection: TurnDetection | None) -> None:
         """Follow the client's turn detection from the next frame on."""
-        self._spawn(self._configure(endpointing_for(detection, self._pause_ms)))
+        config = endpointing_for(detection, self._pause_ms)
+        self._spawn(self._tell_listener(lambda: self._listener.configure(config)))
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
@@ -206,13 +207,9 @@ class Hearing:
             case asr.SilenceGrew(silence_ms=silence_ms):
                 self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
 
-    async def _end(self, utterance: int) -> None:
+    async def _tell_listener(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(StageError):
-            await self._passes.ask(lambda: self._listener.end(utterance))
-
-    async def _configure(self, endpointing: asr.EndpointingConfig | None) -> None:
-        with contextlib.suppress(StageError):
-            await self._passes.ask(lambda: self._listener.configure(endpointing))
+            await self._passes.ask(what)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:

@@ -10,27 +10,30 @@ from typing import Any, Final
 DEFAULT_PRESET: Final = "embedded"
 
 _SMALL_MODEL_INSTRUCTIONS: Final = (
-    "You are a friendly voice assistant on a phone call. Answer in one short spoken sentence. "
-    "No lists, no markdown."
+    "You are a friendly voice assistant on the phone. Answer in one or two short, simple "
+    "sentences. Never use lists."
 )
 
 _EXAMPLES: Final = [
-    {
-        "user": "Hi, who is this?",
-        "assistant": "Hi, I'm your voice assistant. What can I do for you?",
-    },
-    {
-        "user": "What is the capital of France?",
-        "assistant": "It's Paris.",
-    },
-    {
-        "user": "Please enter your account number.",
-        "assistant": "I don't have an account number, sorry.",
-    },
-    {
-        "user": "Can you tell me something about the ocean?",
-        "assistant": "Sure, it covers about seventy percent of the Earth.",
-    },
+    {"user": user, "assistant": assistant}
+    for user, assistant in (
+        (
+            "I feel a little sad.",
+            "Oh, that happens. A short walk or some music may help.",
+        ),
+        (
+            "Why do leaves turn red?",
+            "Well, they lose their green color in autumn, so the red shows.",
+        ),
+        ("What should I have for lunch?", "Maybe a fresh salad, or some soup and bread."),
+        (
+            "How do I make tea?",
+            "Sure, boil some water, pour it over the tea, and wait three minutes.",
+        ),
+        ("What is the capital of Italy?", "The capital of Italy is Rome."),
+        ("Hi, good morning.", "Good morning! How can I help you?"),
+        ("Thanks, bye.", "You're welcome. Have a nice day!"),
+    )
 ]
 """A model of 135 million parameters copies the manner of what it sees more than it obeys orders:
 short spoken turns beget short spoken turns. They are pinned before the conversation."""
@@ -44,7 +47,11 @@ _LARGE_MODEL_INSTRUCTIONS: Final = (
 PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "embedded": {
         "asr": {"model": "whisper-tiny.en", "language": "en"},
-        "llm_engine": {"model": "smollm2-135m-instruct", "max_tokens": 96},
+        "llm_engine": {
+            "model": "smollm2-135m-instruct",
+            "max_tokens": 64,
+            "repetition_penalty": 1.1,
+        },
         "agents": {
             "default": {"instructions": _SMALL_MODEL_INSTRUCTIONS, "examples": _EXAMPLES},
         },

@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from latency_budget.clock import Clock
@@ -17,7 +18,7 @@ from .commands import CutReason
 from .conversation import Conversation, ItemId, ItemStatus, Message
 from .errors import StageError
 from .identifiers import Identifiers
-from .notices import Notice, ReplyEnded, ReplyReason, ReplyStarted, ReplyStatus
+from .notices import ItemDeleted, Notice, ReplyEnded, ReplyReason, ReplyStarted, ReplyStatus
 from .playback import Playback
 from .ports import ChatMessage, ChatPort, VoicePort
 from .reply import Reply, ReplyRun
@@ -98,6 +99,9 @@ class ReplyDesk:
             Playback(rate_hz, around.lead_ms),
             Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
+        if not options.out_of_band:
+            for old in self._conversation.make_room():
+                around.notify(ItemDeleted(old))
         previous = self._conversation.last_id()
         if not options.out_of_band:
             item = Message(reply.item_id, "assistant", reply.modality, None, "in_progress")
@@ -117,7 +121,7 @@ class ReplyDesk:
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         voice = around.open_voice(settings.voice, rate_hz)
-        run = ReplyRun(reply, voice, around.clock, around.notify, self._marker(turn))
+        run = ReplyRun(reply, voice, around.clock, around.notify, partial(self._log.mark, turn))
         run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
         self._run = run
         self._task = self._group.create_task(self._drive(run, script))
@@ -149,7 +153,7 @@ class ReplyDesk:
         run = self._run
         if run is None or run.reply.turn != turn:
             return
-        run.reply.failed = run.reply.failed or "The reply took too long."
+        run.reply.failed = run.reply.failed or "This turn could not be answered."
         if self._task is not None:
             self._task.cancel()
         self._task = self._group.create_task(self._drive_apology(run))
@@ -266,6 +270,3 @@ class ReplyDesk:
             self._context.reply_cut(num_chars)
         elif reply.generated or reply.ended:
             self._context.edited(self._conversation)
-
-    def _marker(self, turn: TurnId) -> Callable[[MarkName, int], None]:
-        return lambda name, at_ns: self._log.mark(turn, name, at_ns)

@@ -20,7 +20,7 @@ from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
 from .end_of_turn import rules_for
-from .errors import ClientError
+from .errors import ClientError, HalfsecError, StageError
 from .identifiers import Identifiers
 from .item_requests import change_items
 from .ports import ChatMessage, EarsPort, Heard
@@ -106,7 +106,7 @@ class Session:
         self._request_id = getattr(request, "event_id", None)
         try:
             await self._dispatch(request)
-        except ClientError as error:
+        except (ClientError, StageError) as error:
             self._complain(error)
         finally:
             self._request_id = None
@@ -133,7 +133,8 @@ class Session:
                 self.feed(ev.BufferCleared(utterance))
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
-                self._options = options
+                if self._machine.takes_requests:
+                    self._options = options
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
@@ -156,7 +157,7 @@ class Session:
             self.feed(ev.RulesChanged(rules))
         around.notify(say.SessionUpdated(settings))
 
-    def _complain(self, error: ClientError) -> None:
+    def _complain(self, error: HalfsecError) -> None:
         self._around.notify(
             say.Problem(error.message, error.code, error.error_type, error.param, self._request_id)
         )
@@ -186,7 +187,7 @@ class Session:
             if self._machine.caller is Caller.SPEAKING:
                 stalled_ns = self._hearing.last_audio_ns + STALL_NS
                 if now_ns >= stalled_ns:
-                    self.feed(ev.AudioStalled(self._hearing.utterance))
+                    self.feed(ev.AudioStalled(self._machine.utterance))
                     continue
                 due_ns = stalled_ns if due_ns is None else min(due_ns, stalled_ns)
             with contextlib.suppress(TimeoutError):

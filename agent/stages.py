@@ -105,7 +105,10 @@ class Stages:
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         llm = self._config.llm_engine
         sampling = llm_engine.SamplingParams(
-            temperature=llm.temperature, top_p=llm.top_p, max_tokens=llm.max_tokens
+            temperature=llm.temperature,
+            top_p=llm.top_p,
+            repetition_penalty=llm.repetition_penalty,
+            max_tokens=llm.max_tokens,
         )
         return Chat(self.thinker, self._clock, sampling, instructions, examples)
 

@@ -82,6 +82,16 @@ class TurnTaking:
         return self._state.turn
 
     @property
+    def utterance(self) -> int:
+        """The newest one heard of."""
+        return self._state.utterance
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a ReplyRequested would be honoured."""
+        return _takes_requests(self._state)
+
+    @property
     def stale_events(self) -> int:
         """Late answers that were dropped so far."""
         return self._state.stale_events
@@ -222,8 +232,12 @@ def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list
 # --- the agent ---
 
 
+def _takes_requests(s: TurnState) -> bool:
+    return s.agent in (Agent.IDLE, Agent.TRAILING) and not s.wanted
+
+
 def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> list[Command]:
-    if s.agent in (Agent.PREPARING, Agent.SPEAKING) or s.wanted:
+    if not _takes_requests(s):
         return [cmd.RefuseRequest("conversation_already_has_active_response")]
     s.wanted = True
     return _begin_if_wanted(s, now_ns)

@@ -74,6 +74,8 @@ class UtteranceDesk:
         item_id = self._item_of(utterance)
         if not by_client:
             self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
+        for old in self._conversation.make_room():
+            self._notify(say.ItemDeleted(old))
         item = Message(item_id, "user", "audio", None)
         previous = self._conversation.add(item)
         self._notify(say.AudioCommitted(item_id, previous))

@@ -63,7 +63,7 @@ class Hangup(AssertionError):
     """The server closed the call while a test waited for something else."""
 
 
-class LiveCall:
+class LiveSocket:
     """One connection. Events are taken in order: `until` goes on where the last one stopped."""
 
     def __init__(self, socket: websockets_client.ClientConnection) -> None:
@@ -86,6 +86,41 @@ class LiveCall:
         updated = await self.until("session.updated")
         session = updated["session"]
         return session
+
+    async def until(self, kind: str, where: Callable[[Event], bool] | None = None) -> Event:
+        """The next event of this type (that `where` takes)."""
+        while True:
+            event = await self.next()
+            if event["type"] == kind and (where is None or where(event)):
+                return event
+
+    async def next(self) -> Event:
+        """The next event, checked."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                frame = await self.socket.recv()
+        except ConnectionClosed as closed:
+            raise Hangup(f"{closed} after {self.types[-5:]}") from closed
+        except TimeoutError:
+            raise AssertionError(f"nothing came after {self.types[-5:]}") from None
+        event: Event = json.loads(frame)
+        check_strictly(event)
+        self.events.append(event)
+        return event
+
+    async def closed(self) -> tuple[int, str]:
+        """Wait for the server to hang up. Returns its code and reason."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.socket.wait_closed()
+        return self.socket.close_code or 0, self.socket.close_reason or ""
+
+    def hang_up_rudely(self) -> None:
+        """Drop the connection without a word."""
+        self.socket.transport.abort()
+
+
+class LiveCall(LiveSocket):
+    """What a caller does on a connection, in the words of the tests."""
 
     async def append(self, pcm: Int16, *, piece_ms: int = 100, encoding: Any = "pcm16") -> None:
         """Audio in pieces, as fast as the server takes it."""
@@ -148,37 +183,6 @@ class LiveCall:
         assert event["error"]["message"]
         error: Event = event["error"]
         return error
-
-    async def until(self, kind: str, where: Callable[[Event], bool] | None = None) -> Event:
-        """The next event of this type (that `where` takes)."""
-        while True:
-            event = await self.next()
-            if event["type"] == kind and (where is None or where(event)):
-                return event
-
-    async def next(self) -> Event:
-        """The next event, checked."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                frame = await self.socket.recv()
-        except ConnectionClosed as closed:
-            raise Hangup(f"{closed} after {self.types[-5:]}") from closed
-        except TimeoutError:
-            raise AssertionError(f"nothing came after {self.types[-5:]}") from None
-        event: Event = json.loads(frame)
-        check_strictly(event)
-        self.events.append(event)
-        return event
-
-    async def closed(self) -> tuple[int, str]:
-        """Wait for the server to hang up. Returns its code and reason."""
-        async with asyncio.timeout(PATIENCE_S):
-            await self.socket.wait_closed()
-        return self.socket.close_code or 0, self.socket.close_reason or ""
-
-    def hang_up_rudely(self) -> None:
-        """Drop the connection without a word."""
-        self.socket.transport.abort()
 
 
 @asynccontextmanager

@@ -45,7 +45,9 @@ def test_help_and_version(tmp_path: Path) -> None:
     assert halfsec(home=tmp_path).stdout == helped.stdout
 
 
-@pytest.mark.parametrize("command", "serve talk bench models doctor replay report".split())
+@pytest.mark.parametrize(
+    "command", ["serve", "talk", "bench", "models", "doctor", "replay", "report"]
+)
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = halfsec(command, "--help", home=tmp_path)
     assert done.returncode == 0

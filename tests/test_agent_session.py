@@ -210,9 +210,13 @@ async def test_a_greeting_is_spoken_first_and_remembered() -> None:
         await call.until(say.ReplyEnded)
         call.ears.say("Thanks.")
         await call.until(say.ReplyEnded, 2)
-    assert call.chat.calls.index(("assistant", "Welcome to halfsec.")) < call.chat.calls.index(
-        ("user", "Thanks.")
-    )
+    told = call.chat.calls[: call.chat.calls.index(("generate", 2))]
+    greeting = next(iter(call.session.conversation))
+    assert isinstance(greeting, Message)
+    assert greeting.text
+    assert "Welcome to halfsec.".startswith(greeting.text)
+    assert ("reset", (("assistant", greeting.text),)) in told
+    assert told[-1] == ("user", "Thanks.")
 
 
 async def test_noise_gives_no_message_and_no_answer() -> None:

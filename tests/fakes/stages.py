@@ -79,10 +79,11 @@ class FakeVoice:
 
 
 def speech_of(text: str, span: tuple[int, int]) -> Speech:
-    words = []
-    for index in range(1, len(text) + 1):
-        if index == len(text) or (text[index] == " " and text[index - 1] != " "):
-            words.append(HeardWord(span[0] + index, index * SAMPLES_PER_CHAR))
+    words = [
+        HeardWord(span[0] + end, end * SAMPLES_PER_CHAR)
+        for end in range(1, len(text) + 1)
+        if end == len(text) or (text[end] == " " and text[end - 1] != " ")
+    ]
     pcm = np.full(len(text) * SAMPLES_PER_CHAR, 5000, np.int16)
     return Speech(pcm, span, tuple(words))
 
