@@ -1,7 +1,9 @@
 """The calls in progress, who may join them, and what is remembered of those that ended."""
 
 import asyncio
+import logging
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.clock import Clock, unix_ns
@@ -10,10 +12,12 @@ from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
 from .config import Config
-from .stages import Stages
 
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Call:
@@ -28,12 +32,11 @@ class Call:
 class Calls:
     """Belongs to the server's event loop."""
 
-    def __init__(self, config: Config, stages: Stages, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock) -> None:
         self.draining = False
         self.history = TurnHistory()
         self.refused = 0
         self._config = config
-        self._stages = stages
         self._clock = clock
         self._fingerprint = config.fingerprint()
         self._active: dict[SessionId, Call] = {}
@@ -69,6 +72,17 @@ class Calls:
         if not self._active:
             self._empty.set()
 
+    async def save_trace(self, call: Call) -> None:
+        """Write the trace of a call that is over, where the settings ask for it."""
+        directory = self._config.agent.trace_dir
+        if directory is None:
+            return
+        path = Path(directory, f"{call.session_id}.jsonl")
+        try:
+            await asyncio.to_thread(_write, path, "".join(call.trace.lines()))
+        except OSError as error:
+            _log.error("the trace %s can't be written: %s", path, error.strerror)
+
     async def wait_empty(self) -> None:
         await self._empty.wait()
 
@@ -80,3 +94,9 @@ class Calls:
             {"session": call.session_id, "agent": call.agent, "trace_records": len(call.trace)}
             for call in self._active.values()
         ]
+
+
+def _write(path: Path, text: str) -> None:
+    path = path.expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -40,7 +40,8 @@ class ServiceSettings:
     allowed_origins: tuple[str, ...] = ()
     """Web origins besides the server's own whose pages may connect; "*" admits all."""
     trace_dir: str | None = None
-    """Directory that gets a trace of every call. None: traces stay in memory, a bounded number."""
+    """Directory that gets a trace of every call, its words included. None: traces stay in memory, a
+    bounded number."""
 
 
 @dataclass(frozen=True, slots=True)

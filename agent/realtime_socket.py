@@ -62,6 +62,7 @@ class RealtimeSocket:
         finally:
             self._calls.leave(call)
         await _close(websocket, code, reason)
+        await self._calls.save_trace(call)
 
     async def _refused(self, websocket: WebSocket) -> bool:
         if not self._origin_allowed(websocket):

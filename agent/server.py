@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
     """The ASGI application. The stages are started by whoever serves it (`serve`)."""
-    calls = Calls(config, stages, clock)
+    calls = Calls(config, clock)
     endpoints = Endpoints(config, stages, calls)
     voice = RealtimeSocket(config, stages, calls, clock)
 

@@ -1,0 +1,51 @@
+"""Who is on the line, and what is kept of calls that ended."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from agent.calls import MAX_TRACES, Calls
+from agent.config import Config
+from latency_budget.clock import ManualClock
+from latency_budget.trace import read_trace
+from latency_budget.turn import SessionId
+
+
+def calls(**settings: object) -> Calls:
+    config = Config()
+    return Calls(replace(config, agent=replace(config.agent, **settings)), ManualClock())  # type: ignore[arg-type]
+
+
+async def test_a_full_house_and_an_empty_one() -> None:
+    house = calls(max_sessions=1)
+    await house.wait_empty()
+    call = house.admit(SessionId("sess_a"), "default")
+    assert house.full
+    assert [each["session"] for each in house.listing()] == ["sess_a"]
+    house.leave(call)
+    assert not house.full
+    await house.wait_empty()
+
+
+async def test_old_traces_are_forgotten() -> None:
+    house = calls()
+    for number in range(MAX_TRACES + 2):
+        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
+    house.admit(SessionId("sess_new"), "default")
+    assert house.trace_of("sess_0") is None
+    assert house.trace_of("sess_new") is not None
+
+
+async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:
+    house = calls(trace_dir=str(tmp_path / "traces"))
+    call = house.admit(SessionId("sess_a"), "default")
+    call.trace.append(5, "mark", 1, "released")
+    house.leave(call)
+    await house.save_trace(call)
+    lines = (tmp_path / "traces" / "sess_a.jsonl").read_text().splitlines()
+    assert [record.type for record in read_trace(lines).records] == ["released"]
+
+
+async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    house = calls(trace_dir=str(tmp_path / "file" / "traces"))
+    await house.save_trace(house.admit(SessionId("sess_a"), "default"))
