@@ -191,6 +191,7 @@ class StageThread(Generic[Model]):
             if entry[2] is _STOP:
                 return
             self._do(entry[2], model, generation)
+            del entry  # while the thread waits, it must not keep a call alive that is over
 
     def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():
