@@ -11,6 +11,7 @@ from agent.calls import Calls
 from agent.config import Config
 from agent.models import ModelStore
 from agent.server import Server, create_app, listen, loop_factory, make_server
+from agent.stage_thread import BACKGROUND
 from agent.stages import Stages
 from latency_budget.clock import SystemClock
 
@@ -97,6 +98,8 @@ class LiveServer:
         async def over() -> None:
             async with asyncio.timeout(SETTLE_S):
                 await self.calls.wait_empty()
+            for stage in self.stages._threads():  # work that was begun for a call that is over
+                await stage.call(lambda _: None, timeout_s=SETTLE_S, priority=BACKGROUND)
 
         self.ask(over)
         # Taking back a sequence that nobody waited for takes two trips to the engine's thread.

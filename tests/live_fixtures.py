@@ -22,6 +22,17 @@ SETTINGS: Final = """
 port = 0
 max_sessions = 4
 
+[llm_engine]
+max_tokens = 96
+repetition_penalty = 1.0
+
+[agents.default]
+instructions = "You are a friendly voice assistant on a phone call. Answer in one short sentence."
+examples = [
+    { user = "Hi, who is this?", assistant = "Hi, I'm your voice assistant." },
+    { user = "What is the capital of Spain?", assistant = "It's Madrid." },
+]
+
 [agents.pirate]
 instructions = "You are a pirate. Answer in one short sentence and say arr."
 greeting = "Ahoy, welcome aboard."

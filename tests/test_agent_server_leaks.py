@@ -102,7 +102,7 @@ async def test_calls_that_are_broken_off_leave_nothing(live: LiveServer) -> None
             async with asyncio.TaskGroup() as group:
                 group.create_task(break_off(live, WAYS[index % len(WAYS)], rude))
                 group.create_task(break_off(live, WAYS[(index + 3) % len(WAYS)], not rude))
-        await asyncio.to_thread(live.settle)
+            await asyncio.to_thread(live.settle)
 
     await rounds(len(WAYS))  # the first of everything allocates what stays
     tasks, threads, megabytes = await num_tasks(live), threading.active_count(), resident_mb()
