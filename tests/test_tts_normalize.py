@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tts.normalize import normalize, spoken_words
@@ -234,6 +234,7 @@ _ANY_TEXT = st.one_of(
 
 
 @given(_ANY_TEXT)
+@example("0²@0.AA")
 @settings(max_examples=400)
 def test_only_words_and_marks_come_out(text: str) -> None:
     for character in normalize(text):

@@ -168,7 +168,7 @@ def is_abbreviation(text: str, following: str) -> bool:
     if word.lower() in _NEVER_FINAL:
         return True
     if word in _BEFORE_NUMBER:
-        return next_text[:1].isdigit()
+        return next_text[:1].isdecimal()
     if word.lower() in ("a.m.", "p.m."):
         return not _starts_sentence(next_text)
     if re.fullmatch(r"(?:[A-Za-z]\.)+", word):

@@ -75,7 +75,7 @@ def _vanity_phone(match: re.Match[str]) -> str:
 
 
 def _vanity_word(word: str) -> str:
-    if word.isdigit():
+    if word.isdecimal():
         return digit_words(word)
     return word.capitalize() if len(word) > 3 and re.search("[AEIOUY]", word) else spell(word)
 
@@ -138,7 +138,7 @@ def _code_words(code: str) -> str:
     """Mixed letters and digits: "A1B2", "mp3", "COVID-19", "B12"."""
     words: list[str] = []
     for part in re.findall(r"[^\W\d_]+|\d+(?:\.\d+)?", code):
-        if part[0].isdigit():
+        if part[0].isdecimal():
             words.append(_code_digits(part))
         elif len(part) <= 3:
             words.append(spell(part))
@@ -159,7 +159,7 @@ def _address_words(text: str) -> str:
     """ "bob.smith7" -> "bob dot smith seven"."""
     words: list[str] = []
     for part in re.findall(r"[A-Za-z]+|\d+|[^A-Za-z\d]", text):
-        if part.isdigit():
+        if part.isdecimal():
             words.append(number_words(part) if len(part) <= 2 else digit_words(part))
         elif part.isalpha():
             words.append(_address_word(part))

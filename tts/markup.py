@@ -89,7 +89,7 @@ def _more_or_less(match: re.Match[str]) -> str:
 
 def _hash_tag(match: re.Match[str]) -> str:
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", match["tag"])
-    return "hashtag " + " ".join(cardinal(int(w[:9])) if w.isdigit() else w for w in words)
+    return "hashtag " + " ".join(cardinal(int(w[:9])) if w.isdecimal() else w for w in words)
 
 
 def _letter_suffix(match: re.Match[str]) -> str:

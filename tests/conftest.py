@@ -1,0 +1,8 @@
+"""Settings of every test."""
+
+from hypothesis import settings
+
+# The same examples in every run: a test that fails for one person fails for all. No deadline:
+# machines are slow now and then, and times are no business of tests.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
