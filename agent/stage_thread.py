@@ -75,6 +75,8 @@ class StageThread(Generic[Model]):
         self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._generation = 0
         self._doing: _Job[Model, Any] | None = None
+        self._model: Model | None = None
+        """As the newest thread has built it."""
         self._broken: Exception | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -154,9 +156,13 @@ class StageThread(Generic[Model]):
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, timeout_s)
 
-    def restart(self, why: str) -> None:
-        """Give up the model as it is and build it anew: its owner found that it hangs."""
-        self._restart(self._generation, why)
+    def restart(self, model: Model, why: str) -> None:
+        """Give up this model and build it anew: whoever uses it found that it hangs.
+
+        Does nothing where it has been given up already.
+        """
+        if model is self._model:
+            self._restart(self._generation, why)
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:
@@ -167,7 +173,7 @@ class StageThread(Generic[Model]):
 
     def _spawn(self, built: "asyncio.Future[None] | None") -> None:
         self._generation += 1
-        self._broken = None
+        self._broken = self._model = None
         self._thread = threading.Thread(
             target=self._run, args=(self._generation, built), name=f"stage-{self.name}", daemon=True
         )
@@ -182,6 +188,8 @@ class StageThread(Generic[Model]):
             self._tell(built, error=error)
             self._fail_waiting(error)
             return
+        if generation == self._generation:
+            self._model = model
         self._tell(built, answer=None)
         while generation == self._generation:
             entry = self._inbox.get()

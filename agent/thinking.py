@@ -97,24 +97,27 @@ class Chat:
         async with self._opening:
             engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
             if self._conversation is None or engine is not self._engine:
-                before = self._conversation
-                self._conversation = await self._answer(
-                    engine.open_conversation(
-                        self._instructions, sampling=self._sampling, examples=self._examples
-                    )
+                opening = engine.open_conversation(
+                    self._instructions, sampling=self._sampling, examples=self._examples
                 )
-                self._engine = engine
-                if before is not None:
-                    await self._answer(self._conversation.reset(before.messages))
+                fresh = await self._answer(opening, engine)
+                if self._conversation is not None:
+                    await self._answer(fresh.reset(self._conversation.messages), engine)
+                self._engine, self._conversation = engine, fresh
             return self._conversation
 
-    async def _answer(self, question: Awaitable[Result]) -> Result:
-        """Wait for the engine, not for ever; its errors become the stage's."""
+    async def _answer(
+        self, question: Awaitable[Result], engine: llm_engine.Engine | None = None
+    ) -> Result:
+        """Wait for the engine (the conversation's), not for ever; its errors become the stage's."""
         try:
             async with asyncio.timeout(TOKEN_TIMEOUT_S):
                 return await question
         except TimeoutError:
-            self._stage.restart(f"did not answer within {TOKEN_TIMEOUT_S:g} s")
+            hung = engine or self._engine
+            if hung is not None:
+                hung.stop()  # should it ever come to
+                self._stage.restart(hung, f"did not answer within {TOKEN_TIMEOUT_S:g} s")
             raise StageError("llm", "The language model took too long.") from None
         except (llm_engine.EngineError, llm_engine.RequestError) as error:
             raise StageError("llm", f"The language model can't answer: {error}") from error

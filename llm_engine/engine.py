@@ -153,6 +153,10 @@ class Engine:
         async for _ in self.generate(prompt, sampling):
             pass
 
+    def stop(self) -> None:
+        """As `close`, without waiting for the thread: for an engine that may hang."""
+        self._worker.stop()
+
     def close(self) -> None:
         """Stop the thread after its current step; requests under way fail with EngineError."""
         self._worker.close()
