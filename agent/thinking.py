@@ -6,6 +6,7 @@ said, so that the call goes on.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
@@ -84,8 +85,12 @@ class Chat:
                 yield ReplyToken(chunk.text, usage, chunk.finish_reason)
 
     async def warm(self) -> None:
-        """Prefill what is known so far, so that the first turn need not."""
-        await self._answer((await self._open()).warm())
+        """Prefill what is known so far, so that the first turn need not.
+
+        A favour: where it fails, the first turn will, and has an answer to that.
+        """
+        with contextlib.suppress(StageError):
+            await self._answer((await self._open()).warm())
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None
