@@ -1,0 +1,225 @@
+"""Stages that raise or hang under a call: an apology, a restart, and the call goes on."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asr
+from agent import passes, speaking, thinking
+from agent.errors import StageError
+from agent.reply import APOLOGY
+from llm_engine.core import EngineCore
+from tts.hibari import HibariEngine
+
+from .live import LiveServer
+from .live_call import LiveCall, audio_of, call_to, overlap, silence, transcript, words_of
+
+pytest_plugins = ["tests.live_fixtures"]
+pytestmark = pytest.mark.models
+
+SHORT_S = 0.5
+"""In place of deadlines of 6 to 10 s."""
+
+
+class Fault:
+    """A method of a model that fails on command. Every object of the class is hit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+        self.error: Exception | None = None
+        self.hangs = 0
+        """Calls that will hang. What is built anew must not."""
+        self.hits = 0
+        self._release = threading.Event()
+        original = getattr(kind, name)
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if self.hangs:
+                self.hangs -= 1
+                self.hits += 1
+                self._release.wait(60)
+            elif self.error is not None:
+                self.hits += 1
+                raise self.error
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, method)
+
+    def strike(self, how: str) -> None:
+        self.hangs = int(how == "hangs")
+        self.error = RuntimeError("something broke") if how == "raises" else None
+
+    def mend(self) -> None:
+        self.error = None
+
+    def release(self) -> None:
+        """Let the threads that hang come to their end."""
+        self.mend()
+        self._release.set()
+
+
+@pytest.fixture
+def hearing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
+    monkeypatch.setattr(passes, "DECODE_TIMEOUT_S", SHORT_S)
+    fault = Fault(monkeypatch, asr.WhisperTranscriber, "transcribe")
+    yield fault
+    fault.release()
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
+    fault = Fault(monkeypatch, asr.SileroVad, "probability")
+    yield fault
+    fault.release()
+
+
+@pytest.fixture
+def thinking_fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
+    monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", SHORT_S)
+    fault = Fault(monkeypatch, EngineCore, "step")
+    yield fault
+    fault.release()
+
+
+@pytest.fixture
+def voice(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
+    monkeypatch.setattr(speaking, "VOICE_TIMEOUT_S", SHORT_S)
+    fault = Fault(monkeypatch, HibariEngine, "speak")
+    yield fault
+    fault.release()
+
+
+async def check_apology(call: LiveCall) -> None:
+    """The turn ends as failed, and says sorry aloud."""
+    response = await call.response()
+    assert response["status"] == "failed", response
+    assert response["status_details"]["error"]["message"]
+    assert words_of(response).endswith(APOLOGY)
+    pcm = audio_of(call.events, response["id"])
+    assert len(pcm) > 24_000
+    assert np.abs(pcm.astype(int)).max() > 1000
+
+
+async def check_next_turn(call: LiveCall) -> None:
+    said = "vm-nobodyavail"
+    await call.append(silence(0.5))
+    await call.say(said)
+    heard = await call.until("conversation.item.input_audio_transcription.completed")
+    assert overlap(transcript(said), heard["transcript"]) >= 0.8
+    created = (await call.until("response.created"))["response"]["id"]
+    await call.until("response.output_audio.delta", lambda event: event["response_id"] == created)
+    await call.send("response.cancel")
+    assert (await call.response())["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+async def test_a_recognizer(live: LiveServer, hearing: Fault, how: str) -> None:
+    live.expected = ["stage asr"]
+    before = live.stages.recognizer.restarts
+    async with call_to(live.url) as call:
+        hearing.strike(how)
+        await call.say("conf-locked")
+        await check_apology(call)
+        hearing.mend()
+        await check_next_turn(call)
+    assert live.stages.recognizer.restarts > before
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+async def test_a_voice(live: LiveServer, voice: Fault, how: str) -> None:
+    live.expected = ["stage tts"]
+    stage = live.stages._voices["hibari"].thread
+    before = stage.restarts
+    async with call_to(live.url) as call:
+        voice.strike(how)
+        await call.type("Hello!")
+        await call.send("response.create")
+        await check_apology(call)
+        voice.mend()
+        await check_next_turn(call)
+    assert stage.restarts > before
+
+
+async def test_a_language_model_that_raises(live: LiveServer, thinking_fault: Fault) -> None:
+    live.expected = ["the engine's step failed", "the engine failed"]
+    async with call_to(live.url) as call:
+        await call.prove_alive()
+        thinking_fault.strike("raises")
+        await call.type("Hello!")
+        await call.send("response.create")
+        await check_apology(call)
+        thinking_fault.mend()
+        await check_next_turn(call)
+
+
+async def test_a_call_that_begins_while_the_language_model_fails(
+    live: LiveServer, thinking_fault: Fault
+) -> None:
+    """The cache can't be warmed, and the call goes on all the same."""
+    live.expected = ["the engine's step failed", "the engine failed"]
+    thinking_fault.strike("raises")
+    async with call_to(live.url) as call:
+        await call.type("Hello!")
+        await call.send("response.create")
+        await check_apology(call)
+        thinking_fault.mend()
+        await call.prove_alive()
+
+
+async def test_a_language_model_that_hangs(
+    live: LiveServer, thinking_fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is loaded anew once, though two calls find that it hangs, and both are told the story."""
+    live.expected = ["stage llm"]
+    before = live.stages.thinker.restarts
+    async with call_to(live.url) as one, call_to(live.url) as other:
+        for call in (one, other):
+            await call.prove_alive()
+        thinking_fault.strike("hangs")
+        for call in (one, other):
+            await call.type("Hello!")
+            await call.send("response.create")
+        for call in (one, other):
+            await check_apology(call)
+        monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", 30.0)
+        for call in (one, other):
+            await check_next_turn(call)
+        await one.prove_alive()
+        asked = [done["response"]["usage"]["input_tokens"] for done in one.of("response.done")]
+        assert asked[-1] > asked[0] + 20
+    assert live.stages.thinker.restarts == before + 1
+
+
+async def test_a_voice_detector(live: LiveServer, watching: Fault) -> None:
+    """What is said meanwhile is lost, and nothing else."""
+    live.expected = ["stage vad"]
+    before = live.stages.detector.restarts
+    async with call_to(live.url) as call:
+        watching.strike("raises")
+        await call.append(silence(0.5))
+        await call.prove_alive()
+        watching.mend()
+        await check_next_turn(call)
+    assert watching.hits
+    assert live.stages.detector.restarts > before
+
+
+async def test_a_call_that_comes_while_the_ears_are_broken(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to try again, and the next one that does is served."""
+    live.expected = ["session ", "stage vad"]
+    detector = live.stages.detector
+
+    async def refuse(*args: Any, **kwargs: Any) -> None:
+        raise StageError("vad", "The vad stage took too long.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detector, "call", refuse)
+        with pytest.raises(AssertionError, match="1013"):
+            async with call_to(live.url):
+                pass
+    async with call_to(live.url) as call:
+        await call.prove_alive()
