@@ -228,16 +228,18 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
         drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
-        await warming
+        await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
-        if stages.status == "ready":
+        if not warming.done():  # told to stop: nobody needs the models any more
+            warming.cancel()
+        elif stages.status == "ready":
             print(f"Ready after {warm_s:.1f} s: open http://{shown}:{port}/", flush=True)
         else:
             print(stages.failure(), file=sys.stderr, flush=True)
             server.should_exit = True
         await serving
         drain.cancel()
-    status = 0 if stages.status == "ready" else 1
+    status = 1 if stages.status == "failed" else 0
     await stages.close()
     return status
 
@@ -249,7 +251,8 @@ async def _drain_when(
     stop.clear()
     calls.draining = True
     if len(calls):
-        print(f"Stopping: {len(calls)} calls may finish within {drain_s} s.", flush=True)
+        number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+        print(f"Stopping: {number} may finish within {drain_s} s.", flush=True)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(drain_s), asyncio.TaskGroup() as group:
             empty = group.create_task(calls.wait_empty())

@@ -65,12 +65,18 @@ class _Job(Generic[Model, Answer]):
 class StageThread(Generic[Model]):
     """Owns one model. `start`, `call` and `close` belong to one event loop."""
 
-    def __init__(self, name: str, build: Callable[[], Model]) -> None:
-        """`build` makes the model, on the owner thread; it may raise."""
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Model],
+        dispose: Callable[[Model], None] = lambda model: None,
+    ) -> None:
+        """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there."""
         self.name = name
         self.restarts = 0
         self.peak_waiting = 0
         self._build = build
+        self._dispose = dispose
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._generation = 0
@@ -148,9 +154,10 @@ class StageThread(Generic[Model]):
                 return
             yield item  # type: ignore[misc]  # not `done`, so an Answer
 
-    async def close(self, timeout_s: float = 2.0) -> None:
+    async def close(self, timeout_s: float = 5.0) -> None:
         """End the thread after the jobs it has, and wait for that: native libraries do not survive
-        an interpreter that ends under them. A thread that hangs is left behind."""
+        an interpreter that ends under them. A thread that hangs, or still builds a large model, is
+        left behind."""
         self._inbox.put((BACKGROUND + 1, next(self._order), _STOP))
         self._loop = None
         if self._thread is not None:
@@ -183,7 +190,8 @@ class StageThread(Generic[Model]):
         try:
             model = self._build()
         except Exception as error:
-            _log.exception("stage %s could not be built", self.name)
+            if built is None:  # at the start, whoever asked for it says why
+                _log.exception("stage %s could not be built", self.name)
             self._broken = error
             self._tell(built, error=error)
             self._fail_waiting(error)
@@ -197,6 +205,7 @@ class StageThread(Generic[Model]):
                 self._inbox.put(entry)  # abandoned meanwhile: the new thread does it
                 return
             if entry[2] is _STOP:
+                self._dispose(model)
                 return
             self._do(entry[2], model, generation)
             del entry  # while the thread waits, it must not keep a call alive that is over

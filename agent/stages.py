@@ -6,7 +6,6 @@ later is restarted by its own thread.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal
 
@@ -37,7 +36,7 @@ OPENAI_VOICES: Final = frozenset(
 """Stock clients ask for these without being told to; the service's own voice answers."""
 
 _FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
-"""Errors whose message is meant for the person who starts the server."""
+"""Errors whose message is meant for the person who starts the server; others say their name."""
 
 
 class Stages:
@@ -51,7 +50,9 @@ class Stages:
         self._failures: list[str] = []
         self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
         self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread("asr", load.recognizer)
-        self.thinker: StageThread[llm_engine.Engine] = StageThread("llm", load.engine)
+        self.thinker: StageThread[llm_engine.Engine] = StageThread(
+            "llm", load.engine, llm_engine.Engine.close
+        )
         self._voices: dict[str, VoiceStage] = {}
         for name in self._voice_names():
             self._voices[name] = VoiceStage(name, load.voice(name))
@@ -87,8 +88,6 @@ class Stages:
 
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
-        with contextlib.suppress(HalfsecError):
-            await self.thinker.call(llm_engine.Engine.close, timeout_s=ANSWER_TIMEOUT_S)
         async with asyncio.TaskGroup() as group:
             for stage in self._threads():
                 group.create_task(stage.close())
@@ -133,8 +132,11 @@ class Stages:
     async def _start(self, name: str, start: Callable[[], Awaitable[None]]) -> None:
         try:
             await start()
-        except _FAULTS as error:
-            self._failures.append(f"{name}: {error}")
+        except Exception as error:
+            text = " ".join(str(error).split())
+            if not isinstance(error, _FAULTS):
+                text = f"{type(error).__name__}: {text}"
+            self._failures.append(f"{name}: {text}")
             self._progress[name] = "failed"
         else:
             self._progress[name] = "ready"
