@@ -1,0 +1,172 @@
+"""The service as a process: how it starts, drains and ends, and why it may not start."""
+
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+import websockets.asyncio.client as websockets_client
+from websockets.exceptions import InvalidStatus
+
+from .live_call import call_to
+from .models import model_path
+from .service_process import ServiceProcess, service
+
+pytestmark = pytest.mark.models
+
+WHISPER, LLM, VAD = "whisper-tiny.en", "smollm2-135m-instruct", "silero-vad"
+STORY = "Tell me a long story about a dragon."
+
+
+@pytest.fixture(autouse=True)
+def models() -> None:
+    for name in (WHISPER, LLM, VAD):
+        model_path(name)
+
+
+async def readiness(running: ServiceProcess) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        return await http.get(f"{running.http}/readyz")
+
+
+async def test_it_listens_before_it_is_ready_and_drains_at_the_end() -> None:
+    async with service() as running:
+        await running.listening()
+        early = await readiness(running)
+        assert early.status_code == 503
+        assert early.headers["retry-after"]
+        assert early.json()["status"] == "warming"
+        assert "loading" in early.json()["stages"].values()
+        with pytest.raises(InvalidStatus) as caught:
+            async with websockets_client.connect(running.url, proxy=None):
+                pass
+        assert caught.value.response.status_code == 503
+        assert int(caught.value.response.headers["Retry-After"]) > 0
+        await running.line("Ready after")
+        assert (await readiness(running)).json()["status"] == "ready"
+        async with call_to(running.url) as call:
+            await call.type(STORY)
+            await call.send("response.create", response={"max_output_tokens": 24})
+            await call.until("response.output_audio.delta")
+            running.stop()
+            await running.line("Stopping: 1 call")
+            late = await readiness(running)
+            assert (late.status_code, late.json()["status"]) == (503, "draining")
+            async with websockets_client.connect(running.url, proxy=None) as refused:
+                await refused.wait_closed()
+                assert refused.close_code == 1012
+            response = await call.response()
+            assert response["status"] in ("completed", "incomplete")
+            await call.prove_alive()
+        assert await running.ended() == (0, "")
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    async with service("--set", "agent.drain_s=3600") as running:
+        await running.listening()
+        await running.line("Ready after")
+        async with call_to(running.url) as call:
+            await call.type(STORY)
+            await call.send("response.create")
+            await call.until("response.output_audio.delta")
+            running.stop()
+            await running.line("Stopping: 1 call")
+            running.stop()
+            code, _ = await call.closed()
+            assert code == 1012
+        assert await running.ended() == (0, "")
+
+
+async def test_calls_that_outlast_the_drain_are_ended() -> None:
+    async with service("--set", "agent.drain_s=0") as running:
+        await running.listening()
+        running.stop()  # while it warms: nothing is lost by ending soon
+        status, errors = await running.ended()
+        assert (status, errors) == (0, "")
+        assert not any(line.startswith("Ready") for line in running.lines)
+    async with service("--set", "agent.drain_s=1") as running:
+        await running.listening()
+        await running.line("Ready after")
+        async with call_to(running.url) as call:
+            running.stop()
+            code, _ = await call.closed()
+            assert code == 1012
+        assert await running.ended() == (0, "")
+
+
+# --- what keeps it from starting ---
+
+
+async def fails_to_start(*arguments: str, home: Path | None = None) -> tuple[int, list[str]]:
+    """The exit status, and the lines on stderr."""
+    async with service(*arguments, home=home) as running:
+        status, errors = await running.ended()
+    assert "Traceback" not in errors, errors
+    return status, errors.splitlines()
+
+
+async def test_a_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, (line,) = await fails_to_start("--port", str(port))
+    assert status == 2
+    assert str(port) in line
+    assert "PORT=" in line
+
+
+async def test_an_unknown_setting() -> None:
+    status, (line,) = await fails_to_start("--set", "agent.prot=1")
+    assert status == 2
+    assert "agent.prot" in line
+
+
+async def test_models_that_were_never_fetched(tmp_path: Path) -> None:
+    status, lines = await fails_to_start(home=tmp_path)
+    assert status == 1
+    assert [line.partition(":")[0] for line in lines] == ["vad", "asr", "llm"]
+    assert all("halfsec models fetch" in line for line in lines)
+
+
+def cut(source: Path, target: Path, keep: float = 0.6) -> Path:
+    """A copy of a file that lacks its end."""
+    with source.open("rb") as whole, target.open("wb") as part:
+        part.write(whole.read(int(source.stat().st_size * keep)))
+    return target
+
+
+async def test_a_model_that_is_cut_short(tmp_path: Path) -> None:
+    """In its usual place: the catalogue knows its size."""
+    for name in (WHISPER, LLM, VAD):
+        directory = tmp_path / "models" / name
+        directory.mkdir(parents=True)
+        for file in model_path(name).iterdir():
+            if file.suffix in (".gguf", ".onnx", ".bin"):
+                cut(file, directory / file.name)
+            else:
+                (directory / file.name).symlink_to(file)
+    status, lines = await fails_to_start(home=tmp_path)
+    assert status == 1
+    assert sorted(line.partition(":")[0] for line in lines) == ["asr", "llm", "vad"]
+
+
+async def test_models_of_the_users_own_that_are_cut_short(tmp_path: Path) -> None:
+    """Nothing but the loaders can tell."""
+    whisper = tmp_path / "whisper"
+    whisper.mkdir()
+    for file in model_path(WHISPER).iterdir():
+        if file.name != "model.bin":
+            (whisper / file.name).symlink_to(file)
+    cut(model_path(WHISPER) / "model.bin", whisper / "model.bin")
+    (gguf,) = model_path(LLM).glob("*.gguf")
+    story = cut(gguf, tmp_path / "story.gguf")
+    status, lines = await fails_to_start(
+        *("--set", f"asr.model={whisper}", "--set", f"llm_engine.model={story}"),
+        *("--set", f"tts.voice={tmp_path / 'nobody.onnx'}"),
+    )
+    assert status == 1
+    stages = sorted(line.partition(":")[0] for line in lines)
+    assert [stage.split(" ")[0] for stage in stages] == ["asr", "llm", "voice"]
+    assert any(str(whisper) in line for line in lines)
+    assert any(str(story) in line for line in lines)
