@@ -109,6 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 where every recording was answered, 1 where one was not."""
     options = _parser().parse_args(argv)
     recordings = [_load(path) for path in options.recordings]
+    for path in (options.out, options.trace):
+        if path is not None:
+            _check_place(path)
     talk = asyncio.run(
         hold_call(
             recordings,
@@ -155,6 +158,14 @@ def _load(path: Path) -> tuple[npt.NDArray[np.int16], int]:
         return load_recording(path)
     except RecordingError as error:
         raise TalkError(str(error)) from None
+
+
+def _check_place(path: Path) -> None:
+    """A call takes its time: say beforehand what it can't be written to."""
+    if path.is_dir():
+        raise TalkError(f"Can't write {path}: it is a directory.")
+    if not path.parent.is_dir():
+        raise TalkError(f"Can't write {path}: there is no directory {path.parent}.")
 
 
 def _show_live(event: ev.ClientEvent) -> None:
