@@ -64,6 +64,9 @@ class EngineConfig:
     prefill_chunk: int = 64
     """Prompt tokens in one step. Lower: long prompts pay more passes over the weights. Higher:
     another call's next token waits longer (64 tokens of a 135 M model: 0.1 s on two cores)."""
+    kv_cache_mb: int = 1024
+    """Memory for keys and values of all sequences together. When it is full, conversations that
+    have been idle longest are forgotten and computed anew when they go on."""
     max_sequences: int = 32
     """Conversations and loose requests alive at once; more are refused."""
 
@@ -76,6 +79,7 @@ class EngineConfig:
             raise RequestError("precision", problem) from None
         _require_int("num_threads", self.num_threads, 1, 256)
         _require_int("prefill_chunk", self.prefill_chunk, 1, 4096)
+        _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)
         _require_int("max_sequences", self.max_sequences, 1, 4096)
         if self.context_length is not None:
             _require_int("context_length", self.context_length, 16, 1 << 24)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from latency_budget.turn import TurnId
 from llm_engine.config import SamplingParams
-from llm_engine.core import Request
 from llm_engine.dialogue import Dialogue
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import TokenChunk
+from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage
 from llm_engine.worker import Stream, Worker

@@ -10,10 +10,11 @@ from llm_engine.backends.base import Backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.conversation import Conversation, OnMark, chunks
-from llm_engine.core import EngineCore, Request
+from llm_engine.core import EngineCore
 from llm_engine.dialogue import Dialogue
 from llm_engine.errors import ModelError, RequestError
 from llm_engine.reply import TokenChunk
+from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import Tokenizer

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from llm_engine.core import EngineCore, Output, Request, RequestId
+from llm_engine.core import EngineCore
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import FinishReason
+from llm_engine.requests import Output, Request, RequestId
 
 _log = logging.getLogger(__name__)
 

@@ -88,7 +88,9 @@ class LiveServer:
         async def count() -> int:
             engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
             core = engine._core  # white box: nothing else can tell a leak
-            return await engine._worker.call(lambda: core.num_sequences, undo=lambda _: None)
+            return await engine._worker.call(
+                lambda: core.stats().num_sequences, undo=lambda _: None
+            )
 
         return self.ask(count)
 

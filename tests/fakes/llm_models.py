@@ -12,7 +12,15 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer as Bpe
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from llm_engine.backends.base import Plan, SequenceRows, Slot, StepHandle, StepResult
+from llm_engine.backends.base import (
+    CacheLayout,
+    PageId,
+    Plan,
+    SequenceRows,
+    Slot,
+    StepHandle,
+    StepResult,
+)
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] "
@@ -165,12 +173,21 @@ def _gguf_name(name: str) -> str:
 class ScriptedBackend:
     """Answers from a function of each sequence's tokens so far, and notes what it was asked.
 
-    Checks what every backend may rely on: a slot is open, and rows follow what it holds.
+    Checks what every backend may rely on: a slot is open, rows follow what is there, and have room.
+    With shared pages it knows only what it reads through the block tables, without only its slots.
     """
 
-    def __init__(self, next_token: Callable[[list[int]], int]) -> None:
+    def __init__(
+        self,
+        next_token: Callable[[list[int]], int],
+        *,
+        num_pages: int = 1000,
+        shares_pages: bool = True,
+    ) -> None:
         self._next_token = next_token
+        self.layout = CacheLayout(4, num_pages, shares_pages)
         self.slots: dict[Slot, list[int]] = {}
+        self.pages: dict[PageId, list[int]] = {}
         self.steps: list[list[SequenceRows]] = []
         self._num_opened = 0
 
@@ -183,19 +200,47 @@ class ScriptedBackend:
     def close_slot(self, slot: Slot) -> None:
         del self.slots[slot]
 
+    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        if not self.layout.shares_pages:
+            self.slots[target][:] = self.slots[source][:num_tokens]
+
     def launch(self, plan: Plan) -> StepHandle:
+        assert self.layout.shares_pages or not plan.copies
+        for copy in plan.copies:
+            self.pages[copy.target] = list(self.pages[copy.source])
         rows = [rows for batch in plan.sub_batches for rows in batch.sequences]
         self.steps.append(rows)
         tokens: dict[Slot, tuple[int, ...]] = {}
-        for sequence in rows:
-            held = self.slots[sequence.slot]
-            assert sequence.token_ids
-            assert sequence.first_position <= len(held)
-            held[sequence.first_position :] = sequence.token_ids
-            tokens[sequence.slot] = tuple(
-                self._next_token(list(held)) for _ in range(sequence.num_sampled)
+        for each in rows:
+            held = self._write(each)
+            tokens[each.slot] = tuple(
+                self._next_token(held[: len(held) - left])
+                for left in reversed(range(each.num_sampled))
             )
         return ScriptedStep(plan, StepResult(tokens))
+
+    def _write(self, rows: SequenceRows) -> list[int]:
+        """Take the rows in; what the sequence holds then."""
+        start, end = rows.first_position, rows.first_position + len(rows.token_ids)
+        assert rows.token_ids
+        assert len(rows.pages) * self.layout.page_size >= end
+        held = self.slots[rows.slot]
+        if self.layout.shares_pages:
+            held = [
+                self.pages[rows.pages[place // self.layout.page_size]][
+                    place % self.layout.page_size
+                ]
+                for place in range(start)
+            ]
+        assert start <= len(held)
+        held[start:] = rows.token_ids
+        if self.layout.shares_pages:
+            for place in range(start, end):
+                page = self.pages.setdefault(
+                    rows.pages[place // self.layout.page_size], [-1] * self.layout.page_size
+                )
+                page[place % self.layout.page_size] = held[place]
+        return list(held)
 
     def collect(self, handle: StepHandle) -> StepResult:
         assert isinstance(handle, ScriptedStep)
