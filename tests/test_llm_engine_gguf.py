@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import DivisorScaling
 from llm_engine.errors import ModelError
+from llm_engine.gguf_config import read_config
+from llm_engine.gguf_reader import GgufFile
+from llm_engine.model import inverse_frequencies
 from llm_engine.weights import load_checkpoint
 from tests.fakes.k_quants import K_QUANTS, SIZE, pack
 from tests.fakes.llm_decoding import greedy
@@ -106,7 +109,7 @@ def test_k_quants(quantization: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", K_QUANTS)
 def test_k_quants_of_any_numbers(kind: str) -> None:
-    """The `gguf` package, which reads them for the engine, understands the bytes as they are meant."""
+    """The `gguf` package, which reads them for the engine, takes the bytes as they are meant."""
     random = np.random.default_rng(3)
     sizes = 10.0 ** random.uniform(-4, 2, (40, 1))
     rows = (random.normal(size=(40, 3 * SIZE)) * sizes).astype(np.float32)
@@ -179,6 +182,43 @@ def test_any_damage_to_the_header_is_told_or_harmless(tiny: Path, data: st.DataO
     assert "damaged.gguf" in message
 
 
+JUNK = st.one_of(
+    st.booleans(),
+    st.integers(-2, 600),
+    st.sampled_from([2**64 - 1, 1e300, float("nan"), float("inf"), -1.0, 0.0, 0.5, 4.0]),
+    st.sampled_from(["", "none", "linear", "yarn", "longrope", "llama"]),
+    st.lists(st.booleans(), max_size=4),
+)
+KEYS = (
+    "rope.scaling.type rope.scaling.factor rope.scaling.attn_factor rope.scaling.yarn_attn_factor "
+    "rope.scaling.original_context_length rope.scaling.yarn_ext_factor rope.scaling.yarn_beta_fast "
+    "rope.scaling.yarn_beta_slow rope.scale_linear rope.freq_base rope.dimension_count block_count "
+    "attention.sliding_window attention.sliding_window_pattern attention.layer_norm_rms_epsilon "
+    "attention.head_count attention.head_count_kv attention.key_length context_length logit_scale "
+    "embedding_length expert_count attention.causal"
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS.split()), JUNK, max_size=5), st.booleans())
+@settings(max_examples=400)
+def test_any_metadata_are_used_or_refused(tiny: Path, values: dict[str, Any], yarn: bool) -> None:
+    file = GgufFile(tiny)
+    if yarn:
+        file.metadata |= {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
+    file.metadata |= {f"llama.{key}": value for key, value in values.items()}
+    tokenizer = load_checkpoint(tiny).tokenizer
+    try:
+        config = read_config(file)
+        Checkpoint(tiny, config, tokenizer, frozenset(), lambda _: torch.zeros(1))
+    except ModelError as error:
+        assert str(tiny) in str(error)  # noqa: PT017
+    else:
+        frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        assert bool(frequencies.isfinite().all())
+        assert 0 < config.rope_attention_factor < 1e12
+        assert config.sliding_window(config.num_layers - 1) != 0
+
+
 def patched(tiny: Path, tmp_path: Path, old: bytes, new: bytes) -> Path:
     whole = tiny.read_bytes()
     assert old in whole
@@ -196,6 +236,20 @@ def test_unsupported_parts_are_named(tiny: Path, tmp_path: Path) -> None:
     path = patched(tiny, tmp_path, architecture + text("llama"), architecture + text("mamba"))
     with pytest.raises(ModelError, match="'mamba' is not supported; these are: llama, qwen2"):
         load_checkpoint(path)
+    for key, value, message in (
+        ("rope.scaling.type", "longrope", "'longrope' is not supported; these are: linear, yarn"),
+        ("expert_count", 8, "mixtures of experts"),
+        ("final_logit_softcapping", 30.0, "capped logits"),
+        ("attention.max_alibi_bias", 8.0, "ALiBi"),
+        ("attention.causal", False, "attention to later tokens"),
+        ("rope.scaling.alpha", 2.0, "dynamic NTK scaling"),
+        ("rope.dimension_count", 8, "rotary embedding of part of a head"),
+        ("attention.value_length", 8, "keys and values of different size"),
+    ):
+        file = GgufFile(tiny)
+        file.metadata[f"llama.{key}"] = value
+        with pytest.raises(ModelError, match=rf"tiny\.gguf: .*{message}"):
+            read_config(file)
     pre = text("tokenizer.ggml.pre") + struct.pack("<I", 8)
     path = patched(tiny, tmp_path, pre + text("gpt-2"), pre + text("gpt-9"))
     with pytest.raises(ModelError, match=r"'gpt-9' is not supported; these are: .*smollm"):
