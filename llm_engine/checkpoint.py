@@ -6,6 +6,7 @@ never holds a second copy of the whole model.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,27 @@ from llm_engine.tokenizer import Tokenizer
 _LARGEST = 1 << 22
 """No dimension of a decoder comes near it; a damaged header easily does."""
 
+_TOP = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_QK_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+_PROJECTIONS = (
+    *(f"self_attn.{part}_proj" for part in "qkvo"),
+    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+)
+_LAYER = re.compile(r"layers\.(\d{1,7})\.(.+)\.(weight|bias)")
+
+
+def has_place(name: str, config: ModelConfig) -> bool:
+    """Whether a decoder of this shape has a tensor of this name; it would leave others unread."""
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        return name in _TOP
+    layer, part, kind = int(match[1]), match[2], match[3]
+    norms = (*_NORMS, *_QK_NORMS) if config.has_qk_norm else _NORMS
+    return layer < config.num_layers and (
+        part in _PROJECTIONS or (kind == "weight" and part in norms)
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -30,7 +52,8 @@ class Checkpoint:
     tokenizer: Tokenizer
     names: frozenset[str]
     """Tensors that exist, such as `layers.0.self_attn.q_proj.weight`, `embed_tokens.weight`,
-    `norm.weight`, and `lm_head.weight` unless the embedding is the head as well."""
+    `norm.weight`, and `lm_head.weight` unless the embedding is the head as well. Any projection may
+    have a bias."""
     read: Callable[[str], torch.Tensor]
     """One tensor by name: its stored floating dtype, or float32 where it was quantized.
     Raises ModelError when the file turns out to be damaged."""
@@ -68,11 +91,16 @@ class Checkpoint:
             )
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        """One tensor, whose shape must be the one given. Raises ModelError."""
+        """One tensor, whose shape must be the one given. Raises ModelError, also for NaN."""
         if name not in self.names:
             raise ModelError(f"{self.path}: tensor {name!r} is missing")
         values = self.read(name)
         self._check_shape(name, values, shape)
+        # A sum is the quickest test (0.1 s for 135 M numbers), and far from what float32 can hold.
+        if not values.sum(dtype=torch.float32).isfinite():
+            raise ModelError(
+                f"{self.path}: tensor {name!r} is damaged: it holds NaN or infinity; fetch it again"
+            )
         return values
 
     def fp8(self, name: str, *shape: int) -> Fp8Matrix | None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoint import Checkpoint, has_place
+from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 from llm_engine.gguf_config import ROPE_DIVISORS, read_config
 from llm_engine.gguf_reader import GgufFile
@@ -37,7 +38,9 @@ def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF model. Raises ModelError."""
     file = GgufFile(path)
     config = read_config(file)
-    own_names = {_canonical(file, name): name for name in file.tensors if name != ROPE_DIVISORS}
+    own_names = {
+        _canonical(file, config, name): name for name in file.tensors if name != ROPE_DIVISORS
+    }
     permuted_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
 
     def read(name: str) -> torch.Tensor:
@@ -63,12 +66,13 @@ def _unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:
     return by_head.transpose(1, 2).reshape(values.shape).contiguous()
 
 
-def _canonical(file: GgufFile, name: str) -> str:
-    if name in _TOP_NAMES:
-        return _TOP_NAMES[name]
+def _canonical(file: GgufFile, config: ModelConfig, name: str) -> str:
     match = _LAYER.fullmatch(name)
-    if match is None or match[2] not in _LAYER_NAMES:
+    part = _LAYER_NAMES.get(match[2]) if match else None
+    ours = f"layers.{match[1]}.{part}.{match[3]}" if match else _TOP_NAMES.get(name, name)
+    if not has_place(ours, config):
         raise ModelError(
-            f"{file.path}: tensor {name!r} has no place in a Llama, Mistral or Qwen decoder"
+            f"{file.path}: tensor {name!r} has no place in a decoder of {config.num_layers} layers "
+            f"of the {config.architecture} family"
         )
-    return f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
+    return ours

@@ -48,7 +48,6 @@ _REFUSED = {
     "rope_interleaved": "interleaved rotary embedding",
     "clip_qkv": "clipped queries, keys and values",
     "use_qk_norm": "normalized queries and keys in this family",
-    "mlp_bias": "biases in the MLP",
     "embedding_multiplier": "scaled embeddings",
     "residual_multiplier": "scaled residuals",
     "attention_multiplier": "scaled attention",

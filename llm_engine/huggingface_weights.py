@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoint import Checkpoint, has_place
+from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 from llm_engine.fp8 import Fp8Matrix, declared_blocks, scaled
 from llm_engine.huggingface_config import read_config
@@ -21,13 +22,8 @@ _SCALE_EXPONENTS = "F8_E8M0"
 """Scales that are powers of two."""
 _SCALE_SUFFIXES = ("_scale", "_scale_inv")
 """Behind the name of a weight of 8-bit floats; both are multiplied with it."""
+_SCALES = re.compile(r"(.*\.weight)_scale(_inv)?")
 
-_PLACE = re.compile(
-    r"(embed_tokens|norm|lm_head|layers\.(?P<layer>\d+)\."
-    r"(input_layernorm|post_attention_layernorm|self_attn\.([qkvo]_proj|[qk]_norm)"
-    r"|mlp\.(gate|up|down)_proj))\.(weight(_scale(_inv)?)?|bias)"
-)
-"""Names of the decoder's tensors."""
 _IGNORED = re.compile(
     # what follows from the configuration, in old exports; how to quantize activations and the cache
     r".*(rotary_emb\.inv_freq|\.(input|output|activation|[qkv])_scale(_ub)?)"
@@ -39,7 +35,7 @@ def open_directory(path: Path) -> Checkpoint:
     values = read_json(path / "config.json")
     config = read_config(values, path / "config.json")
     blocks = declared_blocks(values.get("quantization_config"), path / "config.json")
-    stored = _decoder_tensors(path, config.num_layers)
+    stored = _decoder_tensors(path, config)
     if values.get("tie_word_embeddings", False):
         stored = {name: found for name, found in stored.items() if not name.startswith("lm_head.")}
     tensors = _Tensors(stored, blocks)
@@ -130,19 +126,18 @@ class _Tensors:
         return [stored for stored in found if stored is not None]
 
 
-def _decoder_tensors(path: Path, num_layers: int) -> dict[str, _Stored]:
-    """By our names. Raises ModelError for those that the decoder would leave unread."""
+def _decoder_tensors(path: Path, config: ModelConfig) -> dict[str, _Stored]:
+    """By our names. Raises ModelError for those that have no place."""
     tensors: dict[str, _Stored] = {}
     for stored in _stored_tensors(path):
         name = stored.name.removeprefix("model.")
-        place = _PLACE.fullmatch(name)
-        if place is None:
-            if _IGNORED.fullmatch(name):
-                continue
-            raise ModelError(f"{stored} has no place in a Llama, Mistral or Qwen decoder")
-        layer = place["layer"]
-        if layer is not None and int(layer) >= num_layers:
-            raise ModelError(f"{stored} is beyond the {num_layers} layers of config.json")
+        if _IGNORED.fullmatch(name):
+            continue
+        if not has_place(_SCALES.sub(r"\1", name), config):
+            raise ModelError(
+                f"{stored} has no place in a decoder of {config.num_layers} layers of the "
+                f"{config.architecture} family"
+            )
         tensors[name] = stored
     return tensors
 

@@ -113,7 +113,7 @@ def test_windows_and_scalings_matter(tmp_path: Path) -> None:
         {"rope_scaling": None},
         {"rope_scaling": dull},
     ):
-        other = replace(checkpoint, config=replace(config, **changes))  # type: ignore[arg-type]
+        other = replace(checkpoint, config=replace(config, **changes))
         assert (all_logits(other, PROMPT) - logits).abs().max() > 0.05
 
 

@@ -75,6 +75,24 @@ def test_what_is_stored(
         checkpoint.fp8(DOWN, 200, 160)
 
 
+def test_scales_in_another_shard(tmp_path: Path) -> None:
+    _, expected = save_fp8_model(tmp_path, "fp8, block", num_hidden_layers=1)
+    whole = tmp_path / "model.safetensors"
+    weight_map = {
+        name: "scales.safetensors" if "scale" in name else "weights.safetensors"
+        for name in load_file(whole)
+    }
+    for shard in set(weight_map.values()):
+        tensors = {n: values for n, values in load_file(whole).items() if weight_map[n] == shard}
+        save_file(tensors, tmp_path / shard, metadata={"format": "pt"})
+    whole.unlink()
+    index = {"metadata": {}, "weight_map": weight_map}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    checkpoint = load_checkpoint(tmp_path)
+    for name, values in expected.items():
+        assert torch.equal(checkpoint.read(name), values)
+
+
 def test_the_quick_backend_reads_them_too(tmp_path: Path) -> None:
     oracle, _ = save_fp8_model(tmp_path, "fp8, block")
     tokens = greedy(load_checkpoint(tmp_path), PROMPT, 12, precision=Precision.INT8)

@@ -46,7 +46,6 @@ SLIDES = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers":
         ({"model_type": ["llama"]}, "is not supported; these are"),
         ({"hidden_act": "gelu"}, "'hidden_act' = 'gelu' is not supported"),
         ({"num_local_experts": 8}, r"mixtures of experts \('num_local_experts' = 8\)"),
-        ({"mlp_bias": True}, r"biases in the MLP \('mlp_bias' = True\)"),
         ({"partial_rotary_factor": 0.5}, "rotary embedding of part of a head"),
         ({"alibi": True}, "ALiBi"),
         ({"attn_logit_softcapping": 50.0}, "capped attention scores"),
@@ -118,10 +117,12 @@ def test_files(model: Path, name: str, content: str | None, message: str) -> Non
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.layers.0.mlp.experts.0.up_proj.weight", "has no place in a Llama, Mistral or Qwen"),
+        ("model.layers.0.mlp.experts.0.up_proj.weight", "no place in a decoder of 1 layers"),
         ("model.layers.0.self_attn.sinks", "has no place"),
         ("model.layers.0.self_attn.q_proj.qweight", "has no place"),
-        ("model.layers.1.mlp.up_proj.weight", "is beyond the 1 layers of config.json"),
+        ("model.layers.0.self_attn.q_norm.weight", "of the qwen2 family"),
+        ("model.layers.0.input_layernorm.bias", "has no place"),
+        ("model.layers.1.mlp.up_proj.weight", "no place in a decoder of 1 layers"),
     ],
 )
 def test_tensors_that_would_stay_unread(model: Path, name: str, message: str) -> None:
@@ -130,6 +131,16 @@ def test_tensors_that_would_stay_unread(model: Path, name: str, message: str) ->
     with pytest.raises(ModelError, match=message) as caught:
         load_checkpoint(model)
     assert f"{file}: tensor {name!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_no_weight_is(model: Path, value: float) -> None:
+    file = model / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.0.mlp.up_proj.weight"][17, 5] = value
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"up_proj\.weight' is damaged: it holds NaN or infinity"):
+        CpuBackend(load_checkpoint(model), EngineConfig(), 64)
 
 
 def test_tensors_that_say_nothing_new(model: Path) -> None:

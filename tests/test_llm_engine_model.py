@@ -28,7 +28,7 @@ LLAMA3_ROPE = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
-    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, own head size": ("llama", {"head_dim": 24}),
     "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
     "llama, theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),

@@ -85,4 +85,5 @@ def _packed_scales(scales: Any, minima: Any) -> Bytes:
 
 
 def _f16(values: Any) -> Bytes:
-    return values.astype(np.float16).view(np.uint8).reshape(-1, 2)
+    raw: Bytes = values.astype(np.float16).view(np.uint8).reshape(-1, 2)
+    return raw
