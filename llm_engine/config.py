@@ -18,21 +18,105 @@ class Precision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Llama 3.1's stretching of the rotary frequencies to longer contexts."""
+class LinearScaling:
+    """Position interpolation: every frequency divided by `factor`."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the value, here as in the other scalings."""
+        _require_positive("factor", self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's: wavelengths beyond the original context are stretched by `factor`, short ones
+    are left alone, and those between are blended."""
 
     factor: float
     low_freq_factor: float
+    """Frequencies that turn fewer times than this within the original context are stretched."""
     high_freq_factor: float
+    """Those that turn more often than this are left alone."""
     original_context_length: int
+
+    def __post_init__(self) -> None:
+        _require_positive("factor", self.factor)
+        _require_positive("low_freq_factor", self.low_freq_factor)
+        _require_positive("original context length", self.original_context_length)
+        _require_positive("high_freq_factor", self.high_freq_factor)
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(f"low_freq_factor is {self.low_freq_factor!r}, not the lower one")
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071): as Llama 3.1's, blended by the index of a frequency instead of its
+    turns, and with sharper attention."""
+
+    factor: float
+    original_context_length: int
+    attention_factor: float
+    """Sines and cosines are multiplied by this: see `ModelConfig.rope_attention_factor`."""
+    beta_fast: float = 32.0
+    """Frequencies that turn more often than this within the original context are left alone."""
+    beta_slow: float = 1.0
+    """Those that turn fewer times than this are stretched."""
+    whole_indices: bool = True
+    """Whether the blend begins and ends at whole indices."""
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "attention_factor", "beta_fast", "beta_slow"):
+            _require_positive(name, getattr(self, name))
+        _require_positive("original context length", self.original_context_length)
+        if self.beta_slow > self.beta_fast:
+            raise ValueError(f"beta_slow is {self.beta_slow!r}, more than beta_fast")
+
+    @property
+    def context_length(self) -> int:
+        """Positions that the stretched frequencies reach."""
+        return round(self.original_context_length * self.factor)
+
+
+def yarn_attention_factor(factor: float, mscale: float = 0, mscale_all_dim: float = 0) -> float:
+    """What YaRN's paper recommends, or DeepSeek's variant where both scales are given.
+
+    Raises ValueError for negative scales.
+    """
+    if mscale < 0 or mscale_all_dim < 0:
+        raise ValueError(f"mscale is {mscale!r}, mscale_all_dim {mscale_all_dim!r}")
+
+    def recommended(scale: float) -> float:
+        return 1 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
+
+    if mscale and mscale_all_dim:
+        return recommended(mscale) / recommended(mscale_all_dim)
+    return recommended(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DivisorScaling:
+    """Each frequency divided by its own number: how GGUF stores Llama 3.1's scaling."""
+
+    divisors: tuple[float, ...]
+    """One per pair of a head's dimensions."""
+
+    def __post_init__(self) -> None:
+        for divisor in self.divisors:
+            _require_positive("a divisor", divisor)
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
+"""How rotary frequencies are stretched to longer contexts; `llm_engine.rope` turns any of them into
+frequencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a decoder of the Llama, Qwen2 or Qwen3 family."""
+    """Shape of a decoder of the Llama, Mistral, Qwen2 or Qwen3 family."""
 
     architecture: str
-    """`llama`, `qwen2` or `qwen3`."""
+    """`llama`, `mistral`, `qwen2` or `qwen3`. A GGUF file calls Mistral `llama`."""
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -45,11 +129,28 @@ class ModelConfig:
     norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
+    """To be had as frequencies from `llm_engine.model.inverse_frequencies`; a backend needs nothing
+    else of it but `rope_attention_factor`."""
+    sliding_windows: tuple[int | None, ...] = ()
+    """One for each layer, or empty where all layers see everything: see `sliding_window`."""
 
     @property
     def has_qk_norm(self) -> bool:
         """Whether queries and keys are normalized per head (Qwen3)."""
         return self.architecture == "qwen3"
+
+    @property
+    def rope_attention_factor(self) -> float:
+        """Sines and cosines of the rotary embedding are multiplied by this; 1 without YaRN."""
+        scaling = self.rope_scaling
+        return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
+
+    def sliding_window(self, layer: int) -> int | None:
+        """How many of the latest positions a token sees in this layer, its own included; None: all.
+
+        A token at position p sees keys at positions greater than p - window.
+        """
+        return self.sliding_windows[layer] if self.sliding_windows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +232,15 @@ class SamplingParams:
 
 MAX_STOP_STRINGS = 16
 """Every token's text is searched for each of them; clients of chat APIs may send four."""
+
+
+_LARGEST_SCALING = 1e9
+"""No value of a rotary scaling comes near it; a damaged header easily does."""
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not 0 < value < _LARGEST_SCALING:
+        raise ValueError(f"{name} is {value!r}")
 
 
 def _require_int(name: str, value: object, low: int, high: int) -> None:

@@ -182,7 +182,7 @@ class EngineCore:
             active = self._active.get(RequestId(job.key))
             if active is None:
                 continue  # a preview that made room for a job before it
-            # Its turn, even if there is no room for it: or replies that could make some never get one.
+            # Its turn, even if there is no room: or replies that could make some never get one.
             self._prompt_was_last |= not active.is_decoding and not active.is_preview
             active.last_served = self._num_steps
             start_ns = self._clock.now_ns()

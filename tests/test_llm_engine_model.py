@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from llm_engine.backends.base import PageCopy, PageId, Plan, SequenceRows, SubBatch
+from llm_engine.backends.base import PageCopy, PageId, Plan, SequenceRows
 from llm_engine.backends.cpu import CpuBackend, int8_is_exact, int8_linear
-from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_decoding import PAGES, greedy
 from tests.fakes.llm_models import greedy_oracle, save_tiny_model
 from tests.models import model_path
 
@@ -28,7 +28,7 @@ LLAMA3_ROPE = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
-    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, own head size": ("llama", {"head_dim": 24}),
     "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
     "llama, theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
@@ -37,40 +37,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3, no groups": ("qwen3", {"head_dim": 16, "num_key_value_heads": 4}),
     "llama, sharded": ("llama", {"max_shard_size": "40KB"}),
 }
-PAGES = tuple(PageId(page) for page in reversed(range(40)))
-"""Any order will do; 640 tokens of the only sequence."""
 PROMPTS = [[5, 17, 300], list(range(3, 150, 2))]
-
-
-def greedy(
-    checkpoint: Checkpoint,
-    prompt: list[int],
-    num_tokens: int,
-    *,
-    chunk: int = 1000,
-    precision: Precision = Precision.FLOAT32,
-) -> list[int]:
-    backend = CpuBackend(
-        checkpoint, EngineConfig(precision=precision, num_threads=1), context_length=512
-    )
-    slot = backend.open_slot()
-
-    def run(token_ids: list[int], first: int, num_sampled: int) -> tuple[int, ...]:
-        rows = SequenceRows(
-            slot, tuple(token_ids), first, num_sampled, SamplingParams(), 0, pages=PAGES
-        )
-        return backend.collect(backend.launch(Plan((SubBatch((rows,)),)))).tokens[slot]
-
-    position = 0
-    for start in range(0, len(prompt) - 1, chunk):
-        piece = prompt[start : min(start + chunk, len(prompt) - 1)]
-        assert run(piece, position, 0) == ()
-        position += len(piece)
-    ids = [prompt[-1]]
-    for _ in range(num_tokens):
-        ids += run(ids[-1:], position, 1)
-        position += 1
-    return ids[1:]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
