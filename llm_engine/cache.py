@@ -120,6 +120,18 @@ class KvCache:
         if len(self._pinned) > MAX_PINNED:
             self._unpin_oldest()
 
+    def forget_everything(self) -> None:
+        """Start again with an empty cache, trusting nothing that was noted before."""
+        for pinned in self._pinned.values():
+            self._backend.close_slot(pinned.slot)
+        self._pinned.clear()
+        self.pool = PagePool(self._layout.num_pages)
+        for sequence in self._sequences.values():
+            sequence.token_ids.clear()
+            sequence.table = BlockTable(self.pool, self._layout.page_size)
+            self._backend.close_slot(sequence.slot)
+            sequence.slot = self._backend.open_slot()
+
     def check(self) -> None:
         """Raise AssertionError unless every page and token is accounted for."""
         everything = [*self._sequences.values(), *self._pinned.values()]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from llm_engine.errors import RequestError
 
@@ -170,6 +171,11 @@ class EngineConfig:
     have been idle longest are forgotten and computed anew when they go on."""
     max_sequences: int = 32
     """Conversations and loose requests alive at once; more are refused."""
+    ngram_drafts: bool = True
+    """Whether to guess at repetitions, and confirm several tokens in one step. Replies are the same
+    with and without."""
+    draft_model: Path | None = None
+    """A smaller model with the same vocabulary, to guess where nothing repeats."""
 
     def __post_init__(self) -> None:
         try:

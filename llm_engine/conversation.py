@@ -98,7 +98,14 @@ class Conversation:
         prompt = self._dialogue.open_prompt(
             text, _reserve(self._sampling.max_tokens, self._context_length)
         )
-        request = Request(prompt, self._sampling, self._end_ids, 0, self._sequence)
+        request = Request(
+            prompt,
+            self._sampling,
+            self._end_ids,
+            max_tokens=0,
+            sequence=self._sequence,
+            num_fixed=self._dialogue.num_fixed(),
+        )
         self._preview = self._worker.submit(request)
 
     async def warm(self) -> None:
@@ -149,9 +156,10 @@ class Conversation:
             prompt,
             self._sampling,
             self._end_ids,
-            limit or self._context_length,
-            self._sequence,
-            deadline_ns,
+            max_tokens=limit or self._context_length,
+            sequence=self._sequence,
+            deadline_ns=deadline_ns,
+            num_fixed=self._dialogue.num_fixed(),
         )
         generation = self._generation = _Generation(turn, self._worker.submit(request))
         reply = self._dialogue.begin_reply()
@@ -167,6 +175,12 @@ class Conversation:
             if generation is self._generation:
                 self._stop()
             self._dialogue.forget_if_empty(reply)
+
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        """The speech made of this reply so far lasts until then (monotonic): the engine may serve
+        others first. Ignores turns that are not being answered."""
+        if self._generation is not None and self._generation.turn == turn:
+            self._worker.played_until(self._generation.stream, at_ns)
 
     async def cancel(self, turn: TurnId) -> None:
         """Stop answering this turn; its generator ends with `cancelled`. Ignores other turns."""

@@ -12,6 +12,7 @@ pages is therefore no special case: it computes its tokens anew, and goes on as 
 Not thread-safe; the engine's thread owns it.
 """
 
+import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -36,6 +37,8 @@ from llm_engine.requests import (
 from llm_engine.scheduler import schedule
 from llm_engine.sequence import CachedSequence, SequenceId
 from llm_engine.speculation import Speculation
+
+_log = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -161,6 +164,11 @@ class EngineCore:
         """Raise AssertionError unless every page is accounted for."""
         self._cache.check()
 
+    def forget_everything(self) -> None:
+        """Empty the cache; sequences stay open. Only while nothing is under way."""
+        assert not self._active
+        self._cache.forget_everything()
+
     def step(self) -> list[Output]:
         """Run one plan. Returns at once when there is nothing to do.
 
@@ -186,7 +194,7 @@ class EngineCore:
             self._prompt_was_last |= not active.is_decoding and not active.is_preview
             active.last_served = self._num_steps
             start_ns = self._clock.now_ns()
-            speculation, draft = active.draft() if is_alone else (None, ())
+            speculation, draft = self._draft(active) if is_alone else (None, ())
             try:
                 num_rows = job.num_tokens + len(draft)
                 copies += self._reserve(active, num_rows, [each.active for each in prepared])
@@ -202,6 +210,17 @@ class EngineCore:
             outputs += self._run(prepared, tuple(copies))
         ended, self._pending = self._pending, []
         return outputs + ended
+
+    def _draft(self, active: ActiveRequest) -> tuple[Speculation | None, tuple[int, ...]]:
+        """What may come next. A drafter that raises is not asked again."""
+        try:
+            return active.draft()
+        except Exception:
+            _log.exception("drafting failed; the engine goes on without")
+            self._drafters.clear()
+            for each in self._active.values():
+                each.drafts.clear()
+            return None, ()
 
     def _room(self, num_prompt: int) -> int:
         """Tokens that a reply to such a prompt may have. Raises RequestError for none at all."""

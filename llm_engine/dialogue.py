@@ -158,6 +158,16 @@ class Dialogue:
         self._drop_to_fit(opened, reserve)
         return tuple(self._ids(opened, is_open=True))
 
+    def num_fixed(self) -> int:
+        """How many ids every prompt begins with: those of system prompt and examples."""
+        system = [] if self._system is None else [self._system]
+        fixed = [*system, *self._examples]
+        gaps = self._template.gaps([message.role for message in fixed])
+        return sum(
+            len(gap.token_ids) + len(message.token_ids(self._template, gap))
+            for message, gap in zip(fixed, gaps, strict=False)
+        )
+
     def _ids(self, more: Sequence[Message], *, is_open: bool = False) -> list[int]:
         system = [] if self._system is None else [self._system]
         messages = [*system, *self._examples, *self._turns, *more]

@@ -1,5 +1,6 @@
 """The engine: a loaded model on a thread of its own, ready to talk."""
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,10 @@ from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.conversation import Conversation, OnMark, chunks
 from llm_engine.core import EngineCore
 from llm_engine.dialogue import Dialogue
+from llm_engine.drafts import Drafter, NgramDrafter
 from llm_engine.errors import ModelError, RequestError
+from llm_engine.metrics import EngineStats
+from llm_engine.model_drafter import load_drafter
 from llm_engine.reply import TokenChunk
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
@@ -20,6 +24,8 @@ from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_SAMPLING = SamplingParams()
 _NO_TURN = TurnId(0)
@@ -47,6 +53,7 @@ class Engine:
         context_length: int,
         config: EngineConfig,
         clock: Clock,
+        drafters: Sequence[Drafter] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.context_length = context_length
@@ -57,6 +64,7 @@ class Engine:
             prefill_chunk=config.prefill_chunk,
             max_sequences=config.max_sequences,
             clock=clock,
+            drafters=drafters,
         )
         self._worker = Worker(self._core)
 
@@ -78,12 +86,16 @@ class Engine:
         context_length = min(config.context_length or longest, longest)
         vocabulary = read_vocabulary(checkpoint.tokenizer, checkpoint.path)
         backend = CpuBackend(checkpoint, config, context_length)
+        drafters: list[Drafter] = [NgramDrafter()] if config.ngram_drafts else []
+        if config.draft_model is not None:
+            drafters.append(load_drafter(config.draft_model, vocabulary.tokenizer, config))
         return cls(
             backend,
             vocabulary,
             context_length=context_length,
             config=config,
             clock=clock or SystemClock(),
+            drafters=drafters,
         )
 
     async def generate(
@@ -154,6 +166,10 @@ class Engine:
         async for _ in self.generate(prompt, sampling):
             pass
 
+    async def stats(self) -> EngineStats:
+        """What the engine has counted, between two of its steps."""
+        return await self._worker.call(self._core.stats, undo=lambda _: None)
+
     def stop(self) -> None:
         """As `close`, without waiting for the thread: for an engine that may hang."""
         self._worker.stop()
@@ -203,6 +219,12 @@ def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
         )
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
+    if not template.is_incremental:
+        _log.warning(
+            "%s: the chat template writes a message differently once another follows; each prompt "
+            "is rendered whole, and computed anew from where it begins to differ",
+            path,
+        )
     after_reply = template.after_reply()
     ends = {after_reply} & tokenizer.control_ids if after_reply is not None else set()
     return Vocabulary(tokenizer, template, tokenizer.end_ids | ends)

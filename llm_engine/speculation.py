@@ -25,6 +25,8 @@ _COST_MEMORY: Final = 1 / 8
 _UNTRIED_ROW: Final = 0.12
 """What each further row is taken to cost, in steps of one row, until that size was timed. Measured:
 two rows 0 to 0.1, eight rows 0.7 in all."""
+_SHORTEST_MS: Final = 0.01
+"""No step is shorter, whatever a clock says that stands still."""
 PROBE_EVERY: Final = 32
 """Drafts left out in a row, until one is tried."""
 
@@ -60,6 +62,7 @@ class Speculation:
 
     def note_step(self, num_rows: int, ms: float) -> None:
         """A step of one sequence with so many rows took that long."""
+        ms = max(ms, _SHORTEST_MS)
         known = self._step_ms.get(num_rows)
         self._step_ms[num_rows] = ms if known is None else known + _COST_MEMORY * (ms - known)
 
