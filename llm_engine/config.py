@@ -216,6 +216,10 @@ class SamplingParams:
     """Generation ends before any of these; they are never part of the text."""
     max_tokens: int | None = None
     """None: until the model ends its turn or the context is full."""
+    min_tokens: int = 0
+    """The model can't end its turn before it has said so many."""
+    ignore_eos: bool = False
+    """The model can't end its turn at all. For benchmarks, which want replies of one length."""
 
     def __post_init__(self) -> None:
         _require_real("temperature", self.temperature, "in [0, 2]", lambda v: 0 <= v <= 2)
@@ -229,6 +233,7 @@ class SamplingParams:
             _require_int("seed", self.seed, 0, (1 << 63) - 1)
         if self.max_tokens is not None:
             _require_int("max_tokens", self.max_tokens, 1, 1 << 24)
+        _require_int("min_tokens", self.min_tokens, 0, self.max_tokens or 1 << 24)
         if isinstance(self.stop, str) or not all(isinstance(s, str) for s in self.stop):
             raise RequestError("stop", "must be a sequence of strings")
         object.__setattr__(self, "stop", tuple(self.stop))

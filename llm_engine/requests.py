@@ -128,9 +128,17 @@ class ActiveRequest:
             num_sampled=len(draft) + 1 if wants_token else 0,
             sampling=sampling,
             seed=self.seed,
+            banned=tuple(self.request.end_ids),
+            num_banned=self._num_endless(),
             chosen=() if sampling.repetition_penalty == 1 else tuple(self.tokens[num_prompt:]),
             pages=self.sequence.table.pages,
         )
+
+    def _num_endless(self) -> int:
+        """How many of the next tokens may not end the turn."""
+        sampling = self.request.sampling
+        wanted = self.reply.max_tokens if sampling.ignore_eos else sampling.min_tokens
+        return max(0, wanted - self.reply.num_tokens)
 
     def take(
         self, chosen: tuple[int, ...], draft: tuple[int, ...]

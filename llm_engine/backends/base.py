@@ -64,6 +64,9 @@ class SequenceRows:
     chosen: tuple[int, ...] = ()
     """The reply's tokens up to the first sampled row, for `sampling.repetition_penalty`. Each later
     sampled row adds its own token. Empty where there is no penalty."""
+    banned: tuple[int, ...] = ()
+    """Tokens that the first `num_banned` sampled rows may not choose."""
+    num_banned: int = 0
     pages: Sequence[PageId] = ()
     """The block table, with room for these tokens. The engine's own list: not to be kept."""
 

@@ -120,7 +120,10 @@ class CpuBackend:
                 drafted = rows.token_ids[num_before + 1 : index + 1]
                 position = rows.first_position + index + 1
                 earlier = rows.chosen + drafted if rows.sampling.repetition_penalty != 1 else ()
-                chosen.append(choose(logits[-1], rows.sampling, rows.seed, position, earlier))
+                banned = rows.banned if index - num_before < rows.num_banned else ()
+                chosen.append(
+                    choose(logits[-1], rows.sampling, rows.seed, position, earlier, banned)
+                )
         return tuple(chosen)
 
     def logits(self, rows: SequenceRows) -> Tensor:
