@@ -82,6 +82,10 @@ class Conversation:
         return self._dialogue.messages()
 
     @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
     def num_dropped_messages(self) -> int:
         """Messages that were dropped because the context was full."""
         return self._dialogue.num_dropped_messages
@@ -136,11 +140,13 @@ class Conversation:
         deadline_ns: int | None = None,
         *,
         max_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
         """Answer. What has been yielded is history; closing the generator stops the engine.
 
         `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
+        `sampling` replaces the conversation's own for this reply.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
         _require_open(self._closed)
@@ -148,13 +154,14 @@ class Conversation:
             raise RequestError(
                 "turn", f"turn {self._generation.turn} is still being answered; cancel it first"
             )
+        sampling = sampling or self._sampling
         if max_tokens is not None:
-            replace(self._sampling, max_tokens=max_tokens)  # checks the range
-        limit = max_tokens or self._sampling.max_tokens
+            sampling = replace(sampling, max_tokens=max_tokens)
+        limit = sampling.max_tokens
         prompt = self._dialogue.prompt(_reserve(limit, self._context_length))
         request = Request(
             prompt,
-            self._sampling,
+            sampling,
             self._end_ids,
             max_tokens=limit or self._context_length,
             sequence=self._sequence,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from latency_budget.clock import Clock, SystemClock
 from latency_budget.turn import TurnId
 from llm_engine.backends.base import Backend
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.chats import Chats
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.conversation import Conversation, OnMark, chunks
 from llm_engine.core import EngineCore
@@ -67,6 +69,7 @@ class Engine:
             drafters=drafters,
         )
         self._worker = Worker(self._core)
+        self._chats = Chats(self.open_conversation)
 
     @classmethod
     def load(
@@ -159,6 +162,32 @@ class Engine:
             sampling=sampling,
         )
 
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        sampling: SamplingParams = _DEFAULT_SAMPLING,
+        *,
+        turn: TurnId = _NO_TURN,
+        deadline_ns: int | None = None,
+        on_mark: OnMark | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
+
+        What an earlier request had in common with this one is not computed again. Raises
+        RequestError and EngineError. Use it from one event loop.
+        """
+        system, conversation = await self._chats.resume(messages)
+        try:
+            reply = conversation.generate(turn, deadline_ns, sampling=sampling, on_mark=on_mark)
+            async with aclosing(reply):
+                async for chunk in reply:
+                    yield chunk
+        except RequestError:
+            await conversation.close()
+            raise
+        finally:
+            await self._chats.give_back(system, conversation)
+
     async def warm(self) -> None:
         """Run a short prompt, so that no caller waits for what happens only once."""
         prompt = self.vocabulary.tokenizer.encode("one two three four five six seven eight")
@@ -179,7 +208,15 @@ class Engine:
         self._worker.close()
 
     async def _open_sequence(self) -> SequenceId:
-        return await self._worker.call(self._core.open_sequence, undo=self._core.close_sequence)
+        """A place in the engine, if need be that of the dialogue that has been idle longest."""
+        while True:
+            try:
+                return await self._worker.call(
+                    self._core.open_sequence, undo=self._core.close_sequence
+                )
+            except RequestError:
+                if not await self._chats.make_room():
+                    raise
 
     def _chat_template(self) -> ChatTemplate:
         if self.vocabulary.template is None:
