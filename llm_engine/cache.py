@@ -31,41 +31,27 @@ class KvCache:
         self._layout = backend.layout
         self._max_sequences = max_sequences
         self.pool = PagePool(self._layout.num_pages)
-        self._sequences: dict[SequenceId, CachedSequence] = {}
-        """In order of their last use."""
+        self.sequences: dict[SequenceId, CachedSequence] = {}
+        """The open ones, in order of their last use."""
         self._pinned: dict[tuple[int, ...], CachedSequence] = {}
-        """Likewise."""
+        """Prefixes, likewise."""
         self._ids = count(1)
         self.num_evicted = 0
         """Conversations forgotten for others' sake."""
 
-    @property
-    def num_sequences(self) -> int:
-        """Open ones, without pinned prefixes."""
-        return len(self._sequences)
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit, if one sequence has everything."""
-        return self._layout.num_pages * self._layout.page_size
-
     def open(self) -> CachedSequence:
         """A new, empty sequence. Raises RequestError when there are too many."""
-        if len(self._sequences) >= self._max_sequences:
+        if len(self.sequences) >= self._max_sequences:
             raise RequestError(
                 "max_sequences", f"all {self._max_sequences} of the engine's sequences are in use"
             )
         sequence = self._new()
-        self._sequences[sequence.id] = sequence
+        self.sequences[sequence.id] = sequence
         return sequence
-
-    def get(self, sequence_id: SequenceId) -> CachedSequence | None:
-        """An open sequence."""
-        return self._sequences.get(sequence_id)
 
     def close(self, sequence: CachedSequence) -> None:
         """Forget it and release its memory."""
-        del self._sequences[sequence.id]
+        del self.sequences[sequence.id]
         self._dispose(sequence)
 
     def match(self, sequence: CachedSequence, prompt: Sequence[int], *, is_preview: bool) -> int:
@@ -74,7 +60,7 @@ class KvCache:
         Returns how many tokens that are. Unless it is a preview, the prompt's last token is never
         taken from the cache: its logits are wanted, and the cache has none.
         """
-        self._sequences[sequence.id] = self._sequences.pop(sequence.id)
+        self.sequences[sequence.id] = self.sequences.pop(sequence.id)
         wanted = prompt if is_preview else prompt[:-1]
         num_own = common_prefix_length(sequence.token_ids, wanted)
         sequence.truncate(num_own)
@@ -126,7 +112,7 @@ class KvCache:
             self._backend.close_slot(pinned.slot)
         self._pinned.clear()
         self.pool = PagePool(self._layout.num_pages)
-        for sequence in self._sequences.values():
+        for sequence in self.sequences.values():
             sequence.token_ids.clear()
             sequence.table = BlockTable(self.pool, self._layout.page_size)
             self._backend.close_slot(sequence.slot)
@@ -134,7 +120,7 @@ class KvCache:
 
     def check(self) -> None:
         """Raise AssertionError unless every page and token is accounted for."""
-        everything = [*self._sequences.values(), *self._pinned.values()]
+        everything = [*self.sequences.values(), *self._pinned.values()]
         self.pool.check(sequence.table for sequence in everything)
         for sequence in everything:
             assert sequence.table.num_tokens == len(sequence.token_ids), sequence.id
@@ -163,7 +149,7 @@ class KvCache:
 
     def _evict(self, busy: Container[SequenceId]) -> bool:
         """Forget something. False when there is nothing that may be forgotten."""
-        for sequence in self._sequences.values():
+        for sequence in self.sequences.values():
             if sequence.token_ids and sequence.id not in busy:
                 self.forget(sequence)
                 self.num_evicted += 1

@@ -74,21 +74,12 @@ class Conversation:
         self._sampling = sampling
         self._generation: _Generation | None = None
         self._preview: Stream | None = None
-        self._closed = False
+        self.is_closed = False
 
     @property
     def messages(self) -> list[ChatMessage]:
         """The turns as the model sees them, without system prompt and examples."""
         return self._dialogue.messages()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
-    def num_dropped_messages(self) -> int:
-        """Messages that were dropped because the context was full."""
-        return self._dialogue.num_dropped_messages
 
     async def preview(self, text: str) -> None:
         """Prefill, at low priority, up to the end of this beginning of the user's next message.
@@ -96,7 +87,7 @@ class Conversation:
         Returns at once. Each preview replaces the one before; text may change in any way. Does
         nothing while a reply is being generated. Raises RequestError for text that cannot be one.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         if self._generation is not None:
             return
         prompt = self._dialogue.open_prompt(
@@ -125,12 +116,12 @@ class Conversation:
 
     async def commit(self, text: str, role: str = "user") -> None:
         """A message is complete and part of the history. Raises RequestError, changing nothing."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._dialogue.append(role, text)
 
     async def uncommit(self) -> None:
         """Take back the last user message and the reply to it: the caller went on speaking."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._stop()
         self._dialogue.uncommit()
 
@@ -149,7 +140,7 @@ class Conversation:
         `sampling` replaces the conversation's own for this reply.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         if self._generation is not None:
             raise RequestError(
                 "turn", f"turn {self._generation.turn} is still being answered; cancel it first"
@@ -199,13 +190,13 @@ class Conversation:
 
         0 takes the reply out of the history. A reply still being generated is stopped.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._stop()
         self._dialogue.truncate_reply(num_chars_heard)
 
     async def set_system(self, text: str) -> None:
         """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._dialogue.set_system(text)
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
@@ -213,15 +204,15 @@ class Conversation:
 
         A system message at the front replaces the system prompt; otherwise that stays.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._stop()
         self._dialogue.reset(messages)
 
     async def close(self) -> None:
         """Stop, and release the cache. Does nothing the second time."""
-        if not self._closed:
+        if not self.is_closed:
             self._stop()
-            self._closed = True
+            self.is_closed = True
             sequence, close_sequence = self._sequence, self._close_sequence
             self._worker.post(lambda: close_sequence(sequence))
 

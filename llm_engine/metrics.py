@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from latency_budget.histogram import Histogram
+from llm_engine.cache import KvCache
 from llm_engine.reply import Usage
 from llm_engine.speculation import DraftCounts
 
@@ -81,3 +82,33 @@ class EngineStats:
     between_tokens_ms: Histogram
     drafts: Mapping[str, DraftCounts]
     """By drafter."""
+
+
+def snapshot(
+    counters: Counters,
+    cache: KvCache,
+    *,
+    num_waiting: int,
+    num_replying: int,
+    cache_bytes: int,
+    drafts: Mapping[str, DraftCounts],
+) -> EngineStats:
+    """Copies of what goes on changing."""
+    return EngineStats(
+        num_sequences=len(cache.sequences),
+        num_waiting=num_waiting,
+        num_replying=num_replying,
+        pages_total=cache.pool.num_pages,
+        pages_used=cache.pool.num_used,
+        pages_high_water=cache.pool.high_water,
+        cache_bytes=cache_bytes,
+        num_evicted=cache.num_evicted,
+        num_preempted=counters.num_preempted,
+        prompt_tokens=counters.prompt_tokens,
+        cached_tokens=counters.cached_tokens,
+        output_tokens=counters.output_tokens,
+        queue_ms=counters.queue.copy(),
+        first_token_ms=counters.first_token.copy(),
+        between_tokens_ms=counters.between_tokens.copy(),
+        drafts=drafts,
+    )

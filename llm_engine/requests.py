@@ -56,6 +56,11 @@ class Output:
     marks: tuple[tuple[EngineMark, int], ...] = ()
     """With the first token: instants so far, monotonic ns."""
 
+    @property
+    def is_last(self) -> bool:
+        """Nothing more will come of the request."""
+        return self.finish_reason is not None or self.error is not None
+
 
 @dataclass(slots=True)
 class ActiveRequest:
@@ -92,6 +97,11 @@ class ActiveRequest:
     def is_decoding(self) -> bool:
         """Whether its next token is one step away, and not the first."""
         return self.num_chosen > 0 and self.num_missing == 1
+
+    def is_late(self, now_ns: int) -> bool:
+        """Whether its first token should have been there by now."""
+        deadline_ns = self.request.deadline_ns
+        return not self.num_chosen and deadline_ns is not None and now_ns >= deadline_ns
 
     def work(self) -> Work:
         return Work(

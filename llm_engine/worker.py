@@ -231,13 +231,13 @@ class Worker:
     def _check(self) -> None:
         """Idle: are all pages accounted for? If not, better forget everything than serve it."""
         try:
-            self._core.check()
+            self._core.cache.check()
         except AssertionError:
             _log.exception("the cache's books do not balance; conversations are computed anew")
-            self._core.forget_everything()
+            self._core.cache.forget_everything()
 
     def _deliver(self, output: Output) -> None:
-        is_last = output.finish_reason is not None or output.error is not None
+        is_last = output.is_last
         take = self._streams.pop if is_last else self._streams.get
         stream = take(output.request_id, None)
         if stream is not None and not stream.send(output) and not is_last:

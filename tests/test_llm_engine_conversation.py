@@ -111,7 +111,7 @@ async def test_books_that_do_not_balance_are_closed(
     talk = await engine.open_conversation("You are short.", sampling=GREEDY)
     await talk.commit("hello")
     first, _, _ = await answer(talk, ONE)
-    engine._core._cache.pool._free.pop()
+    engine._core.cache.pool._free.pop()
     await talk.truncate_reply(0)
     while "do not balance" not in caplog.text:
         await engine.stats()  # work, and then none
@@ -225,7 +225,7 @@ async def test_a_long_call_forgets_its_beginning(scripted: Scripted) -> None:
         await talk.commit(f"question number {turn}")
         chunks = [chunk async for chunk in talk.generate(TurnId(turn))]
         assert chunks[-1].finish_reason is not None
-    assert talk.num_dropped_messages > 0
+    assert talk._dialogue.num_dropped_messages > 0
     assert talk.messages[-1].role in ("assistant", "user")
     engine.close()
 

@@ -86,7 +86,7 @@ def reply_of(
     outputs: list[Output] = []
     while core.has_work:
         outputs += core.step()
-        core.check()
+        core.cache.check()
     return "".join(output.text for output in outputs), outputs, backend, core
 
 

@@ -82,14 +82,14 @@ class Walk:
             if num_steps is not None:
                 num_steps -= 1
         self.core.abort(request)
-        self.core.check()
+        self.core.cache.check()
 
     def forget(self, which: int, num_kept: int) -> None:
         """The caller changed his mind, or did not hear the rest."""
         del self.texts[self.sequences[which]][max(1, num_kept) :]
 
     def held(self) -> list[CachedSequence]:
-        sequences = [self.core._cache.get(each) for each in self.sequences]
+        sequences = [self.core.cache.sequences.get(each) for each in self.sequences]
         return [each for each in sequences if each is not None and each.token_ids]
 
 

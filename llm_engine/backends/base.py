@@ -39,6 +39,11 @@ class CacheLayout:
     shares_pages: bool
     """Whether the same page may stand in several block tables."""
 
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit, if one sequence has everything."""
+        return self.num_pages * self.page_size
+
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
