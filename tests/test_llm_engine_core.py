@@ -8,7 +8,7 @@ from llm_engine.config import SamplingParams
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import FinishReason
 from llm_engine.requests import EngineMark, RequestId
-from tests.fakes.llm_core import Bench, alone, next_letter
+from tests.fakes.llm_core import END, Bench, alone, next_letter
 
 
 def test_a_reply_from_prompt_to_end() -> None:
