@@ -31,7 +31,10 @@ def handshake_error(address: str, error: Exception) -> ConnectError:
     if isinstance(error, TimeoutError):
         return ConnectError(f"{address} does not answer. Is it the right host and port?")
     if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
-        return ConnectError(f"Nothing listens at {address}. Is the server running (`make run`)?")
+        return ConnectError(
+            f"Nothing listens at {address}. Is the server running (`make run`)? For another host "
+            "or port: --url ws://HOST:PORT."
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(
             f"The certificate of {address} is not to be trusted: {error}. If it is your own, "

@@ -22,13 +22,14 @@ from latency_budget.trace import TraceError, read_trace
 from latency_budget.waterfall import waterfall
 
 from . import client_events as ev
+from .address import local_voice_url
 from .caller import Caller, Exchange, RecordingError, load_recording
 from .client import connect
 from .client_errors import CallEndedError
+from .config_file import read_config
 from .errors import HalfsecError
 from .figures import summarize_exchanges
 
-DEFAULT_URL: Final = "ws://127.0.0.1:8080/v1/realtime"
 REPLY_RATE_HZ: Final = 24_000
 
 
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     talk = asyncio.run(
         hold_call(
             recordings,
-            options.url,
+            options.url or local_voice_url(read_config()),
             model=options.agent,
             api_key=options.api_key,
             wait_s=options.wait,
@@ -144,7 +145,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="WAV", help="save what was heard")
     parser.add_argument("--trace", type=Path, metavar="JSONL", help="save the server's trace")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--url", default=DEFAULT_URL, help="of the server (%(default)s)")
+    parser.add_argument(
+        "--url", help="of the server; without it the one that the settings and PORT describe, here"
+    )
     parser.add_argument("--agent", help="which [agents.NAME] answers")
     parser.add_argument("--api-key", help="for a server that asks for one")
     parser.add_argument(

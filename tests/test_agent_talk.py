@@ -132,6 +132,19 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert "running" in line
 
 
+def test_the_server_of_the_settings_is_called_where_none_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PORT", str(port))
+    status, _, (line,) = talk(capsys, RECORDINGS / f"{SAID}.wav")
+    assert status == 2
+    assert f"ws://127.0.0.1:{port}/v1/realtime" in line
+    assert "--url" in line
+
+
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/", "ws://127.0.0.1:notaport/"])
 def test_no_address(capsys: pytest.CaptureFixture[str], url: str) -> None:
     status, _, (line,) = talk(capsys, RECORDINGS / f"{SAID}.wav", "--url", url)
