@@ -10,12 +10,19 @@ class ConnectError(RuntimeError):
     """No call came about. The message says why and what to do."""
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        passes: bool = False,
     ):
         super().__init__(message)
         self.status = status
         """Of the HTTP answer, where there was one."""
         self.retry_after_s = retry_after_s
+        self.passes = passes
+        """Whether the same may work a little later: the server starts, warms up or is full."""
 
 
 class CallEndedError(RuntimeError):
@@ -33,7 +40,8 @@ def handshake_error(address: str, error: Exception) -> ConnectError:
     if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
         return ConnectError(
             f"Nothing listens at {address}. Is the server running (`make run`)? For another host "
-            "or port: --url ws://HOST:PORT."
+            "or port: --url ws://HOST:PORT.",
+            passes=True,
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(
@@ -63,7 +71,8 @@ def _http_refusal(address: str, error: InvalidStatus) -> ConnectError:
         message = f"{address} refuses the call: {said or 'the key is missing or wrong.'}"
     else:
         message = f"{address} answers with HTTP {status} instead of a call. {said}".strip()
-    return ConnectError(message, status=status, retry_after_s=retry_after_s)
+    passes = status == 503
+    return ConnectError(message, status=status, retry_after_s=retry_after_s, passes=passes)
 
 
 def _error_message(body: bytes) -> str:

@@ -25,7 +25,7 @@ from . import client_events as ev
 from .address import local_voice_url
 from .caller import Caller, Exchange, RecordingError, load_recording
 from .client import connect
-from .client_errors import CallEndedError
+from .client_errors import CallEndedError, ConnectError
 from .config_file import read_config
 from .errors import HalfsecError
 from .figures import summarize_exchanges
@@ -72,13 +72,15 @@ async def hold_call(
     wait_s: float = 0.0,
     patience_s: float = 20.0,
     on_event: Callable[[ev.ClientEvent], None] | None = None,
+    on_wait: Callable[[ConnectError], None] | None = None,
 ) -> Talk:
     """Say each recording in real time and hear the answer before saying the next.
 
     Raises ConnectError. A call that ends early gives what there was, with an error.
     """
     errors: list[str] = []
-    async with connect(url, model=model, api_key=api_key, wait_s=wait_s) as call:
+    options: dict[str, Any] = {"model": model, "api_key": api_key}
+    async with connect(url, **options, wait_s=wait_s, on_wait=on_wait) as call:
         caller = Caller(call, on_event=on_event)
         async with asyncio.TaskGroup() as group:
             group.create_task(caller.run())
@@ -121,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             api_key=options.api_key,
             wait_s=options.wait,
             on_event=None if options.json else _show_live,
+            on_wait=_Waiting(options.wait).tell,
         )
     )
     if options.out is not None:
@@ -151,7 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--agent", help="which [agents.NAME] answers")
     parser.add_argument("--api-key", help="for a server that asks for one")
     parser.add_argument(
-        "--wait", type=float, default=60.0, metavar="S", help="for a server that still warms up"
+        "--wait",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds, for a server that starts, warms up or is full (%(default)g)",
     )
     return parser
 
@@ -169,6 +176,19 @@ def _check_place(path: Path) -> None:
         raise TalkError(f"Can't write {path}: it is a directory.")
     if not path.parent.is_dir():
         raise TalkError(f"Can't write {path}: there is no directory {path.parent}.")
+
+
+class _Waiting:
+    """Says why there is no call yet, once for each reason."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._told = ""
+
+    def tell(self, error: ConnectError) -> None:
+        if str(error) != self._told:
+            self._told = str(error)
+            print(f"{error} Waiting up to {self._wait_s:g} s.", file=sys.stderr, flush=True)
 
 
 def _show_live(event: ev.ClientEvent) -> None:
