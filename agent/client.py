@@ -31,6 +31,7 @@ from websockets.typing import Subprotocol
 
 from latency_budget.clock import Clock, SystemClock
 
+from .address import VOICE_PATH
 from .client_errors import CallEndedError, ConnectError, handshake_error
 from .client_events import ClientEvent, Closed, EventReader, ServerError, SessionUpdated
 from .settings import WIRE_RATE_HZ, AudioEncoding
@@ -303,7 +304,7 @@ def _parse(url: str) -> SplitResult:
 def _socket_url(url: str, model: str | None) -> str:
     parts = _parse(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    path = parts.path if parts.path not in ("", "/") else "/v1/realtime"
+    path = parts.path if parts.path not in ("", "/") else VOICE_PATH
     query = parse_qsl(parts.query, keep_blank_values=True)
     if model is not None:
         query = [(name, value) for name, value in query if name != "model"] + [("model", model)]

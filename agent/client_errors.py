@@ -2,8 +2,11 @@
 
 import json
 import ssl
+from urllib.parse import urlsplit
 
 from websockets.exceptions import InvalidMessage, InvalidStatus, InvalidURI
+
+from .address import VOICE_PATH
 
 
 class ConnectError(RuntimeError):
@@ -67,12 +70,22 @@ def _http_refusal(address: str, error: InvalidStatus) -> ConnectError:
     if status == 503:
         again = f" Try again in {retry_after_s:g} s." if retry_after_s is not None else ""
         message = f"{address} can't take the call now: {said or 'not ready.'}{again}"
-    elif status in (401, 403):
+    elif status == 401:
         message = f"{address} refuses the call: {said or 'the key is missing or wrong.'}"
+    elif status in (403, 404):
+        # Servers say 403 or 404 to a socket at a path that they don't know, mostly without a word.
+        message = f"{address} refuses the call with HTTP {status}. {said or _path_hint(address)}"
     else:
         message = f"{address} answers with HTTP {status} instead of a call. {said}".strip()
     passes = status == 503
     return ConnectError(message, status=status, retry_after_s=retry_after_s, passes=passes)
+
+
+def _path_hint(address: str) -> str:
+    path = urlsplit(address).path
+    if path == VOICE_PATH:
+        return "Is a halfsec server there, and does all that stands before it let you in?"
+    return f"Is the path {path} right? The voice socket is {VOICE_PATH}."
 
 
 def _error_message(body: bytes) -> str:

@@ -75,10 +75,27 @@ async def test_refused_for_want_of_a_key() -> None:
     assert "Send a key." in str(error)
 
 
+@pytest.mark.parametrize("status", [HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND])
+async def test_a_wrong_path_is_no_wrong_key(status: HTTPStatus) -> None:
+    async with serving(lambda _: answer(status)) as peer:
+        wrong_path = await failure(peer.url.removesuffix("/realtime"))
+        right_path = await failure(peer.url)
+    for error in (wrong_path, right_path):
+        assert f"HTTP {status.value}" in str(error)
+        assert "key" not in str(error)
+    assert "Is the path /v1 right? The voice socket is /v1/realtime." in str(wrong_path)
+    assert "the path" not in str(right_path)
+
+
+async def test_a_refusal_in_the_servers_own_words() -> None:
+    async with serving(lambda _: answer(HTTPStatus.FORBIDDEN, "Not from this page.")) as peer:
+        assert "Not from this page." in str(await failure(peer.url + "x"))
+
+
 async def test_something_else_answers() -> None:
-    async with serving(lambda _: answer(HTTPStatus.NOT_FOUND)) as peer:
+    async with serving(lambda _: answer(HTTPStatus.GONE)) as peer:
         error = await failure(peer.url)
-    assert "HTTP 404" in str(error)
+    assert "HTTP 410" in str(error)
 
 
 async def test_a_server_that_warms_up_says_when_to_come_back() -> None:
