@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from .address import is_loopback
 from .errors import HalfsecError
 
 EXIT_ERROR: Final = 2
@@ -39,6 +40,10 @@ examples:
 Settings: halfsec.toml in the working directory, or --config FILE; HALFSEC_AGENT__PORT and the like
 in the environment; --set agent.port=9000 on the command line. State: HALFSEC_HOME (~/.halfsec).
 """
+
+_OPEN_TO_OTHERS: Final = """\
+Warning: on {host} there is neither a key nor TLS: whoever reaches the port can hold calls and read
+what was said in others. README.md, "Putting it on a network", says what to put before it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -150,6 +155,8 @@ def _serve(options: argparse.Namespace) -> int:
     from .config_file import read_config
 
     config = read_config(_flags(options), options.config)
+    if not is_loopback(config.agent.host):
+        print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 

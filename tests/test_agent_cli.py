@@ -83,6 +83,16 @@ def test_an_unknown_command(tmp_path: Path) -> None:
     assert "invalid choice: 'frobnicate'" in done.stderr
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_that_is_open_to_others_is_warned_of(
+    host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.server.serve", lambda config: 0)
+    assert main(["serve", "--host", host, "--port", "0"]) == 0
+    warning = capsys.readouterr().err
+    assert ("neither a key nor TLS" in warning) == (host == "0.0.0.0")
+
+
 def test_an_unforeseen_failure_is_one_line_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
