@@ -4,6 +4,7 @@
 # make clean   remove the environment; the models in ~/.halfsec stay
 #
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
+# PRESET=cpu             the preset to fetch the models of and to serve
 # TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
 
 # The first interpreter that runs and is new enough; if none is, the set-up says so.
@@ -16,6 +17,9 @@ VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
 export PORT
+ifdef PRESET
+export HALFSEC_AGENT__PRESET := $(PRESET)
+endif
 
 BOOTSTRAP = $(PYTHON) -m agent.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 

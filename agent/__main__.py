@@ -85,7 +85,7 @@ def _run(arguments: list[str]) -> int | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from . import cli_models
+    from . import cli_models, cli_settings
 
     parser = argparse.ArgumentParser(
         prog="halfsec",
@@ -101,7 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Start the server and print the address of its page.",
         epilog="example: halfsec serve --port 9000 --set llm_engine.temperature=0.4",
     )
-    _add_settings(serve)
+    cli_settings.add_address(serve)
+    cli_settings.add_arguments(serve)
     serve.set_defaults(run=_serve)
     for name, (_, line) in _FORWARDED.items():
         commands.add_parser(name, help=line, add_help=False)
@@ -119,42 +120,17 @@ def build_parser() -> argparse.ArgumentParser:
         description="Print what halfsec finds here. Exit status 1 if the server could not start.",
         epilog="example: halfsec doctor --config halfsec.toml",
     )
-    _add_settings(doctor)
+    cli_settings.add_address(doctor)
+    cli_settings.add_arguments(doctor)
     doctor.set_defaults(run=_doctor)
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
-    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", help="port to listen on (8080; 0 takes a free one)")
-    parser.add_argument("--preset", help="embedded (default), cpu, gpu-8b or gpu-70b")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any other setting; may be repeated",
-    )
-
-
-def _flags(options: argparse.Namespace) -> dict[str, object]:
-    flags: dict[str, object] = {}
-    for assignment in options.set:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise HalfsecError(f"--set takes SECTION.KEY=VALUE, not {assignment!r}.")
-        flags[key.strip()] = value
-    for name in ("host", "port", "preset"):
-        if getattr(options, name) is not None:
-            flags[f"agent.{name}"] = getattr(options, name)
-    return flags
-
-
 def _serve(options: argparse.Namespace) -> int:
+    from .cli_settings import flags_of
     from .config_file import read_config
 
-    config = read_config(_flags(options), options.config)
+    config = read_config(flags_of(options), options.config)
     if not is_loopback(config.agent.host):
         print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
@@ -165,9 +141,10 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     from . import doctor
+    from .cli_settings import flags_of
     from .config_file import read_config
 
-    return doctor.main(read_config(_flags(options), options.config))
+    return doctor.main(read_config(flags_of(options), options.config))
 
 
 def _fail(message: str) -> int:

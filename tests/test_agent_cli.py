@@ -65,6 +65,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         (["models", "fetch", "nothing"], "There is no model 'nothing'"),
         (["models", "verify", "nothing"], "no model called 'nothing'"),
         (["models", "fetch", "--models-from", "none"], "not a directory"),
+        (["models", "fetch", "--set", "tts.voice=nobody"], "There is no model 'nobody'"),
         (["report", "none.jsonl"], "none.jsonl"),
         (["talk", "none.wav"], "halfsec: "),
     ],
