@@ -35,6 +35,7 @@ examples:
   halfsec talk question.wav --out answer.wav
   halfsec bench                          which benches there are
   halfsec models fetch                   download the models that the settings need
+  halfsec settings                       what can be set
   halfsec doctor                         why does it not work?
 
 Settings: halfsec.toml in the working directory, or --config FILE; HALFSEC_AGENT__PORT and the like
@@ -123,6 +124,14 @@ def build_parser() -> argparse.ArgumentParser:
     cli_settings.add_address(doctor)
     cli_settings.add_arguments(doctor)
     doctor.set_defaults(run=_doctor)
+    settings = commands.add_parser(
+        "settings",
+        help="what can be set: meaning, bounds and default of each setting",
+        description="Print a settings file that names everything and changes nothing.",
+        epilog="example: halfsec settings > halfsec.toml",
+    )
+    settings.add_argument("--preset", help="whose defaults to show")
+    settings.set_defaults(run=_settings)
     return parser
 
 
@@ -145,6 +154,14 @@ def _doctor(options: argparse.Namespace) -> int:
     from .config_file import read_config
 
     return doctor.main(read_config(flags_of(options), options.config))
+
+
+def _settings(options: argparse.Namespace) -> int:
+    from .config_help import settings_file
+    from .config_layers import load_config
+
+    print(settings_file(load_config({"agent.preset": options.preset} if options.preset else None)))
+    return 0
 
 
 def _fail(message: str) -> int:
