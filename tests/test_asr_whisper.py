@@ -183,6 +183,6 @@ def test_an_unknown_compute_type() -> None:
 def test_a_model_of_another_kind(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     (folder / "model.bin").unlink()
-    shutil.copy(model_path("smart-turn") / "smart-turn-v3.2-cpu.onnx", folder / "model.bin")
+    shutil.copy(model_path("silero-vad") / "silero_vad.onnx", folder / "model.bin")
     with pytest.raises(ModelError, match=r"model\.bin cannot be read"):
         WhisperTranscriber.load(folder)
