@@ -138,10 +138,13 @@ def build_parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace) -> int:
     from .cli_settings import flags_of
     from .config_file import read_config
+    from .models import ModelStore
+    from .preflight import check_models
 
     config = read_config(flags_of(options), options.config)
     if not is_loopback(config.agent.host):
         print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
+    check_models(config, ModelStore())
     # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 

@@ -9,10 +9,9 @@ is reported with the place to mend it. Nothing unknown is passed over in silence
 would otherwise be a setting that does nothing.
 """
 
-import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
@@ -20,6 +19,7 @@ from typing import Any, Final, get_type_hints
 from .config import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
 from .config_values import WrongValueError, read_value, shown
 from .errors import ConfigError
+from .near_miss import nearest
 from .presets import DEFAULT_PRESET, PRESETS
 
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -83,7 +83,7 @@ def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment
     for section, table in tables.items():
         if section != "agents" and section not in SECTIONS:
             raise ConfigError(
-                f"Unknown section [{section}] ({origin}).{_nearest(section, _section_names())}",
+                f"Unknown section [{section}] ({origin}).{nearest(section, _section_names())}",
                 key=section,
             )
         if not isinstance(table, Mapping):
@@ -116,7 +116,7 @@ def _from_environment(
             continue
         if len(parts) == 1:
             known = map(_variable, _known_keys())
-            raise ConfigError(f"Unknown {origin}.{_nearest(variable, known)}", key=variable)
+            raise ConfigError(f"Unknown {origin}.{nearest(variable, known)}", key=variable)
         section = ".".join(parts[:-1])
         yield _Assignment(agents.get(section, section), parts[-1], value, origin, is_text=True)
 
@@ -181,7 +181,7 @@ def _table_for(
     if assignment.section not in values:
         raise ConfigError(
             f"Unknown setting {assignment.path} ({assignment.origin})."
-            f"{_nearest(assignment.path, _known_keys())}",
+            f"{nearest(assignment.path, _known_keys())}",
             key=assignment.path,
         )
     return values[assignment.section]
@@ -193,7 +193,7 @@ def _value_of(assignment: _Assignment) -> Any:
     kinds = get_type_hints(kind, include_extras=True)
     if assignment.key not in kinds:
         own = [f"{assignment.section}.{name}" for name in kinds]
-        near = _nearest(assignment.path, own) or _nearest(assignment.path, _known_keys())
+        near = nearest(assignment.path, own) or nearest(assignment.path, _known_keys())
         raise ConfigError(
             f"Unknown setting {assignment.path} ({assignment.origin}).{near}", key=assignment.path
         )
@@ -246,8 +246,3 @@ def _known_keys() -> Iterator[str]:
 
 def _variable(dotted: str) -> str:
     return "HALFSEC_" + dotted.replace(".", "__").upper()
-
-
-def _nearest(wrong: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]}?" if close else ""

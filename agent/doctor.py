@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from .config import Config
 from .models import ModelError, ModelStore, halfsec_home, needed_models
+from .preflight import fetch_command, shortfalls
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
@@ -134,24 +135,26 @@ def _models(config: Config) -> Iterator[Finding]:
     except ModelError as error:
         yield Finding("models.toml", error.message, "WRONG")
         return
+    found = list(shortfalls(config, store))
+    short = {each.name: each for each in found}
+    fetchable = [each for each in found if each.can_be_fetched]
     for reference in needed_models(config):
-        yield _model(store, reference)
+        if reference not in short:
+            yield Finding(reference, _place(store, reference), "ok")
+            continue
+        remedy = fetch_command(found) if fetchable and short[reference] is fetchable[-1] else ""
+        problem = short[reference].problem or "not on this machine"
+        yield Finding(reference, problem, "WRONG", remedy)
 
 
-def _model(store: ModelStore, reference: str) -> Finding:
-    presence = store.presence(reference)
+def _place(store: ModelStore, reference: str) -> str:
     model = store.catalogue.get(reference)
-    if presence == "present" and model and model.package:
-        return Finding(reference, f"in the package {model.package}", "ok")
-    if presence == "present":
-        return Finding(reference, str(store.locate(reference)), "ok")
+    if model and model.package:
+        return f"in the package {model.package}"
     try:
-        store.locate(reference)
-        message: str = presence
-    except ModelError as error:
-        message = error.message
-    text, _, remedy = message.partition(" To ")
-    return Finding(reference, text, "WRONG", f"To {remedy}" if remedy else "")
+        return str(store.locate(reference))
+    except ModelError:  # a Piper voice of the user's own, in a folder that no list names
+        return str(store.directory / reference)
 
 
 def _port(config: Config) -> Finding:

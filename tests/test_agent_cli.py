@@ -89,6 +89,7 @@ def test_a_server_that_is_open_to_others_is_warned_of(
     host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.server.serve", lambda config: 0)
+    monkeypatch.setattr("agent.preflight.check_models", lambda config, store: None)
     assert main(["serve", "--host", host, "--port", "0"]) == 0
     warning = capsys.readouterr().err
     assert ("neither a key nor TLS" in warning) == (host == "0.0.0.0")
@@ -137,7 +138,8 @@ def test_the_list_of_models(tmp_path: Path) -> None:
 def test_doctor_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     done = halfsec("doctor", "--port", "0", home=tmp_path)
     assert done.returncode == 1
-    assert "halfsec models fetch whisper-tiny.en" in done.stdout
+    command = "-> halfsec models fetch silero-vad whisper-tiny.en smollm2-135m-instruct"
+    assert [line.strip() for line in done.stdout.splitlines() if "fetch" in line] == [command]
     assert "halfsec serve would fail: silero-vad, whisper-tiny.en" in done.stdout
     assert "'embedded'  (default)" in done.stdout
 
