@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from .address import is_loopback
-from .errors import HalfsecError
+from .errors import ConfigError, HalfsecError
 
 EXIT_ERROR: Final = 2
 
@@ -138,6 +138,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace) -> int:
     from .cli_settings import flags_of
     from .config_file import read_config
+    from .listening import listening_problem
     from .models import ModelStore
     from .preflight import check_models
 
@@ -145,6 +146,9 @@ def _serve(options: argparse.Namespace) -> int:
     if not is_loopback(config.agent.host):
         print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
     check_models(config, ModelStore())
+    problem = listening_problem(config.agent.host, config.agent.port)
+    if problem is not None:
+        raise ConfigError(problem, key="agent.port")
     # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 

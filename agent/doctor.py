@@ -4,13 +4,13 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from .config import Config
+from .listening import halfsec_runs, listening_problem
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .preflight import fetch_command, shortfalls
 
@@ -19,6 +19,7 @@ _PACKAGES: Final = (
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr",
 )  # fmt: skip
 _OPTIONAL: Final = frozenset({"piper-tts", "uvloop"})
+_RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
 _ROOM_BYTES: Final = 512 << 20
 """Free space below which a warning is due: the embedded models need it while they are fetched."""
@@ -46,6 +47,7 @@ class Section:
 def main(config: Config) -> int:
     """Print the report. 1 if something would keep `halfsec serve` from working."""
     wrong = []
+    runs = False
     for section in examine(config):
         print(f"\n{section.title}")
         for finding in section.findings:
@@ -54,11 +56,12 @@ def main(config: Config) -> int:
                 print(f"  {'':<5} {'':<28} -> {finding.remedy}")
             if finding.verdict == "WRONG":
                 wrong.append(finding.name)
+            runs = runs or finding.value == _RUNS
     print()
     if wrong:
         print(f"halfsec serve would fail: {', '.join(wrong)} (see above).")
         return 1
-    print("All is ready: halfsec serve")
+    print("All is ready, and halfsec runs." if runs else "All is ready: halfsec serve")
     return 0
 
 
@@ -158,21 +161,14 @@ def _place(store: ModelStore, reference: str) -> str:
 
 
 def _port(config: Config) -> Finding:
-    name = f"{config.agent.host}:{config.agent.port}"
-    family = socket.AF_INET6 if ":" in config.agent.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the server does, so that a port that is only in TIME_WAIT counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((config.agent.host, config.agent.port))
-        except OSError as error:
-            return Finding(
-                name,
-                error.strerror or str(error),
-                "WRONG",
-                "stop what listens there, or choose another: halfsec serve --port 8081",
-            )
-    return Finding(name, "free", "ok")
+    host, port = config.agent.host, config.agent.port
+    name = f"{host}:{port}"
+    problem = listening_problem(host, port)
+    if problem is None:
+        return Finding(name, "free", "ok")
+    if halfsec_runs(host, port):
+        return Finding(name, _RUNS, "ok")
+    return Finding(name, problem, "WRONG")
 
 
 def _settings(config: Config) -> Iterator[Finding]:

@@ -169,7 +169,7 @@ def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
         done = halfsec("doctor", home=tmp_path, PORT=str(port))
     assert done.returncode == 1
-    assert f"127.0.0.1:{port}" in done.stdout
+    assert f"Can't listen on 127.0.0.1:{port}: something else does." in done.stdout
     assert "(environment variable PORT)" in done.stdout
 
 

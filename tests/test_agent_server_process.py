@@ -112,8 +112,8 @@ async def test_a_port_in_use() -> None:
         port = taken.getsockname()[1]
         status, (line,) = await fails_to_start("--port", str(port))
     assert status == 2
-    assert str(port) in line
-    assert "PORT=" in line
+    assert f"127.0.0.1:{port}: something else does." in line
+    assert f"halfsec serve --port {port + 1 if port < 65_535 else 8080}" in line
 
 
 async def test_an_unknown_setting() -> None:
