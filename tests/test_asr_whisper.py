@@ -158,7 +158,7 @@ def test_no_directory(tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path, name: str) -> None:
     folder = copied(tmp_path)
     (folder / name).unlink()
-    with pytest.raises(ModelError, match=rf"{name} is missing; fetch the model again"):
+    with pytest.raises(ModelError, match=rf"{name} is missing; get the model again"):
         WhisperTranscriber.load(folder)
 
 
