@@ -90,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="halfsec",
-        description="A self-hosted voice agent that answers within half a second.",
+        description="A self-hosted voice agent, built to answer within half a second.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

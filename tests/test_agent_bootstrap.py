@@ -126,6 +126,16 @@ def test_the_targets_of_make(target: str, words: list[str]) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_make_helps() -> None:
+    done = subprocess.run(
+        ["make", "help"], cwd=bootstrap.ROOT, capture_output=True, text=True, check=True
+    )
+    for words in ("make run", "make test", "PORT=8080", "PRESET=cpu", "TORCH_INDEX=URL"):
+        assert words in done.stdout
+    assert "VENV" not in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 @pytest.mark.parametrize("place", ["argument", "environment"])
 def test_the_preset_of_make_is_a_setting(place: str, tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text(

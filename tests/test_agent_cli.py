@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -52,6 +53,14 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = halfsec(command, "--help", home=tmp_path)
     assert done.returncode == 0
     assert "usage:" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["voice", "asr", "tts", "llm"])
+def test_every_bench_says_what_its_options_are_for(name: str, tmp_path: Path) -> None:
+    done = halfsec("bench", name, "--help", home=tmp_path)
+    assert done.stdout.startswith(f"usage: halfsec bench {name} ")
+    options = done.stdout[done.stdout.index("options:") :]
+    assert re.findall(r"(?m)^  (--\S+)(?: \S+)?\n(?!   )", options) == []
 
 
 @pytest.mark.parametrize(
