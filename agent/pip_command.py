@@ -74,9 +74,9 @@ def run_pip(python: Path | str, *arguments: str, env: Mapping[str, str] | None =
 
 
 def explain(output: str) -> str:
-    """Why pip failed, in half a sentence."""
+    """Why pip failed: the end of a sentence, its full stop or question mark included."""
     if "No space left on device" in output:
-        return "the disk is full"
+        return "the disk is full."
     if _UNREACHABLE.search(output):
         return (
             "it cannot reach the package index: is there a network, and does it take a proxy "
@@ -88,7 +88,7 @@ def explain(output: str) -> str:
             f"its package index has nothing called {found[1]}: is there a network, and is it the "
             "right index (`pip config list`, PIP_INDEX_URL, PIP_NO_INDEX)?"
         )
-    return "what it says stands above"
+    return "what it says stands above."
 
 
 def _progress_bar(base: list[str]) -> str:
