@@ -29,6 +29,7 @@ from .client_errors import CallEndedError, ConnectError
 from .config_file import read_config
 from .errors import HalfsecError
 from .figures import summarize_exchanges
+from .near_miss import nearest
 
 REPLY_RATE_HZ: Final = 24_000
 
@@ -90,22 +91,45 @@ async def hold_call(
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
+        if model is not None and (unknown := await _unknown_agent(url, model, api_key)):
+            errors.append(unknown)
         trace = await _fetch_trace(url, call.session_id, api_key)
         reply = caller.loudspeaker.recording(REPLY_RATE_HZ)
         return Talk(call.session_id, caller.exchanges, reply, trace, errors)
 
 
 async def _fetch_trace(url: str, session_id: str, api_key: str | None) -> str:
+    answer = await _get(url, f"/v1/sessions/{session_id}/trace", api_key)
+    return "" if answer is None else answer.text
+
+
+async def _unknown_agent(url: str, agent: str, api_key: str | None) -> str | None:
+    """What to say where the server has no such agent; it lets its default one answer."""
+    answer = await _get(url, "/v1/models", api_key)
+    try:
+        known = [str(model["id"]) for model in answer.json()["data"]] if answer else []
+    except (ValueError, KeyError, TypeError):
+        known = []
+    if not known or agent in known:
+        return None
+    return (
+        f"The server has no agent {agent!r}, so its default one answered. It has: "
+        f"{', '.join(known)}.{nearest(agent, known)}"
+    )
+
+
+async def _get(url: str, path: str, api_key: str | None) -> httpx.Response | None:
+    """What the voice socket's server says at another path; None where it has nothing there."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
-    address = urlunsplit((scheme, parts.netloc, f"/v1/sessions/{session_id}/trace", "", ""))
+    address = urlunsplit((scheme, parts.netloc, path, "", ""))
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with httpx.AsyncClient(timeout=10.0, trust_env=False, headers=headers) as http:
         try:
             answer = await http.get(address)
         except httpx.HTTPError:
-            return ""
-    return answer.text if answer.status_code == 200 else ""
+            return None
+    return answer if answer.status_code == 200 else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

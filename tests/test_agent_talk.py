@@ -89,6 +89,16 @@ def test_silence_is_not_answered(
     assert "agent:  Ahoy" in text
 
 
+def test_an_agent_that_does_not_exist_is_told_of(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "silence.wav"
+    soundfile.write(path, np.zeros(8_000, np.int16), 8_000)
+    _, _, (line,) = talk(capsys, path, "--url", live.url, "--agent", "pirat")
+    assert line.startswith("The server has no agent 'pirat', so its default one answered.")
+    assert line.endswith("Did you mean pirate?")
+
+
 # --- what can't be played ---
 
 
