@@ -107,7 +107,7 @@ async def _unknown_agent(url: str, agent: str, api_key: str | None) -> str | Non
     """What to say where the server has no such agent; it lets its default one answer."""
     answer = await _get(url, "/v1/models", api_key)
     try:
-        known = [str(model["id"]) for model in answer.json()["data"]] if answer else []
+        known = [str(model["id"]) for model in answer.json()["data"]] if answer is not None else []
     except (ValueError, KeyError, TypeError):
         known = []
     if not known or agent in known:
