@@ -143,12 +143,12 @@ def _serve(options: argparse.Namespace) -> int:
     from .preflight import check_models
 
     config = read_config(flags_of(options), options.config)
-    if not is_loopback(config.agent.host):
-        print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
     check_models(config, ModelStore())
     problem = listening_problem(config.agent.host, config.agent.port)
     if problem is not None:
         raise ConfigError(problem, key="agent.port")
+    if not is_loopback(config.agent.host):
+        print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 
