@@ -70,6 +70,8 @@ class RealtimeSocket:
         elif self._calls.draining:
             await websocket.accept()
             await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
+        elif self._stages.status == "broken":
+            await _deny(websocket, 503, "A part of the service is being restarted; try again.", 5)
         elif self._stages.status != "ready":
             await _deny(websocket, 503, "The models are still loading; try again shortly.", 2)
         elif self._calls.full:

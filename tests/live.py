@@ -98,7 +98,9 @@ class LiveServer:
         async def over() -> None:
             async with asyncio.timeout(SETTLE_S):
                 await self.calls.wait_empty()
-            for stage in self.stages._threads():  # work that was begun for a call that is over
+            for (
+                stage
+            ) in self.stages._threads().values():  # work that was begun for a call that is over
                 await stage.call(lambda _: None, timeout_s=SETTLE_S, priority=BACKGROUND)
 
         self.ask(over)
