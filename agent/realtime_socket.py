@@ -17,6 +17,7 @@ from latency_budget.report import turn_json
 from . import errors
 from .calls import Call, Calls
 from .config import AgentProfile, Config
+from .connections import CLOSE_TIMEOUT_S
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
@@ -203,5 +204,5 @@ async def _deny(
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
     with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
-        async with asyncio.timeout(SEND_TIMEOUT_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await websocket.close(code, reason)

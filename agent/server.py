@@ -28,6 +28,7 @@ from latency_budget.turn import SessionId
 
 from .calls import Calls
 from .config import Config
+from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
 from .models import ModelStore
 from .realtime_socket import RealtimeSocket
@@ -155,7 +156,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def make_server(app: Starlette) -> Server:
+def make_server(app: Starlette, max_sessions: int) -> Server:
     """The HTTP and WebSocket server around the app, with the service's limits."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     return Server(
@@ -163,7 +164,9 @@ def make_server(app: Starlette) -> Server:
             app,
             log_config=None,
             lifespan="off",
-            ws="websockets-sansio",
+            http=HttpConnection,
+            ws=VoiceConnection,
+            limit_concurrency=max_sessions + SPARE_CONNECTIONS,
             ws_max_size=MAX_FRAME_BYTES,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=5,
@@ -216,7 +219,7 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
     stages = Stages(config, ModelStore(), clock)
     app = create_app(config, stages, clock)
     calls: Calls = app.state.calls
-    server = make_server(app)
+    server = make_server(app, config.agent.max_sessions)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -117,7 +117,7 @@ class LiveServer:
         self._loop = asyncio.get_running_loop()
         app = create_app(self.config, self.stages, self._clock)
         self.calls = app.state.calls
-        self._server = make_server(app)
+        self._server = make_server(app, self.config.agent.max_sessions)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             await self.stages.start()
