@@ -5,9 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latency_budget.clock import Clock
@@ -26,6 +24,7 @@ from .session import Session
 from .settings import SessionSettings
 from .stages import Stages
 from .turn_log import OnTurn, TurnLog
+from .visitors import Refusal, Visitors, turn_away
 from .wire.realtime import RealtimeProtocol
 
 SEND_TIMEOUT_S: Final = 15.0
@@ -34,17 +33,28 @@ SEND_TIMEOUT_S: Final = 15.0
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
 
+WARMING: Final = Refusal(
+    503, "The models are still loading; try again shortly.", "warming", "server_error", 2
+)
+BROKEN: Final = Refusal(
+    503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
+)
+BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
+
 _log = logging.getLogger(__name__)
 
 
 class RealtimeSocket:
     """Serves voice sockets. One instance for all of them."""
 
-    def __init__(self, config: Config, stages: Stages, calls: Calls, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, stages: Stages, calls: Calls, clock: Clock, visitors: Visitors
+    ) -> None:
         self._config = config
         self._stages = stages
         self._calls = calls
         self._clock = clock
+        self._visitors = visitors
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close."""
@@ -66,31 +76,21 @@ class RealtimeSocket:
         await self._calls.save_trace(call)
 
     async def _refused(self, websocket: WebSocket) -> bool:
-        if not self._origin_allowed(websocket):
-            await _deny(websocket, 403, "This page's origin is not allowed to connect.")
-        elif self._calls.draining:
+        headers = websocket.headers
+        refusal = self._visitors.refuse_origin(headers.get("origin"), headers.get("host"))
+        if refusal is None and self._calls.draining:
             await websocket.accept()
             await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
-        elif self._stages.status == "broken":
-            await _deny(websocket, 503, "A part of the service is being restarted; try again.", 5)
-        elif self._stages.status != "ready":
-            await _deny(websocket, 503, "The models are still loading; try again shortly.", 2)
-        elif self._calls.full:
+            return True
+        if refusal is None and self._stages.status != "ready":
+            refusal = BROKEN if self._stages.status == "broken" else WARMING
+        if refusal is None and self._calls.full:
             self._calls.refused += 1
-            await _deny(websocket, 503, "All lines are busy; try again later.", 10)
-        else:
+            refusal = BUSY
+        if refusal is None:
             return False
+        await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
         return True
-
-    def _origin_allowed(self, websocket: WebSocket) -> bool:
-        """Browsers send an Origin; a page of another site must not use the visitor's machine."""
-        origin = websocket.headers.get("origin")
-        if origin is None:
-            return True
-        allowed = self._config.agent.allowed_origins
-        if "*" in allowed or origin in allowed:
-            return True
-        return urlsplit(origin).netloc == websocket.headers.get("host")
 
     async def _talk(
         self, websocket: WebSocket, call: Call, profile: AgentProfile, extended: bool
@@ -192,14 +192,6 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, "internal error"
-
-
-async def _deny(
-    websocket: WebSocket, status: int, message: str, retry_after_s: int | None = None
-) -> None:
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    body = {"error": {"message": message, "type": "server_error", "code": None}}
-    await websocket.send_denial_response(JSONResponse(body, status, headers))
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:

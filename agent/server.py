@@ -33,6 +33,7 @@ from .errors import ConfigError
 from .models import ModelStore
 from .realtime_socket import RealtimeSocket
 from .stages import Stages
+from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
 
 WEB_DEMO: Final = Path(__file__).resolve().parent.parent / "web_demo"
@@ -42,6 +43,10 @@ CONTENT_POLICY: Final = (
     "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+NO_SOCKET: Final = Refusal(
+    404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -49,10 +54,14 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
     """The ASGI application. The stages are started by whoever serves it (`serve`)."""
     calls = Calls(config, clock)
     endpoints = Endpoints(config, stages, calls)
-    voice = RealtimeSocket(config, stages, calls, clock)
+    visitors = Visitors(config.agent)
+    voice = RealtimeSocket(config, stages, calls, clock, visitors)
 
     async def realtime(websocket: WebSocket) -> None:
         await voice.serve(websocket)
+
+    async def no_socket(websocket: WebSocket) -> None:
+        await turn_away(websocket.scope, websocket.receive, websocket.send, NO_SOCKET)
 
     routes = [
         WebSocketRoute("/v1/realtime", realtime),
@@ -63,9 +72,13 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/latency/summary", endpoints.latency_summary),
         Route("/v1/latency/turns", endpoints.latency_turns),
+        WebSocketRoute("/{path:path}", no_socket),
         Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(SecurityHeaders)])
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(SecurityHeaders), Middleware(HostCheck, visitors=visitors)],
+    )
     app.state.calls = calls
     return app
 
