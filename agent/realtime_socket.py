@@ -121,7 +121,7 @@ class RealtimeSocket:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
                     group.create_task(_write(websocket, outbox))
-                    group.create_task(_read(websocket, protocol, session, notify))
+                    group.create_task(_read(websocket, protocol, session, notify, outbox))
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             return errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
@@ -157,9 +157,11 @@ async def _read(
     protocol: RealtimeProtocol,
     session: Session,
     notify: Callable[[Notice], None],
+    outbox: Outbox,
 ) -> None:
     """Client frames to the session, one at a time: a busy session is not read from."""
     while True:
+        await outbox.room()
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", errors.CLOSE_NORMAL))
