@@ -25,7 +25,7 @@ from agent.requests import (
 from agent.settings import ResponseOptions
 from agent.wire.g711 import mulaw_encode
 from agent.wire.realtime.fields import MAX_TEXT_CHARS
-from agent.wire.realtime.frames import MAX_DEPTH, MAX_FRAME_BYTES
+from agent.wire.realtime.frames import MAX_DEPTH, MAX_FRAME_BYTES, MAX_MARKS
 from tests.wire_frames import make, one, refused, update
 
 
@@ -344,3 +344,21 @@ def test_items_that_are_refused(item: dict[str, Any], code: str, param: str) -> 
 def test_playback_reports_are_for_clients_that_offered_extensions() -> None:
     event = {"type": "halfsec.playback", "item_id": "i", "played_ms": 40}
     assert one(make(extensions=True), **event) == PlaybackReport(ItemId("i"), 40)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "0", '""', '{"a":0}'])
+def test_a_frame_of_too_many_values_is_not_parsed(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = 1 + value.count("{") + value.count("[")
+    frame = '{"type":"x","a":[' + ",".join([value] * (MAX_MARKS // marks + 1)) + "]}"
+    problem = refused(make(), frame)
+    assert (problem.code, str(MAX_MARKS) in problem.message) == ("invalid_event", True)
+    monkeypatch.setattr("json.loads", None)
+    assert refused(make(), frame.encode()) == problem
+
+
+def test_a_text_of_commas_is_taken() -> None:
+    text = "," * (MAX_TEXT_CHARS - 20)
+    item = item_of(type="message", role="user", content=[{"type": "input_text", "text": text}])
+    assert item.text == text
