@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +39,8 @@ class Calls:
         self._clock = clock
         self._fingerprint = config.fingerprint()
         self._active: dict[SessionId, Call] = {}
-        self._traces: OrderedDict[SessionId, TraceWriter] = OrderedDict()
+        self._traces: dict[SessionId, TraceWriter] = {}
+        """In the order in which the calls ended; those that go on somewhere between."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -63,14 +63,22 @@ class Calls:
         self._active[session_id] = call
         self._empty.clear()
         self._traces[session_id] = trace
-        while len(self._traces) > MAX_TRACES + len(self._active):
-            self._traces.popitem(last=False)
+        self._forget_traces()
         return call
 
     def leave(self, call: Call) -> None:
         self._active.pop(call.session_id, None)
+        if (trace := self._traces.pop(call.session_id, None)) is not None:
+            self._traces[call.session_id] = trace
+        self._forget_traces()
         if not self._active:
             self._empty.set()
+
+    def _forget_traces(self) -> None:
+        """Of calls that are over only: a long one outlasts many short ones."""
+        over = [session for session in self._traces if session not in self._active]
+        for session in over[: max(0, len(over) - MAX_TRACES)]:
+            del self._traces[session]
 
     async def save_trace(self, call: Call) -> None:
         """Write the trace of a call that is over, where the settings ask for it."""

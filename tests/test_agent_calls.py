@@ -35,6 +35,19 @@ async def test_old_traces_are_forgotten() -> None:
     assert house.trace_of("sess_new") is not None
 
 
+async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
+    house = calls(max_sessions=4)
+    long = house.admit(SessionId("sess_long"), "default")
+    for number in range(3 * MAX_TRACES):
+        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
+    assert house.trace_of("sess_long") is long.trace
+    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
+    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
+    house.leave(long)
+    assert house.trace_of("sess_long") is long.trace  # the newest of those that are over
+    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
+
+
 async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:
     house = calls(trace_dir=str(tmp_path / "traces"))
     call = house.admit(SessionId("sess_a"), "default")
