@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import statistics
 from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.clock import Clock, unix_ns
-from latency_budget.history import TurnHistory
+from latency_budget.history import TurnEntry, TurnHistory
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
@@ -26,6 +27,20 @@ class Call:
         self.session_id = session_id
         self.agent = agent
         self.trace = trace
+        self.num_turns = 0
+        self._waits_ms: list[float] = []
+        """From the caller's last word to the answer, for each turn that was answered."""
+
+    def turn(self, entry: TurnEntry) -> None:
+        """Count a turn in that is over."""
+        self.num_turns += 1
+        if entry.record.e2e_ns is not None:
+            self._waits_ms.append(entry.record.e2e_ns / 1e6)
+
+    @property
+    def p50_ms(self) -> float | None:
+        """The middle wait for an answer; None where nothing was answered."""
+        return statistics.median(self._waits_ms) if self._waits_ms else None
 
 
 class Calls:

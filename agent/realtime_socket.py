@@ -24,11 +24,14 @@ from .session import Session
 from .settings import SessionSettings
 from .stages import Stages
 from .turn_log import OnTurn, TurnLog
-from .visitors import Refusal, Visitors, turn_away
+from .visitors import Refusal, Visitors, shown, turn_away
 from .wire.realtime import RealtimeProtocol
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
+
+CLIENT_LEFT: Final = "the client hung up"
+"""Said to nobody but the log."""
 
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
@@ -65,20 +68,27 @@ class RealtimeSocket:
         chosen = EXTENDED_PROTOCOL if extended else None
         if chosen is None and PLAIN_PROTOCOL in offered:
             chosen = PLAIN_PROTOCOL
-        name, profile = self._config.profile(websocket.query_params.get("model"))
+        wanted = websocket.query_params.get("model")
+        name, profile = self._config.profile(wanted)
         call = self._calls.admit(new_session_id(), name)  # before any wait: others want a line too
+        if wanted is not None and wanted != name:
+            asked = shown(wanted)
+            _log.info("call %s asks for %s: no such agent, so %s", call.session_id, asked, name)
+        code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
         try:
             await websocket.accept(subprotocol=chosen)
             code, reason = await self._talk(websocket, call, profile, extended)
         finally:
             self._calls.leave(call)
-        await _close(websocket, code, reason)
+            _log_end(call, code, reason)
+        await _close(websocket, code, "" if reason == CLIENT_LEFT else reason)
         await self._calls.save_trace(call)
 
     async def _refused(self, websocket: WebSocket) -> bool:
         headers = websocket.headers
         refusal = self._visitors.refuse_origin(headers.get("origin"), headers.get("host"))
         if refusal is None and self._calls.draining:
+            _log.info("refused a call: %d the server is stopping", errors.CLOSE_DRAINING)
             await websocket.accept()
             await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
             return True
@@ -112,6 +122,7 @@ class RealtimeSocket:
 
         def on_turn(entry: TurnEntry) -> None:
             self._calls.history.add(entry)
+            call.turn(entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
             notify(Extension("halfsec.turn", {"turn": turn}))
 
@@ -129,7 +140,7 @@ class RealtimeSocket:
             return errors.CLOSE_NORMAL, "the session reached its time limit"
         except ExceptionGroup as group_error:
             return _close_for(group_error, call)
-        return errors.CLOSE_NORMAL, ""
+        return errors.CLOSE_NORMAL, CLIENT_LEFT
 
     async def _session(
         self,
@@ -189,11 +200,19 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         gone = group_error.split(WebSocketDisconnect)[1]
         if gone is not None:
             _log.error("session %s failed at its end", call.session_id, exc_info=gone)
-        return errors.CLOSE_NORMAL, ""
+        return errors.CLOSE_NORMAL, CLIENT_LEFT
     if group_error.subgroup(SlowReader) is not None:
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, "internal error"
+
+
+def _log_end(call: Call, code: int, reason: str) -> None:
+    p50_ms = "none" if call.p50_ms is None else f"{call.p50_ms:.0f}"
+    _log.info(
+        "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",
+        call.session_id, call.agent, call.num_turns, p50_ms, code, reason,
+    )  # fmt: skip
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:

@@ -193,12 +193,20 @@ def serve(config: Config) -> int:
 
     Raises ConfigError where it can't listen.
     """
+    _log_to_stderr(config.agent.log_level)
     clock = SystemClock()
     started_ns = clock.now_ns()
     listener = listen(config.agent.host, config.agent.port)
     runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener):
         return runner.run(_serve(config, clock, listener, started_ns))
+
+
+def _log_to_stderr(level: str) -> None:
+    """Our own packages as the setting says; of the libraries what is wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    for package in ("agent", "asr", "llm_engine", "tts", "latency_budget"):
+        logging.getLogger(package).setLevel(level.upper())
 
 
 def loop_factory() -> Any:
