@@ -11,7 +11,8 @@ ping still finds it.
 sends what it has buffered, and to a peer that does not read it never comes to an end.
 
 *A request* must come within seconds, and there are only so many connections: otherwise whoever
-opens sockets and says nothing takes all file descriptors.
+opens sockets and says nothing takes all file descriptors. At the limit, who has waited longest for
+his own request makes room, so that such a flood keeps nobody out.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class HttpConnection(H11Protocol):
     """A connection before it becomes a WebSocket, if it does. Belongs to the event loop."""
 
     turned_away: ClassVar[int] = 0
-    """Connections above the limit, since the process began."""
+    """Connections closed because of the limit, since the process began."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -90,10 +91,9 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
-            self._turn_away()
-        else:
-            self._watch()
+        self._watch()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -107,15 +107,19 @@ class HttpConnection(H11Protocol):
         self._unwatch()
         super().connection_lost(exc)
 
-    def _turn_away(self) -> None:
+    def _make_room(self) -> None:
+        """Close the connection that has waited longest for a request; this one, if no other."""
+        waiting = [
+            (other._request_timer.when(), id(other), other)
+            for other in self.connections
+            if isinstance(other, HttpConnection) and other._request_timer is not None
+        ]
         number = HttpConnection.turned_away = HttpConnection.turned_away + 1
         if number & (number - 1) == 0:  # a flood must not fill the log as well
-            _log.warning(
-                "more than %s connections: turned one away (%s so far)",
-                self.limit_concurrency,
-                number,
-            )
-        self.transport.abort()
+            _log.warning("too many connections: closed one without a request (%d so far)", number)
+        _, _, oldest = min(waiting)
+        oldest._unwatch()
+        oldest.transport.abort()
 
     def _watch(self) -> None:
         """Wait for a request, but not for ever."""
@@ -133,5 +137,5 @@ class HttpConnection(H11Protocol):
         self._request_timer = None
         if self.cycle is not None and not self.cycle.response_complete:
             return
-        _log.info("a connection brought no request within %g s: closed", REQUEST_TIMEOUT_S)
+        _log.debug("a connection brought no request within %g s: closed", REQUEST_TIMEOUT_S)
         self.transport.abort()

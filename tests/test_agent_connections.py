@@ -165,16 +165,30 @@ async def test_a_call_is_not_a_request_that_does_not_come(monkeypatch: pytest.Mo
     await end(wire)
 
 
-async def test_one_connection_too_many_is_turned_away(
+async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(HttpConnection, "turned_away", 0)
-    house = House(busy, limit_concurrency=2)
+    house = House(busy, limit_concurrency=4)
+    call = await house.call()
     with caplog.at_level(logging.WARNING):
-        inside = [house.connect() for _ in range(2)]
-        outside = [house.connect() for _ in range(5)]
-    assert all(wire.aborted.is_set() for wire in outside)
-    assert not any(wire.closing for wire in inside)
+        silent = [house.connect() for _ in range(7)]
+    assert [wire.aborted.is_set() for wire in silent] == [True] * 5 + [False] * 2
     assert len(caplog.records) == 3  # the first, the second, the fourth
-    inside[0].abort()
-    assert not house.connect().closing
+    newcomer = await house.call()
+    assert b" 101 " in newcomer.sent
+    assert not call.closing
+    for wire in (call, newcomer):
+        await end(wire)
+
+
+async def test_where_all_are_calls_the_newcomer_is_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HttpConnection, "turned_away", 0)
+    house = House(busy, limit_concurrency=3)
+    inside = [await house.call() for _ in range(2)]
+    assert house.connect().aborted.is_set()
+    assert not any(wire.closing for wire in inside)
+    for wire in inside:
+        await end(wire)
