@@ -138,8 +138,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace) -> int:
     from .cli_settings import flags_of
     from .config_file import read_config
-    from .listening import listening_problem
     from .models import ModelStore
+    from .port_check import listening_problem
     from .preflight import check_models
 
     config = read_config(flags_of(options), options.config)

@@ -40,6 +40,11 @@ class ServiceSettings:
     """How long calls may go on after SIGTERM."""
     allowed_origins: tuple[str, ...] = ()
     """Web origins besides the server's own whose pages may connect; "*" admits all."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the server is reached, besides localhost and `host`: behind a reverse
+    proxy, or by name in a network. "*": all, which lets in any web page that a caller visits."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What goes to stderr. "info": a line for each call and each refusal, no word of theirs."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""

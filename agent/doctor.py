@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from .config import Config
-from .listening import halfsec_runs, listening_problem
 from .models import ModelError, ModelStore, halfsec_home, needed_models
+from .port_check import halfsec_runs, listening_problem
 from .preflight import fetch_command, shortfalls
 
 _PACKAGES: Final = (

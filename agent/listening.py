@@ -1,53 +1,97 @@
-"""Whether the server can listen where the settings say; if not, why, and what to do."""
+"""A call's listener, and which thread may touch it.
 
-import errno
-import http.client
-import json
-import socket
-from typing import Final
+Theory of operation: all work on a listener is done by the detector's owner thread, one job at a
+time. But a thread whose detector hangs can't be killed: it is given up, another one takes its
+place, and should the first ever come back it must not go on with a listener that the second is
+using. So the listener is touched under a lock, which is let go only while the detector works (the
+one place that may hang), and whoever takes the lock after that looks whether the listener is still
+his. If not, he leaves without having changed anything.
 
-_ASK_TIMEOUT_S: Final = 2.0
-"""For whoever holds the port to say who it is; halfsec does in milliseconds."""
+What was tried: a new listener after each hang. It forgets the caller's open utterance, and numbers
+the next one as the first.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import asr
+
+from .errors import ClientError
+
+PIECE: Final = 512
+"""Samples taken in at a time: a frame of the detector brings at most one event, so a detector that
+fails takes no event with it."""
+
+Answer = TypeVar("Answer")
+Audio = tuple[npt.NDArray[np.int16], int]
+"""int16 mono, and its rate in Hz."""
 
 
-def listening_problem(host: str, port: int) -> str | None:
-    """A sentence for the user, or None where the address is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the server does, so that a port that is only in TIME_WAIT counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+class GivenUpError(Exception):
+    """This thread hung, and another one has the listener now."""
+
+
+class Listening:
+    """Belongs to one call. `use` and `take_in` run on the detector's owner thread."""
+
+    def __init__(self, config: asr.ListenerConfig) -> None:
+        self.listener: Final = asr.Listener(config, self)
+        self._lock = threading.Lock()
+        self._model: asr.VoiceDetector | None = None
+        """The one that the stage has at the moment: a stage that was restarted has another one."""
+        self._user: object | None = None
+        """Whose turn it is; another object for each."""
+        self._resampler: tuple[int, asr.Resampler] | None = None
+
+    def use(self, model: asr.VoiceDetector, question: Callable[[], Answer]) -> Answer:
+        """Do something with the listener."""
+        with self._lock:
+            self._user, self._model = object(), model
+            return question()
+
+    def take_in(
+        self, model: asr.VoiceDetector, batch: Sequence[Audio], heard: list[asr.ListenerOutput]
+    ) -> None:
+        """Feed audio to the listener. What it hears is appended to `heard` as it comes, so that it
+        is there even where the detector fails. Raises ClientError where there is no room."""
+
+        def feed() -> None:
+            pcm = np.concatenate([self._converted(*each) for each in batch])
+            for start in range(0, len(pcm), PIECE):
+                heard.append(self.listener.feed(pcm[start : start + PIECE]))  # noqa: PERF401
+
         try:
-            probe.bind((host, port))
-        except OSError as error:
-            return _problem(host, port, error)
-    return None
+            self.use(model, feed)
+        except asr.AudioError as error:
+            raise ClientError(f"{error}.", code="input_audio_buffer_full") from error
 
+    def give_up(self) -> None:
+        """Whoever has the listener is not waited for any more. On any thread."""
+        with self._lock:
+            self._user = None
 
-def halfsec_runs(host: str, port: int) -> bool:
-    """Whether what listens there is a halfsec."""
-    connection = http.client.HTTPConnection(host, port, timeout=_ASK_TIMEOUT_S)
-    try:
-        connection.request("GET", "/v1/models")
-        models = json.loads(connection.getresponse().read(1 << 20))["data"]
-        return any(model["owned_by"] == "halfsec" for model in models)
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return False
-    finally:
-        connection.close()
+    def probability(self, frame: npt.NDArray[np.float32], state: asr.VadState) -> float:
+        """The listener's detector: as `asr.VoiceDetector`. Raises GivenUpError."""
+        user, model = self._user, self._model
+        assert model is not None
+        private = replace(state)
+        self._lock.release()
+        try:
+            probability = model.probability(frame, private)
+        finally:
+            self._lock.acquire()
+        if self._user is not user:
+            raise GivenUpError
+        state.lstm, state.context = private.lstm, private.context
+        return probability
 
-
-def _problem(host: str, port: int, error: OSError) -> str:
-    other = port + 1 if port < 65_535 else 8080
-    choose = f"Choose another port: halfsec serve --port {other}, or PORT={other} make run."
-    if error.errno == errno.EADDRINUSE and halfsec_runs(host, port):
-        return f"halfsec already runs on {host}:{port}. {choose}"
-    if error.errno == errno.EADDRINUSE:
-        return f"Can't listen on {host}:{port}: something else does. {choose}"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Can't listen on {host}:{port}: {error.strerror}. {choose}"
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return (
-            f"Can't listen on {host}:{port}: {host} is no address of this machine. 127.0.0.1 is "
-            "for this machine alone, 0.0.0.0 for all its addresses."
-        )
-    return f"Can't listen on {host}:{port}: {error.strerror}."
+    def _converted(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.float32]:
+        """To float32 at 16 kHz, as one stream."""
+        if self._resampler is None or self._resampler[0] != rate_hz:
+            self._resampler = (rate_hz, asr.Resampler(rate_hz))
+        return self._resampler[1].push(pcm)

@@ -62,10 +62,13 @@ class Heard:
 class EarsPort(Protocol):
     """The ears of one session. Nothing is heard unless `run` is running."""
 
-    last_audio_ns: int
-    """When the last audio came in."""
     utterance: int
     """The newest one that began."""
+
+    @property
+    def last_audio_ns(self) -> int:
+        """When the last audio came in or was listened to: now, while some waits."""
+        ...
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
         """Listen until cancelled; `tell` is called on this loop, in order."""

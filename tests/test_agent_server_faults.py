@@ -1,15 +1,18 @@
 """Stages that raise or hang under a call: an apology, a restart, and the call goes on."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from websockets.exceptions import InvalidStatus
 
 import asr
-from agent import passes, speaking, thinking
+from agent import passes, speaking, stage_thread, thinking
 from agent.errors import StageError
 from agent.reply import APOLOGY
 from llm_engine.core import EngineCore
@@ -247,5 +250,49 @@ async def test_a_call_that_comes_while_the_ears_are_broken(
         with pytest.raises(AssertionError, match="1013"):
             async with call_to(live.url):
                 pass
+    async with call_to(live.url) as call:
+        await call.prove_alive()
+
+
+async def test_a_stage_that_cannot_be_rebuilt_at_once(
+    live: LiveServer, thinking_fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New calls are told to come back, `/readyz` says why, and nobody needs to ask for the cure."""
+    live.expected = ["stage llm"]
+    monkeypatch.setattr(stage_thread, "RETRY_S", (0.0,))
+    stage = live.stages.thinker
+    build, found, mended = stage._build, threading.Event(), threading.Event()
+
+    def rebuild() -> Any:
+        if mended.is_set():
+            return build()
+        if stage.broken is not None:
+            found.set()
+            mended.wait(60)
+        raise OSError("the model is away")
+
+    monkeypatch.setattr(stage, "_build", rebuild)
+    http = httpx.AsyncClient(base_url=live.http, timeout=30, trust_env=False)
+    async with http, call_to(live.url) as call:
+        await call.prove_alive()
+        thinking_fault.strike("hangs")
+        await call.type("Hello!")
+        await call.send("response.create")
+        await check_apology(call)
+        thinking_fault.mend()
+        assert await asyncio.to_thread(found.wait, 60)
+        ready = await http.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "broken")
+        assert ready.json()["stages"]["llm"] == "broken: OSError: the model is away"
+        with pytest.raises(InvalidStatus) as caught:
+            async with call_to(live.url):
+                pass
+        assert caught.value.response.status_code == 503
+        mended.set()
+        for _ in range(6000):
+            if (await http.get("/readyz")).status_code == 200:
+                break
+            await asyncio.sleep(0.01)
+        await check_next_turn(call)
     async with call_to(live.url) as call:
         await call.prove_alive()

@@ -1,5 +1,6 @@
 """The service as a process: how it starts, drains and ends, and why it may not start."""
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
 from .live_call import call_to
 from .models import model_path
@@ -92,6 +94,36 @@ async def test_calls_that_outlast_the_drain_are_ended() -> None:
             code, _ = await call.closed()
             assert code == 1012
         assert await running.ended() == (0, "")
+
+
+async def test_the_log_has_a_line_for_each_call_and_each_refusal() -> None:
+    said = "Tell me about the secret garden."
+    async with service(log_level="info") as running:
+        await running.listening()
+        await running.line("Ready after")
+        with pytest.raises(InvalidStatus):
+            async with websockets_client.connect(
+                running.url, origin=Origin("http://evil.example"), proxy=None
+            ):
+                pass
+        async with call_to(running.url, model="gpt-realtime") as call:
+            session_id = call.events[0]["session"]["id"]
+            await call.ask(said, max_output_tokens=4)
+        async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+            for _ in range(3000):
+                if not (await http.get(f"{running.http}/readyz")).json()["calls"]:
+                    break
+                await asyncio.sleep(0.01)
+        running.stop()
+        status, log = await running.ended()
+    assert status == 0
+    lines = [line.split(" ", 2)[2] for line in log.splitlines()]
+    assert lines[0] == "INFO refused 127.0.0.1 '/v1/realtime': 403 origin_not_allowed"
+    assert lines[1].startswith(f"INFO call {session_id} asks for 'gpt-realtime': no such agent")
+    assert lines[2].startswith(f"INFO call {session_id} ended: agent=default turns=1 p50_ms=")
+    assert lines[2].endswith("close=1000 (the client hung up)")
+    assert len(lines) == 3
+    assert "garden" not in log
 
 
 # --- what keeps it from starting ---
