@@ -27,12 +27,12 @@ def change_items(
             if at_end:
                 context.added(item)
             else:
-                context.edited(conversation)
+                context.edited()
         case ask.RetrieveItem(item_id):
             notify(say.ItemRetrieved(conversation.get(item_id)))
         case ask.DeleteItem(item_id):
             conversation.delete(item_id)
-            context.edited(conversation)
+            context.edited()
             notify(say.ItemDeleted(item_id))
         case ask.TruncateItem(item_id, audio_end_ms):
             conversation.get(item_id)

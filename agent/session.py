@@ -27,9 +27,10 @@ from .ports import ChatMessage, EarsPort, Heard
 from .reply_desk import ReplyDesk, Surroundings
 from .settings import ResponseOptions, SessionSettings
 from .turn_log import TurnLog
-from .turn_tables import Caller
+from .turn_tables import Agent, Caller
 from .turn_taking import TurnTaking
 from .utterance_desk import UtteranceDesk
+from .warming import Warming
 
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
@@ -66,7 +67,8 @@ class Session:
         rules = rules_for(settings.turn_detection)
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, _examples(profile))
-        self._context = ChatContext(chat)
+        self._context = ChatContext(chat, self.conversation, settings.instructions)
+        self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
         self._script: str | None = None
@@ -91,10 +93,12 @@ class Session:
                     self._ids,
                     self._log,
                     self.feed,
+                    self._warming,
                 )
                 group.create_task(self._hearing.run(self._on_heard))
                 group.create_task(self._keep_time())
-                group.create_task(self._warm())
+                group.create_task(self._warming.run())
+                self._warming.changed()
                 if self._profile.greeting:
                     self._script = self._profile.greeting
                     self.feed(ev.ReplyRequested())
@@ -144,6 +148,8 @@ class Session:
                 change_items(
                     request, self.conversation, self._context, self._the_desk, self._around.notify
                 )
+                if isinstance(request, ask.CreateItem | ask.DeleteItem):
+                    self._warming.changed()
 
     def _update(self, settings: SessionSettings) -> None:
         around, old = self._around, self.settings
@@ -151,6 +157,7 @@ class Session:
         self.settings = settings
         if settings.instructions != old.instructions:
             self._context.instructed(settings.instructions)
+            self._warming.changed()
         if settings.turn_detection != old.turn_detection:
             rules = rules_for(settings.turn_detection)
             self._hearing.set_detection(settings.turn_detection)
@@ -194,9 +201,14 @@ class Session:
                 async with asyncio.timeout(None if due_ns is None else (due_ns - now_ns) / 1e9):
                     await self._rearm.wait()
 
-    async def _warm(self) -> None:
-        await self._context.settle()
-        await self._context.chat.warm()
+    def _may_warm(self) -> bool:
+        """No reply is being made, and no final pass decides how long the caller waits."""
+        made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING)
+        return not made and self._machine.caller is not Caller.PAUSING
+
+    def _refused_by_model(self, refusal: StageError) -> None:
+        """Outside any request, so without an event id."""
+        self._around.notify(say.Problem(refusal.message, refusal.code, refusal.error_type))
 
     # --- commands ---
 
@@ -205,6 +217,7 @@ class Session:
             self._log.command(command, now_ns, self._machine.turn)
             self._do(command, now_ns)
         self._rearm.set()
+        self._warming.go_on()
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:
         desk = self._the_desk

@@ -90,7 +90,7 @@ class UtteranceDesk:
             if item_id == self._conversation.last_id():
                 self._context.said(text)
             else:
-                self._context.edited(self._conversation)
+                self._context.edited()
         if text:
             self._notify(say.TranscriptDelta(item_id, text))
         self._notify(say.TranscriptCompleted(item_id, text, self._ears.duration_s(utterance)))

@@ -9,6 +9,7 @@ import pytest
 from agent import events as ev
 from agent import notices as say
 from agent import requests as ask
+from agent import warming
 from agent.config import AgentProfile
 from agent.conversation import ItemId, Message
 from agent.errors import ClientError, StageError
@@ -215,8 +216,7 @@ async def test_a_greeting_is_spoken_first_and_remembered() -> None:
     assert isinstance(greeting, Message)
     assert greeting.text
     assert "Welcome to halfsec.".startswith(greeting.text)
-    assert ("reset", (("assistant", greeting.text),)) in told
-    assert told[-1] == ("user", "Thanks.")
+    assert told[-1] == ("reset", (("assistant", greeting.text), ("user", "Thanks.")))
 
 
 async def test_noise_gives_no_message_and_no_answer() -> None:
@@ -277,3 +277,74 @@ async def test_the_chat_is_closed_with_the_call() -> None:
     async with call_with() as call:
         chat = call.chat
     assert chat.closed
+
+
+async def test_changes_are_warmed_before_anybody_speaks() -> None:
+    async with call_with() as call:
+        settings = call.session.settings.changed(instructions="Be kind.")
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "Hello")))
+        await call.chat.warmed.wait()
+        assert call.chat.calls == [("system", "Be kind."), ("user", "Hello"), ("warm", None)]
+        call.chat.warmed.clear()
+        await call.session.handle(ask.DeleteItem(ItemId("a")))
+        await call.chat.warmed.wait()
+        assert call.chat.calls[3:] == [("reset", ()), ("warm", None)]
+
+
+async def test_nothing_is_warmed_during_a_reply_but_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warming, "QUIET_S", 0)
+    async with call_with("Fine.") as call:
+        await call.chat.warmed.wait()
+        call.chat.warmed.clear()
+        call.chat.hold = asyncio.Event()
+        options = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(options))
+        await call.chat.generating.wait()
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "Hello")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert call.chat.calls[1:] == [("generate", 1)]
+        call.chat.hold.set()
+        await call.chat.warmed.wait()
+    assert call.chat.calls[1:] == [("generate", 1), ("user", "Hello"), ("warm", None)]
+
+
+async def test_a_reply_ends_the_warming_that_is_under_way() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.warming = asyncio.Event()
+        await call.chat.warmed.wait()
+        await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded)
+    assert call.chat.calls == [("warm", None), ("warm cancelled", None), ("generate", 1)]
+
+
+async def test_what_the_model_refuses_while_it_is_warmed_is_a_problem() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.refusals = [StageError("llm", "too long", refused=True)]
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "x" * 99)))
+        problems = await call.until(say.Problem)
+        assert problems == [say.Problem("too long", "invalid_value")]
+        call.ears.say("Hello?")
+        await call.until(say.ReplyEnded)
+        ended = call.of(say.ReplyEnded)[0]
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.status == "completed"
+
+
+async def test_a_reply_cancelled_before_its_first_word_leaves_the_one_before() -> None:
+    async with call_with("Fine.", "Good.") as call:
+        text = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(text))
+        await call.until(say.ReplyEnded)
+        call.chat.hold = asyncio.Event()
+        await call.session.handle(ask.CreateResponse(text))
+        call.chat.generating.clear()
+        await call.chat.generating.wait()
+        await call.session.handle(ask.CancelResponse())
+        call.chat.hold.set()
+        await call.session.handle(ask.CreateResponse(text))
+        await call.until(say.ReplyEnded, 3)
+    assert [name for name, _ in call.chat.calls if name == "truncate"] == []
