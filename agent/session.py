@@ -142,6 +142,8 @@ class Session:
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
+                if self._machine.takes_requests:
+                    self._options = ResponseOptions()  # of a request that was still waiting
             case ask.PlaybackReport(item_id, played_ms):
                 self._the_desk.played(item_id, played_ms)
             case _:

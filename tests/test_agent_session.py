@@ -348,3 +348,22 @@ async def test_a_reply_cancelled_before_its_first_word_leaves_the_one_before() -
         await call.session.handle(ask.CreateResponse(text))
         await call.until(say.ReplyEnded, 3)
     assert [name for name, _ in call.chat.calls if name == "truncate"] == []
+
+
+async def test_options_of_a_cancelled_request_are_forgotten() -> None:
+    async with call_with("Right.") as call:
+        settings = call.session.settings.changed(turn_detection=None)
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CommitAudio())
+        options = ResponseOptions(output_modality="text", metadata={"stale": "yes"})
+        await call.session.handle(ask.CreateResponse(options))  # waits for the words
+        await call.session.handle(ask.CancelResponse())
+        call.ears.hear(ev.TranscriptReady(call.ears.utterance, 1, "Pushed to talk."))
+        await call.until(say.TranscriptCompleted)
+        settings = call.session.settings.changed(turn_detection=SemanticVad())
+        await call.session.handle(ask.UpdateSession(settings))
+        call.ears.say("Hello?")
+        started = (await call.until(say.ReplyStarted))[0]
+        assert isinstance(started, say.ReplyStarted)
+        assert (started.metadata, started.modality) == (None, "audio")
+        await call.until(say.ReplyEnded)
