@@ -22,7 +22,7 @@ from .conversation import Conversation
 from .end_of_turn import rules_for
 from .errors import ClientError, HalfsecError, StageError
 from .identifiers import Identifiers
-from .item_requests import change_items
+from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
 from .reply_desk import ReplyDesk, Surroundings
 from .settings import ResponseOptions, SessionSettings
@@ -124,11 +124,12 @@ class Session:
     # --- requests ---
 
     async def _dispatch(self, request: ask.Request) -> None:
+        await check_request(request, self._context.chat)
         match request:
             case ask.AppendAudio(pcm, rate_hz):
                 await self._hearing.feed(pcm, rate_hz)
             case ask.UpdateSession(settings):
-                self._update(settings)
+                await self._update(settings)
             case ask.CommitAudio():
                 utterance = await self._hearing.commit()
                 self.feed(ev.BufferCommitted(utterance))
@@ -153,9 +154,13 @@ class Session:
                 if isinstance(request, ask.CreateItem | ask.DeleteItem):
                     self._warming.changed()
 
-    def _update(self, settings: SessionSettings) -> None:
+    async def _update(self, settings: SessionSettings) -> None:
+        """Raises ClientError, having changed nothing."""
         around, old = self._around, self.settings
         around.open_voice(settings.voice, 24_000)  # raises for an unknown voice
+        if settings.instructions != old.instructions:
+            instructions = ChatMessage("system", settings.instructions)
+            await check_text(self._context.chat, instructions, "session.instructions")
         self.settings = settings
         if settings.instructions != old.instructions:
             self._context.instructed(settings.instructions)

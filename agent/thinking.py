@@ -51,6 +51,10 @@ class Chat:
         self._opening = asyncio.Lock()
         """Warming and the first message may come at once."""
 
+    async def check(self, message: ChatMessage) -> None:
+        with _as_stage_errors():
+            await (await self._open()).check(message.text, message.role)
+
     async def set_system(self, text: str) -> None:
         with _as_stage_errors():
             await (await self._open()).set_system(text)

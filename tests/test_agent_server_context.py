@@ -111,3 +111,53 @@ async def test_a_reply_survives_an_edit_in_the_middle_of_it(live: LiveServer) ->
         told = (await call.until("response.done"))["response"]["usage"]
         asked, _ = usage_of(await call.answer(**TEXT))
     assert asked > told["total_tokens"] - 12  # without the deleted item, and nothing more
+
+
+TOO_LONG = "Be kind to all. " * 750
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_too_long_instructions_are_refused_and_the_call_goes_on(
+    live: LiveServer, waits: bool
+) -> None:
+    async with call_to(live.url) as call:
+        if waits:
+            await call.prove_alive()
+        session = {"type": "realtime", "instructions": TOO_LONG}
+        await call.send("session.update", session=session, event_id="long")
+        error = (await call.until("error"))["error"]
+        assert (error["code"], error["param"]) == ("invalid_value", "session.instructions")
+        assert error["event_id"] == "long"
+        limit = int(live.config.llm_engine.context * 0.75)
+        assert f"may take {limit}" in error["message"]
+        assert (await call.update())["instructions"] == call.events[0]["session"]["instructions"]
+        for _ in range(2):
+            await call.prove_alive()
+
+
+@pytest.mark.parametrize("text", [TOO_LONG, "日本" * 250_000], ids=["long", "giant"])
+async def test_a_message_that_is_too_long_is_refused(live: LiveServer, text: str) -> None:
+    async with call_to(live.url) as call:
+        content = [{"type": "input_text", "text": text}]
+        item = {"type": "message", "role": "user", "content": content}
+        await call.send("conversation.item.create", item=item)
+        error = await call.problem("invalid_value")
+        assert "tokens" in error["message"]
+        await call.prove_alive()
+    assert live.stages.thinker.restarts == 0 or not live.problems.texts()
+
+
+async def test_a_thousand_messages_and_one_question(live: LiveServer) -> None:
+    before = live.stages.thinker.restarts
+    async with call_to(live.url) as call:
+        content = [{"type": "input_text", "text": "word " * 10}]
+        item = {"type": "message", "role": "user", "content": content}
+        for index in range(900):
+            await call.send("conversation.item.create", item={**item, "id": f"mine{index}"})
+        asked, _ = usage_of(await call.answer(**TEXT))
+        await call.send("conversation.item.delete", item_id="mine450")
+        again, _ = usage_of(await call.answer(**TEXT))
+    limit = live.config.llm_engine.context
+    assert limit / 2 < asked < limit
+    assert limit / 2 < again < limit
+    assert live.stages.thinker.restarts == before

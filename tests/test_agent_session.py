@@ -367,3 +367,23 @@ async def test_options_of_a_cancelled_request_are_forgotten() -> None:
         assert isinstance(started, say.ReplyStarted)
         assert (started.metadata, started.modality) == (None, "audio")
         await call.until(say.ReplyEnded)
+
+
+async def test_what_is_too_long_for_the_model_is_refused_when_it_is_said() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.max_chars = 3_000
+        session, long = call.session, "x" * 3_001
+        await session.handle(ask.UpdateSession(session.settings.changed(instructions=long)))
+        await session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", long)))
+        await session.handle(ask.CreateResponse(ResponseOptions(instructions=long)))
+        problems = [n for n in call.of(say.Problem) if isinstance(n, say.Problem)]
+        assert [(problem.code, problem.param) for problem in problems] == [
+            ("invalid_value", "session.instructions"),
+            ("invalid_value", "item"),
+            ("invalid_value", "response.instructions"),
+        ]
+        assert session.settings.instructions == "Be brief."
+        assert list(session.conversation) == []
+        await session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded)
+    assert ("system", long) not in call.chat.calls

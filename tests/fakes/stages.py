@@ -33,9 +33,15 @@ class FakeChat:
         """A warm-up has begun."""
         self.generating = asyncio.Event()
         """A reply has begun."""
+        self.max_chars = 1 << 30
+        """Longer messages are refused when they are checked."""
         self.refusals: list[StageError] = []
         """Raised in place of what is committed next."""
         self.closed = False
+
+    async def check(self, message: ChatMessage) -> None:
+        if len(message.text) > self.max_chars:
+            raise StageError("llm", f"the context holds {self.max_chars}", refused=True)
 
     async def set_system(self, text: str) -> None:
         self.calls.append(("system", text))
