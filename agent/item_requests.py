@@ -9,6 +9,7 @@ from . import requests as ask
 from .chat_context import ChatContext, messages_of
 from .conversation import Conversation
 from .errors import ClientError, StageError
+from .identifiers import Identifiers
 from .notices import Notice
 from .ports import ChatMessage, ChatPort
 from .reply_desk import ReplyDesk
@@ -52,11 +53,18 @@ def change_items(
     conversation: Conversation,
     context: ChatContext,
     desk: ReplyDesk,
+    ids: Identifiers,
     notify: Callable[[Notice], None],
 ) -> None:
     """Create, retrieve, delete or truncate. Raises ClientError, having changed nothing."""
     match request:
         case ask.CreateItem(item, after):
+            if ids.reserves(item.id):
+                raise ClientError(
+                    f"The id {item.id!r} is the server's own; choose another one, or none.",
+                    code="invalid_value",
+                    param="item.id",
+                )
             at_end = after is None or after == conversation.last_id()
             previous = conversation.add(item, after)
             notify(say.ItemAdded(item, previous))

@@ -255,6 +255,7 @@ class ReplyDesk:
         if reply.ended:
             return
         reply.ended = True
+        self._ids.release(reply.item_id)
         if not reply.generated and reply.item_id in self._conversation:
             self._context.added(self._conversation.get(reply.item_id))
         self._around.notify(

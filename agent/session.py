@@ -149,7 +149,12 @@ class Session:
                 self._the_desk.played(item_id, played_ms)
             case _:
                 change_items(
-                    request, self.conversation, self._context, self._the_desk, self._around.notify
+                    request,
+                    self.conversation,
+                    self._context,
+                    self._the_desk,
+                    self._ids,
+                    self._around.notify,
                 )
                 if isinstance(request, ask.CreateItem | ask.DeleteItem):
                     self._warming.changed()
