@@ -18,6 +18,7 @@ from latency_budget.turn import TurnId
 
 from .errors import StageError
 from .notices import Usage
+from .patience import patience
 from .ports import ChatMessage, OnMark, ReplyToken
 from .stage_thread import StageThread
 
@@ -25,7 +26,8 @@ LOAD_TIMEOUT_S: Final = 60.0
 """An engine that is being loaded anew is worth waiting for; a large model takes this long."""
 
 TOKEN_TIMEOUT_S: Final = 10.0
-"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores."""
+"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores.
+Counted by `patience`: the engine is not blamed for a time in which nothing ran."""
 
 Result = TypeVar("Result")
 
@@ -138,7 +140,7 @@ class Chat:
         """Wait for the engine (the conversation's), not for ever; its errors become the stage's."""
         try:
             with _as_stage_errors():
-                async with asyncio.timeout(TOKEN_TIMEOUT_S):
+                async with patience(TOKEN_TIMEOUT_S):
                     return await question
         except TimeoutError:
             hung = engine or self._engine
