@@ -239,7 +239,7 @@ class Session:
             case cmd.StartReply(turn):
                 options, self._options = self._options, ResponseOptions()
                 script, self._script = self._script, None
-                self._log.reply_begun(turn)
+                self._log.reply_begun(turn, now_ns, greets=script is not None)
                 desk.begin(turn, self.settings, options, script)
             case cmd.ReleaseReply(turn):
                 desk.release(turn)

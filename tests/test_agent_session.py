@@ -12,6 +12,7 @@ from agent.conversation import ItemId, Message
 from agent.errors import StageError
 from agent.reply import APOLOGY
 from agent.settings import ResponseOptions, SemanticVad
+from latency_budget.record import Origin
 
 from .fakes.stages import FakeVoice
 from .session_call import call_with
@@ -135,6 +136,8 @@ async def test_a_greeting_is_spoken_first_and_remembered() -> None:
     assert greeting.text
     assert "Welcome to halfsec.".startswith(greeting.text)
     assert told[-1] == ("reset", (("assistant", greeting.text), ("user", "Thanks.")))
+    assert call.turns[0].record.origin is Origin.GREETING
+    assert call.turns[0].record.incomplete == ()
 
 
 async def test_noise_gives_no_message_and_no_answer() -> None:
