@@ -97,10 +97,13 @@ class Chat:
     async def warm(self) -> None:
         """Prefill what is known so far, so that the first turn need not.
 
-        A favour: where it fails, the first turn will, and has an answer to that.
+        A favour: where it fails, the first turn will, and has an answer to that. It gives way to
+        the replies of other calls for as long as these take, so that it has no deadline.
         """
         with contextlib.suppress(StageError):
-            await self._answer((await self._open()).warm())
+            conversation = await self._open()
+            with _as_stage_errors():
+                await conversation.warm()
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None
