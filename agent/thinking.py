@@ -68,7 +68,7 @@ class Chat:
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         with _as_stage_errors():
-            await (await self._open()).reset(_for_engine(messages))
+            await (await self._open()).reset(self._whole(_for_engine(messages)))
 
     async def truncate_reply(self, num_chars: int) -> None:
         with _as_stage_errors():
@@ -131,11 +131,16 @@ class Chat:
         if self._conversation is not None:
             try:
                 with _as_stage_errors():
-                    await fresh.reset(self._conversation.messages)
+                    await fresh.reset(self._whole(self._conversation.messages))
             except BaseException:
                 await fresh.close()
                 raise
         return fresh
+
+    def _whole(self, turns: Sequence[llm_engine.ChatMessage]) -> list[llm_engine.ChatMessage]:
+        """With the instructions in front: the engine would take a client's system message there for
+        them."""
+        return [llm_engine.ChatMessage("system", self._instructions), *turns]
 
     async def _answer(
         self, question: Awaitable[Result], engine: llm_engine.Engine | None = None

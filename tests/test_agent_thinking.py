@@ -37,7 +37,9 @@ class StubConversation:
         self.told.append(text)
 
     async def reset(self, messages: list[llm_engine.ChatMessage]) -> None:
-        self.told = [message.text for message in messages]
+        assert messages[0].role == "system"
+        self.system, *self.told = [message.text for message in messages]
+        self.messages = list(messages[1:])
 
     async def close(self) -> None:
         self.closed = True
@@ -104,6 +106,18 @@ async def test_refused_instructions_do_not_poison_the_next_engine() -> None:
     stage.engine = StubEngine()
     await chat.commit(ChatMessage("user", "Hello"))
     assert stage.engine.opened[0].system == "Be kind."
+
+
+async def test_a_system_message_of_the_clients_in_front_is_not_the_instructions() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.reset([ChatMessage("system", "It rains."), ChatMessage("user", "Hello")])
+    before = stage.engine.opened[0]
+    stage.engine = StubEngine()
+    await chat.commit(ChatMessage("user", "And?"))
+    after = stage.engine.opened[0]
+    assert (before.system, after.system) == ("Be brief.", "Be brief.")
+    assert after.told == ["It rains.", "Hello", "And?"]
 
 
 async def test_a_chat_cancelled_while_it_moves_leaves_nothing_open(
