@@ -117,6 +117,11 @@ OnMark = Callable[[MarkName, int], None]
 class ChatPort(Protocol):
     """One conversation in a language model. Token ids are the model's business."""
 
+    async def check(self, message: ChatMessage) -> None:
+        """Raise StageError, `refused`, where this message is too long to be ever taken. The role
+        "system" asks for `set_system`."""
+        ...
+
     async def set_system(self, text: str) -> None: ...
 
     async def commit(self, message: ChatMessage) -> None:

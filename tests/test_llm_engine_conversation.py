@@ -192,7 +192,7 @@ async def test_a_long_call_forgets_its_beginning(scripted: Scripted) -> None:
         await talk.commit(f"question number {turn}")
         chunks = [chunk async for chunk in talk.generate(TurnId(turn))]
         assert chunks[-1].finish_reason is not None
-    assert talk.num_dropped_messages > 0
+    assert len(talk.messages) < 24
     assert talk.messages[-1].role in ("assistant", "user")
     engine.close()
 
