@@ -1,9 +1,12 @@
 # make run     set up what is missing, get the models, serve  (PORT=8080)
 # make test    set up, with the tools of development, and run the tests  (ARGS="-k name")
 # make check   formatting, lint, types
+# make models  set up and get the models, without serving
+# make help    this text
 # make clean   remove the environment; the models in ~/.halfsec stay
 #
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
+# PRESET=cpu             the preset to fetch the models of and to serve
 # TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
 
 # The first interpreter that runs and is new enough; if none is, the set-up says so.
@@ -16,10 +19,13 @@ VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
 export PORT
+ifdef PRESET
+export HALFSEC_AGENT__PRESET := $(PRESET)
+endif
 
 BOOTSTRAP = $(PYTHON) -m agent.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 
-.PHONY: run test check models clean
+.PHONY: run test check models clean help
 
 run:
 	@$(BOOTSTRAP)
@@ -40,6 +46,9 @@ check:
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//; p' $(firstword $(MAKEFILE_LIST))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

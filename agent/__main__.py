@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from .errors import HalfsecError
+from .address import is_loopback
+from .errors import ConfigError, HalfsecError
 
 EXIT_ERROR: Final = 2
 
@@ -34,11 +35,16 @@ examples:
   halfsec talk question.wav --out answer.wav
   halfsec bench                          which benches there are
   halfsec models fetch                   download the models that the settings need
+  halfsec settings                       what can be set
   halfsec doctor                         why does it not work?
 
 Settings: halfsec.toml in the working directory, or --config FILE; HALFSEC_AGENT__PORT and the like
 in the environment; --set agent.port=9000 on the command line. State: HALFSEC_HOME (~/.halfsec).
 """
+
+_OPEN_TO_OTHERS: Final = """\
+Warning: on {host} there is neither a key nor TLS: whoever reaches the port can hold calls and read
+what was said in others. README.md, "Putting it on a network", says what to put before it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,11 +86,11 @@ def _run(arguments: list[str]) -> int | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from . import cli_models
+    from . import cli_models, cli_settings
 
     parser = argparse.ArgumentParser(
         prog="halfsec",
-        description="A self-hosted voice agent that answers within half a second.",
+        description="A self-hosted voice agent, built to answer within half a second.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -96,7 +102,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Start the server and print the address of its page.",
         epilog="example: halfsec serve --port 9000 --set llm_engine.temperature=0.4",
     )
-    _add_settings(serve)
+    cli_settings.add_address(serve)
+    cli_settings.add_arguments(serve)
     serve.set_defaults(run=_serve)
     for name, (_, line) in _FORWARDED.items():
         commands.add_parser(name, help=line, add_help=False)
@@ -114,42 +121,34 @@ def build_parser() -> argparse.ArgumentParser:
         description="Print what halfsec finds here. Exit status 1 if the server could not start.",
         epilog="example: halfsec doctor --config halfsec.toml",
     )
-    _add_settings(doctor)
+    cli_settings.add_address(doctor)
+    cli_settings.add_arguments(doctor)
     doctor.set_defaults(run=_doctor)
+    settings = commands.add_parser(
+        "settings",
+        help="what can be set: meaning, bounds and default of each setting",
+        description="Print a settings file that names everything and changes nothing.",
+        epilog="example: halfsec settings > halfsec.toml",
+    )
+    settings.add_argument("--preset", help="whose defaults to show")
+    settings.set_defaults(run=_settings)
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
-    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", help="port to listen on (8080; 0 takes a free one)")
-    parser.add_argument("--preset", help="embedded (default), cpu, gpu-8b or gpu-70b")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any other setting; may be repeated",
-    )
-
-
-def _flags(options: argparse.Namespace) -> dict[str, object]:
-    flags: dict[str, object] = {}
-    for assignment in options.set:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise HalfsecError(f"--set takes SECTION.KEY=VALUE, not {assignment!r}.")
-        flags[key.strip()] = value
-    for name in ("host", "port", "preset"):
-        if getattr(options, name) is not None:
-            flags[f"agent.{name}"] = getattr(options, name)
-    return flags
-
-
 def _serve(options: argparse.Namespace) -> int:
+    from .cli_settings import flags_of
     from .config_file import read_config
+    from .models import ModelStore
+    from .port_check import listening_problem
+    from .preflight import check_models
 
-    config = read_config(_flags(options), options.config)
+    config = read_config(flags_of(options), options.config)
+    check_models(config, ModelStore())
+    problem = listening_problem(config.agent.host, config.agent.port)
+    if problem is not None:
+        raise ConfigError(problem, key="agent.port")
+    if not is_loopback(config.agent.host):
+        print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 
@@ -158,9 +157,18 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     from . import doctor
+    from .cli_settings import flags_of
     from .config_file import read_config
 
-    return doctor.main(read_config(_flags(options), options.config))
+    return doctor.main(read_config(flags_of(options), options.config))
+
+
+def _settings(options: argparse.Namespace) -> int:
+    from .config_help import settings_file
+    from .config_layers import load_config
+
+    print(settings_file(load_config({"agent.preset": options.preset} if options.preset else None)))
+    return 0
 
 
 def _fail(message: str) -> int:

@@ -216,10 +216,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("recordings", nargs="+", type=Path, help="files or folders")
     parser.add_argument("--turns", type=int, default=20, help="how many (%(default)s)")
-    parser.add_argument("--turns-a-call", type=int, default=5, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the choice (%(default)s)")
+    parser.add_argument("--turns-a-call", type=int, default=5, help="in each call (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="which recordings, in which order (%(default)s)"
+    )
     parser.add_argument("--url", help="of a running server; without it one is started")
-    parser.add_argument("--serve-args", default="", help="for the server that is started")
+    parser.add_argument(
+        "--serve-args", default="", help='for the server that is started: "--preset cpu"'
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
     parser.add_argument("--gate-p50", type=float, metavar="MS", help="fail above this")
     options = parser.parse_args(argv)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
+
+from .pip_command import PipError, run_pip
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STAMP_NAME: Final = ".halfsec-installed.json"
@@ -80,6 +81,7 @@ def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
             installed = installed_torch(venv)
             path.write_text(keep_torch(constraints, installed), encoding="utf-8")
         target = f"{ROOT}[{','.join(sorted(extras))}]" if extras else str(ROOT)
+        print("Installing halfsec and what it needs; this takes a minute or more.", flush=True)
         pip(venv, "install", "-c", str(path), "-e", target)
     (venv / STAMP_NAME).write_text(json.dumps(wanted), encoding="utf-8")
 
@@ -189,14 +191,12 @@ def _applies_here(requirement: str) -> bool:
 
 
 def pip(venv: Path, *arguments: str) -> None:
-    command = [str(python_of(venv)), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run(
-        [*command, *arguments], stdin=subprocess.DEVNULL, env=os.environ, check=False
-    )
-    if done.returncode:
+    try:
+        run_pip(python_of(venv), *arguments)
+    except PipError as error:
         raise BootstrapError(
-            "pip failed; what it says stands above. Once the cause is mended, run the same again."
-        )
+            f"pip failed: {error} Once the cause is mended, run the same again."
+        ) from None
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
+import statistics
 from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.clock import Clock, unix_ns
-from latency_budget.history import TurnHistory
+from latency_budget.history import TurnEntry, TurnHistory
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
@@ -27,6 +27,20 @@ class Call:
         self.session_id = session_id
         self.agent = agent
         self.trace = trace
+        self.num_turns = 0
+        self._waits_ms: list[float] = []
+        """From the caller's last word to the answer, for each turn that was answered."""
+
+    def turn(self, entry: TurnEntry) -> None:
+        """Count a turn in that is over."""
+        self.num_turns += 1
+        if entry.record.e2e_ns is not None:
+            self._waits_ms.append(entry.record.e2e_ns / 1e6)
+
+    @property
+    def p50_ms(self) -> float | None:
+        """The middle wait for an answer; None where nothing was answered."""
+        return statistics.median(self._waits_ms) if self._waits_ms else None
 
 
 class Calls:
@@ -40,7 +54,8 @@ class Calls:
         self._clock = clock
         self._fingerprint = config.fingerprint()
         self._active: dict[SessionId, Call] = {}
-        self._traces: OrderedDict[SessionId, TraceWriter] = OrderedDict()
+        self._traces: dict[SessionId, TraceWriter] = {}
+        """In the order in which the calls ended; those that go on somewhere between."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -63,14 +78,22 @@ class Calls:
         self._active[session_id] = call
         self._empty.clear()
         self._traces[session_id] = trace
-        while len(self._traces) > MAX_TRACES + len(self._active):
-            self._traces.popitem(last=False)
+        self._forget_traces()
         return call
 
     def leave(self, call: Call) -> None:
         self._active.pop(call.session_id, None)
+        if (trace := self._traces.pop(call.session_id, None)) is not None:
+            self._traces[call.session_id] = trace
+        self._forget_traces()
         if not self._active:
             self._empty.set()
+
+    def _forget_traces(self) -> None:
+        """Of calls that are over only: a long one outlasts many short ones."""
+        over = [session for session in self._traces if session not in self._active]
+        for session in over[: max(0, len(over) - MAX_TRACES)]:
+            del self._traces[session]
 
     async def save_trace(self, call: Call) -> None:
         """Write the trace of a call that is over, where the settings ask for it."""

@@ -1,8 +1,13 @@
-"""What the language model knows of the conversation, brought up to date just before it answers.
+"""What the language model knows of the conversation, brought up to date before it answers.
 
-Changes are noted at once, cheaply, on the event loop, and carried out in order by `settle` when the
-next reply begins. A barge-in thus costs nothing at the moment it happens, and the client's own word
-on how much was heard, which comes some milliseconds later, can still correct ours.
+Changes are noted at once, cheaply, on the event loop, and carried out in order by `settle`: when
+the next reply begins, or in a warm-up before that. A barge-in thus costs nothing at the moment it
+happens, and the client's own word on how much was heard, which comes some milliseconds later, can
+still correct ours.
+
+`settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
+instructions are no change but a state, compared with what the model was told last; so those of a
+single response leave nothing to be taken back.
 """
 
 from collections import deque
@@ -10,75 +15,129 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .conversation import Conversation, FunctionCall, FunctionOutput, Item, Message
+from .errors import StageError
 from .ports import ChatMessage, ChatPort
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Say:
     message: ChatMessage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _CutReply:
     num_chars: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Instruct:
-    text: str
-
-
 class ChatContext:
-    """Pending changes of one model conversation. Belongs to one session."""
+    """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
-    def __init__(self, chat: ChatPort) -> None:
+    def __init__(self, chat: ChatPort, conversation: Conversation, instructions: str) -> None:
+        """`chat` was opened with these instructions."""
         self.chat = chat
-        self._pending: deque[_Say | _CutReply | _Instruct] = deque()
-        self._rebuild: tuple[ChatMessage, ...] | None = None
+        self._conversation = conversation
+        self._instructions = self._told = instructions
+        self._pending: deque[_Say | _CutReply] = deque()
+        self._edited = False
+        """The model's history differs from the conversation elsewhere than at the end."""
+        self._max_cut: int | None = None
+        """Up to which character the model's last reply can be cut; None: anywhere. What was cut off
+        is gone, and behind another message of the agent's it is not the last any more."""
 
     def said(self, text: str) -> None:
         """The user's next message. One without words is none."""
         if text.strip():
-            self._pending.append(_Say(ChatMessage("user", text)))
+            self._note(_Say(ChatMessage("user", text)))
 
     def added(self, item: Item) -> None:
         """An item was appended."""
-        self._pending.extend(map(_Say, messages_of((item,))))
+        for message in messages_of((item,)):
+            self._note(_Say(message))
+
+    def answering(self) -> None:
+        """The model begins a reply: the one that will be cut."""
+        self._max_cut = None
 
     def reply_cut(self, num_chars: int) -> None:
         """Only so much of the last reply was heard. The latest word on it counts.
 
         Whatever else is pending came after that reply, so this goes in front.
         """
+        if self._max_cut is not None and num_chars > self._max_cut:
+            self.edited()
+        if self._edited:
+            return
         if self._pending and isinstance(self._pending[0], _CutReply):
             self._pending.popleft()
         self._pending.appendleft(_CutReply(num_chars))
 
     def instructed(self, text: str) -> None:
-        self._pending.append(_Instruct(text))
+        self._instructions = text
 
-    def edited(self, conversation: Conversation) -> None:
-        """Items were changed elsewhere than at the end: take the whole conversation anew."""
-        self._rebuild = tuple(messages_of(conversation))
-        self._pending = deque(op for op in self._pending if isinstance(op, _Instruct))
+    def edited(self) -> None:
+        """Items were changed elsewhere than at the end: the model takes the whole conversation
+        anew, as it is by then. The text of a reply under way is not known yet."""
+        self._edited = True
+        self._pending.clear()
 
-    async def settle(self) -> None:
-        """Carry out what is pending. Raises StageError where the model can't.
+    async def settle(self, instructions: str | None = None) -> None:
+        """Carry out what is pending, under these instructions in place of the session's.
 
-        What it refuses is not tried again: a message too long for it would end every later turn.
+        Raises StageError where the model can't; then it is tried again next time. What the model
+        refused is not: a message too long for it would end every later turn.
         """
-        if self._rebuild is not None:
-            messages, self._rebuild = self._rebuild, None
-            await self.chat.reset(messages)
-        while self._pending:
-            change = self._pending.popleft()
-            match change:
-                case _Say(message):
-                    await self.chat.commit(message)
-                case _CutReply(num_chars):
-                    await self.chat.truncate_reply(num_chars)
-                case _Instruct(text):
-                    await self.chat.set_system(text)
+        wanted = self._instructions if instructions is None else instructions
+        if wanted != self._told:
+            await self._instruct(wanted)
+        while self._edited or self._pending:
+            if self._edited:
+                await self._take_anew()
+            else:
+                await self._carry_out(self._pending[0])
+
+    async def _instruct(self, text: str) -> None:
+        try:
+            await self.chat.set_system(text)
+        except StageError as error:
+            if error.refused and text == self._instructions:
+                self._instructions = self._told
+            raise
+        self._told = text
+
+    async def _take_anew(self) -> None:
+        self._edited = False
+        try:
+            await self.chat.reset(messages_of(self._conversation))
+        except BaseException as error:
+            if not (isinstance(error, StageError) and error.refused):
+                self.edited()
+            raise
+        self._max_cut = -1
+
+    async def _carry_out(self, change: _Say | _CutReply) -> None:
+        try:
+            if isinstance(change, _Say):
+                await self.chat.commit(change.message)
+            else:
+                await self.chat.truncate_reply(change.num_chars)
+        except StageError as error:
+            if error.refused:
+                self._forget(change)
+            raise
+        self._forget(change)
+        if isinstance(change, _CutReply):
+            self._max_cut = change.num_chars
+        elif change.message.role == "assistant":
+            self._max_cut = -1
+
+    def _forget(self, change: _Say | _CutReply) -> None:
+        """Other changes may have come in front of it meanwhile, or in place of all."""
+        if change in self._pending:
+            self._pending.remove(change)
+
+    def _note(self, change: _Say) -> None:
+        if not self._edited:  # then the conversation has it, and is taken anew
+            self._pending.append(change)
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:

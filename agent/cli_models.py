@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from . import cli_settings
 from .config import Config
 from .config_file import read_config
 from .models import Model, ModelError, ModelStore, needed_models
@@ -20,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch.add_argument(
         "--models-from", type=Path, metavar="DIR", help="look for files and wheels here first"
     )
-    fetch.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
-    fetch.add_argument("--preset", help="fetch what this preset needs")
+    cli_settings.add_arguments(fetch)
     verify = actions.add_parser("verify", help="read every file again and compare its hash")
     verify.add_argument("names", nargs="*", metavar="NAME", help="none: all that are present")
 
@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     store = ModelStore()
     if options.action == "fetch":
-        flags = {"agent.preset": options.preset} if options.preset else None
-        config = read_config(flags, options.config)
+        config = read_config(cli_settings.flags_of(options), options.config)
         return _fetch(store, options.names or wanted_models(config, store), options.models_from)
     if options.action == "verify":
         return _verify(store, options.names)

@@ -16,7 +16,7 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
@@ -31,6 +31,7 @@ from websockets.typing import Subprotocol
 
 from latency_budget.clock import Clock, SystemClock
 
+from .address import VOICE_PATH
 from .client_errors import CallEndedError, ConnectError, handshake_error
 from .client_events import ClientEvent, Closed, EventReader, ServerError, SessionUpdated
 from .settings import WIRE_RATE_HZ, AudioEncoding
@@ -44,7 +45,7 @@ MAX_WAITING: Final = 64
 """Frames received but not taken: 10 s of audio. More would only hide a caller that has stalled."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 1.0
-"""Between attempts at a server that is still warming and does not say when to come back."""
+"""Between attempts at a server that does not listen yet, or does not say when to come back."""
 AUDIO_CHUNK_S: Final = 1
 """Longer recordings go out in several frames, each well below any server's limit."""
 
@@ -175,13 +176,15 @@ async def connect(
     api_key: str | None = None,
     extensions: bool = True,
     wait_s: float = 0.0,
+    on_wait: Callable[[ConnectError], None] | None = None,
     tls: ssl.SSLContext | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Call]:
     """Open a call; it is hung up at the end of the block.
 
     `url` may be http(s) too, and without a path it means `/v1/realtime`. For `wait_s` seconds a
-    server that is warming up or full is asked again. Raises ConnectError.
+    server that does not listen yet, warms up or is full is asked again; before each pause `on_wait`
+    is told why. Raises ConnectError.
     """
     clock = SystemClock() if clock is None else clock
     address = _socket_url(url, model)
@@ -192,8 +195,10 @@ async def connect(
             break
         except ConnectError as error:
             pause_s = RETRY_S if error.retry_after_s is None else error.retry_after_s
-            if error.status != 503 or clock.now_ns() + pause_s * 1e9 > deadline_ns:
+            if not error.passes or clock.now_ns() + pause_s * 1e9 > deadline_ns:
                 raise
+            if on_wait is not None:
+                on_wait(error)
             await asyncio.sleep(pause_s)
     try:
         yield call
@@ -299,7 +304,7 @@ def _parse(url: str) -> SplitResult:
 def _socket_url(url: str, model: str | None) -> str:
     parts = _parse(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    path = parts.path if parts.path not in ("", "/") else "/v1/realtime"
+    path = parts.path if parts.path not in ("", "/") else VOICE_PATH
     query = parse_qsl(parts.query, keep_blank_values=True)
     if model is not None:
         query = [(name, value) for name, value in query if name != "model"] + [("model", model)]

@@ -2,20 +2,30 @@
 
 import json
 import ssl
+from urllib.parse import urlsplit
 
 from websockets.exceptions import InvalidMessage, InvalidStatus, InvalidURI
+
+from .address import VOICE_PATH
 
 
 class ConnectError(RuntimeError):
     """No call came about. The message says why and what to do."""
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        passes: bool = False,
     ):
         super().__init__(message)
         self.status = status
         """Of the HTTP answer, where there was one."""
         self.retry_after_s = retry_after_s
+        self.passes = passes
+        """Whether the same may work a little later: the server starts, warms up or is full."""
 
 
 class CallEndedError(RuntimeError):
@@ -31,7 +41,11 @@ def handshake_error(address: str, error: Exception) -> ConnectError:
     if isinstance(error, TimeoutError):
         return ConnectError(f"{address} does not answer. Is it the right host and port?")
     if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
-        return ConnectError(f"Nothing listens at {address}. Is the server running (`make run`)?")
+        return ConnectError(
+            f"Nothing listens at {address}. Is the server running (`make run`)? For another host "
+            "or port: --url ws://HOST:PORT.",
+            passes=True,
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(
             f"The certificate of {address} is not to be trusted: {error}. If it is your own, "
@@ -56,11 +70,22 @@ def _http_refusal(address: str, error: InvalidStatus) -> ConnectError:
     if status == 503:
         again = f" Try again in {retry_after_s:g} s." if retry_after_s is not None else ""
         message = f"{address} can't take the call now: {said or 'not ready.'}{again}"
-    elif status in (401, 403):
+    elif status == 401:
         message = f"{address} refuses the call: {said or 'the key is missing or wrong.'}"
+    elif status in (403, 404):
+        # Servers say 403 or 404 to a socket at a path that they don't know, mostly without a word.
+        message = f"{address} refuses the call with HTTP {status}. {said or _path_hint(address)}"
     else:
         message = f"{address} answers with HTTP {status} instead of a call. {said}".strip()
-    return ConnectError(message, status=status, retry_after_s=retry_after_s)
+    passes = status == 503
+    return ConnectError(message, status=status, retry_after_s=retry_after_s, passes=passes)
+
+
+def _path_hint(address: str) -> str:
+    path = urlsplit(address).path
+    if path == VOICE_PATH:
+        return "Is a halfsec server there, and does all that stands before it let you in?"
+    return f"Is the path {path} right? The voice socket is {VOICE_PATH}."
 
 
 def _error_message(body: bytes) -> str:

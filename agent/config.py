@@ -28,6 +28,7 @@ class ServiceSettings:
     port: Annotated[int, Between(0, 65535)] = 8080
     """0: any free one."""
     preset: str = DEFAULT_PRESET
+    """Models, prompt and budget that belong together, below everything that is set here."""
     lead_ms: Annotated[int, Between(20, 5000)] = 400
     """How far ahead of real time audio is sent. Less: a slow network stutters. More: a client that
     does not empty its buffer speaks on after a barge-in."""
@@ -39,9 +40,14 @@ class ServiceSettings:
     """How long calls may go on after SIGTERM."""
     allowed_origins: tuple[str, ...] = ()
     """Web origins besides the server's own whose pages may connect; "*" admits all."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the server is reached, besides localhost and `host`: behind a reverse
+    proxy, or by name in a network. "*": all, which lets in any web page that a caller visits."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What goes to stderr. "info": a line for each call and each refusal, no word of theirs."""
     trace_dir: str | None = None
-    """Directory that gets a trace of every call, its words included. None: traces stay in memory, a
-    bounded number."""
+    """Directory that gets a trace of every call, its words included. Not set: traces stay in
+    memory, a bounded number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,11 @@ class AsrSettings:
     model: str = "whisper-tiny.en"
     """A name in models.toml, a directory with a CTranslate2 Whisper, or a Hugging Face id."""
     threads: Threads = 2
+    """Processor threads of the recognizer."""
     compute_type: Literal["int8", "int8_float32", "int8_bfloat16", "float32", "bfloat16"] = "int8"
+    """In what the recognizer calculates."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] = "en"
+    """What callers speak."""
     pause_ms: Annotated[int, Between(32, 2000)] = 96
     """Silence after which the speculative final pass starts. Three frames of the voice detector:
     fewer fire inside words, more add to every answer."""
@@ -67,9 +76,11 @@ class LlmSettings:
     dtype: Literal["int8", "float32"] = "int8"
     """In what the linear layers calculate. float32 is exact, and three times slower."""
     threads: Threads = 2
+    """Processor threads of the language model."""
     temperature: Annotated[float, Between(0, 2)] = 0.0
     """0: always the likeliest token."""
     top_p: Annotated[float, Between(0.01, 1)] = 1.0
+    """Chooses among the likeliest tokens that have this probability together; 1: among all."""
     repetition_penalty: Annotated[float, Between(1, 2)] = 1.0
     """Above 1, words that a reply has used become less likely in it. Small models loop without."""
     max_tokens: Annotated[int, Between(1, 8192)] = 256
@@ -114,12 +125,13 @@ class AgentProfile:
     """`[agents.NAME]`: who answers. What is left out is taken from `[agents.default]`."""
 
     instructions: str = "You are a friendly voice assistant. Answer in one or two short sentences."
+    """The prompt: who the agent is and how it speaks."""
     greeting: str = ""
     """Spoken when the call begins; empty: the caller speaks first."""
     voice: str | None = None
-    """None: as `[tts]` says."""
+    """Not set: as `[tts]` says."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] | None = None
-    """None: as `[asr]` says."""
+    """Not set: as `[asr]` says."""
     preset: str | None = None
     """The preset whose prompt this agent starts from. The models are the server's."""
     tools: tuple[dict[str, Any], ...] = ()

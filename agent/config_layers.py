@@ -9,7 +9,6 @@ is reported with the place to mend it. Nothing unknown is passed over in silence
 would otherwise be a setting that does nothing.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +19,13 @@ from typing import Any, Final, get_type_hints
 from .config import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
 from .config_values import WrongValueError, read_value, shown
 from .errors import ConfigError
+from .near_miss import nearest, nearest_setting
 from .presets import DEFAULT_PRESET, PRESETS
 
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Goes into a URL query and into a log line."""
 
-_NOT_SETTINGS: Final = frozenset({"HALFSEC_HOME", "HALFSEC_CONFIG"})
+_NOT_SETTINGS: Final = ("HALFSEC_HOME", "HALFSEC_CONFIG")
 
 _KUBERNETES_LINK: Final = re.compile(
     r"HALFSEC_(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?=.*|PORT(_[A-Z0-9_]+)?=(tcp|udp)://.*"
@@ -45,7 +45,7 @@ class _Assignment:
 
     @property
     def path(self) -> str:
-        return f"{self.section}.{self.key}"
+        return f"{self.section}.{self.key}" if self.section else self.key
 
 
 def load_config(
@@ -82,8 +82,14 @@ def _from_preset(name: str) -> list[_Assignment]:
 def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment]:
     for section, table in tables.items():
         if section != "agents" and section not in SECTIONS:
+            if not isinstance(table, Mapping):
+                raise ConfigError(
+                    f"Unknown setting {section} ({origin}): it stands in no section."
+                    f"{_hint(section)}",
+                    key=section,
+                )
             raise ConfigError(
-                f"Unknown section [{section}] ({origin}).{_nearest(section, _section_names())}",
+                f"Unknown section [{section}] ({origin}).{nearest(section, _section_names())}",
                 key=section,
             )
         if not isinstance(table, Mapping):
@@ -115,8 +121,7 @@ def _from_environment(
         if _KUBERNETES_LINK.fullmatch(f"{variable}={value}"):
             continue
         if len(parts) == 1:
-            known = map(_variable, _known_keys())
-            raise ConfigError(f"Unknown {origin}.{_nearest(variable, known)}", key=variable)
+            raise ConfigError(f"Unknown {origin}.{_variable_hint(parts[0])}", key=variable)
         section = ".".join(parts[:-1])
         yield _Assignment(agents.get(section, section), parts[-1], value, origin, is_text=True)
 
@@ -180,8 +185,7 @@ def _table_for(
         )
     if assignment.section not in values:
         raise ConfigError(
-            f"Unknown setting {assignment.path} ({assignment.origin})."
-            f"{_nearest(assignment.path, _known_keys())}",
+            f"Unknown setting {assignment.path} ({assignment.origin}).{_hint(assignment.path)}",
             key=assignment.path,
         )
     return values[assignment.section]
@@ -193,7 +197,7 @@ def _value_of(assignment: _Assignment) -> Any:
     kinds = get_type_hints(kind, include_extras=True)
     if assignment.key not in kinds:
         own = [f"{assignment.section}.{name}" for name in kinds]
-        near = _nearest(assignment.path, own) or _nearest(assignment.path, _known_keys())
+        near = _hint(assignment.path, own)
         raise ConfigError(
             f"Unknown setting {assignment.path} ({assignment.origin}).{near}", key=assignment.path
         )
@@ -244,10 +248,16 @@ def _known_keys() -> Iterator[str]:
     yield from (f"agents.{DEFAULT_AGENT}.{item.name}" for item in fields(AgentProfile))
 
 
-def _variable(dotted: str) -> str:
-    return "HALFSEC_" + dotted.replace(".", "__").upper()
+def _hint(wrong: str, own: Iterable[str] = ()) -> str:
+    """What may have been meant, `own` of the same section included; else where to look it up."""
+    return nearest_setting(wrong, [*own, *_known_keys()]) or " All of them: halfsec settings."
 
 
-def _nearest(wrong: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]}?" if close else ""
+def _variable_hint(name: str) -> str:
+    """The same for the environment's HALFSEC_NAME, as a variable."""
+    others = [variable.removeprefix("HALFSEC_").lower() for variable in _NOT_SETTINGS]
+    hint = nearest_setting(name, [*_known_keys(), *others])
+    if not hint:
+        return " They are called HALFSEC_SECTION__KEY; halfsec settings names them all."
+    before, _, meant = hint.rpartition(" ")
+    return f"{before} HALFSEC_{meant.replace('.', '__').upper()}"

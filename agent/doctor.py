@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +11,15 @@ from typing import Final, Literal
 
 from .config import Config
 from .models import ModelError, ModelStore, halfsec_home, needed_models
+from .port_check import halfsec_runs, listening_problem
+from .preflight import fetch_command, shortfalls
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr",
 )  # fmt: skip
 _OPTIONAL: Final = frozenset({"piper-tts", "uvloop"})
+_RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
 _ROOM_BYTES: Final = 512 << 20
 """Free space below which a warning is due: the embedded models need it while they are fetched."""
@@ -45,6 +47,7 @@ class Section:
 def main(config: Config) -> int:
     """Print the report. 1 if something would keep `halfsec serve` from working."""
     wrong = []
+    runs = False
     for section in examine(config):
         print(f"\n{section.title}")
         for finding in section.findings:
@@ -53,11 +56,12 @@ def main(config: Config) -> int:
                 print(f"  {'':<5} {'':<28} -> {finding.remedy}")
             if finding.verdict == "WRONG":
                 wrong.append(finding.name)
+            runs = runs or finding.value == _RUNS
     print()
     if wrong:
         print(f"halfsec serve would fail: {', '.join(wrong)} (see above).")
         return 1
-    print("All is ready: halfsec serve")
+    print("All is ready, and halfsec runs." if runs else "All is ready: halfsec serve")
     return 0
 
 
@@ -134,42 +138,37 @@ def _models(config: Config) -> Iterator[Finding]:
     except ModelError as error:
         yield Finding("models.toml", error.message, "WRONG")
         return
+    found = list(shortfalls(config, store))
+    short = {each.name: each for each in found}
+    fetchable = [each for each in found if each.can_be_fetched]
     for reference in needed_models(config):
-        yield _model(store, reference)
+        if reference not in short:
+            yield Finding(reference, _place(store, reference), "ok")
+            continue
+        remedy = fetch_command(found) if fetchable and short[reference] is fetchable[-1] else ""
+        problem = short[reference].problem or "not on this machine"
+        yield Finding(reference, problem, "WRONG", remedy)
 
 
-def _model(store: ModelStore, reference: str) -> Finding:
-    presence = store.presence(reference)
+def _place(store: ModelStore, reference: str) -> str:
     model = store.catalogue.get(reference)
-    if presence == "present" and model and model.package:
-        return Finding(reference, f"in the package {model.package}", "ok")
-    if presence == "present":
-        return Finding(reference, str(store.locate(reference)), "ok")
+    if model and model.package:
+        return f"in the package {model.package}"
     try:
-        store.locate(reference)
-        message: str = presence
-    except ModelError as error:
-        message = error.message
-    text, _, remedy = message.partition(" To ")
-    return Finding(reference, text, "WRONG", f"To {remedy}" if remedy else "")
+        return str(store.locate(reference))
+    except ModelError:  # a Piper voice of the user's own, in a folder that no list names
+        return str(store.directory / reference)
 
 
 def _port(config: Config) -> Finding:
-    name = f"{config.agent.host}:{config.agent.port}"
-    family = socket.AF_INET6 if ":" in config.agent.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the server does, so that a port that is only in TIME_WAIT counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((config.agent.host, config.agent.port))
-        except OSError as error:
-            return Finding(
-                name,
-                error.strerror or str(error),
-                "WRONG",
-                "stop what listens there, or choose another: halfsec serve --port 8081",
-            )
-    return Finding(name, "free", "ok")
+    host, port = config.agent.host, config.agent.port
+    name = f"{host}:{port}"
+    problem = listening_problem(host, port)
+    if problem is None:
+        return Finding(name, "free", "ok")
+    if halfsec_runs(host, port):
+        return Finding(name, _RUNS, "ok")
+    return Finding(name, problem, "WRONG")
 
 
 def _settings(config: Config) -> Iterator[Finding]:

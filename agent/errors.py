@@ -42,9 +42,13 @@ class StageError(HalfsecError):
 
     http_status = 503
 
-    def __init__(self, stage: str, message: str):
-        super().__init__(message, code=f"{stage}_failed")
+    def __init__(self, stage: str, message: str, *, refused: bool = False):
+        """`refused`: the stage works, and can't take what it was given; don't try that again."""
+        super().__init__(message, code="invalid_value" if refused else f"{stage}_failed")
         self.stage = stage
+        self.refused = refused
+        if refused:
+            self.error_type = "invalid_request_error"
 
 
 class InternalError(HalfsecError):

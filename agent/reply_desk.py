@@ -25,6 +25,7 @@ from .reply import Reply, ReplyRun
 from .scripted import ScriptedChat
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .turn_log import TurnLog
+from .warming import Warming
 
 MAX_KEPT: Final = 8
 """Replies whose words can still be cut to what was heard. Clients truncate the newest one."""
@@ -67,9 +68,11 @@ class ReplyDesk:
         ids: Identifiers,
         log: TurnLog,
         emit: Callable[[ev.Event], None],
+        warming: Warming,
     ) -> None:
         """`emit` feeds the turn-taking machine."""
         self._emit = emit
+        self._warming = warming
         self._group = group
         self._around = around
         self._conversation = conversation
@@ -190,7 +193,6 @@ class ReplyDesk:
         chat = self._chat_for(reply, script)
         try:
             await self._brief(chat, reply)
-            reply.generated = chat is self._context.chat
             await run.run(chat)
         except StageError as error:
             reply.failed = error.message
@@ -230,11 +232,12 @@ class ReplyDesk:
         """Tell the chat what it is to answer."""
         options = reply.options
         if chat is self._context.chat:
+            await self._warming.rest()
+            await self._context.settle(options.instructions)
+            self._context.answering()
+            reply.generated = True
             if options.instructions is not None:
-                self._context.instructed(options.instructions)
-            await self._context.settle()
-            if options.instructions is not None:
-                self._context.instructed(reply.settings.instructions)
+                self._warming.changed()  # the next reply has the session's own again
         else:
             items = options.input if options.input is not None else tuple(self._conversation)
             await chat.reset(messages_of(items))
@@ -252,6 +255,7 @@ class ReplyDesk:
         if reply.ended:
             return
         reply.ended = True
+        self._ids.release(reply.item_id)
         if not reply.generated and reply.item_id in self._conversation:
             self._context.added(self._conversation.get(reply.item_id))
         self._around.notify(
@@ -267,6 +271,7 @@ class ReplyDesk:
         status: ItemStatus = "completed" if num_chars == len(reply.text) else "incomplete"
         self._conversation.set_text(reply.item_id, reply.text[:num_chars], status)
         if reply.generated and self._run is not None and self._run.reply is reply:
-            self._context.reply_cut(num_chars)
+            if reply.text:  # or the model's last reply is still another one
+                self._context.reply_cut(num_chars)
         elif reply.generated or reply.ended:
-            self._context.edited(self._conversation)
+            self._context.edited()

@@ -14,6 +14,9 @@ class ScriptedChat:
     def __init__(self, text: str) -> None:
         self._text = text
 
+    async def check(self, message: ChatMessage) -> None:
+        """Nothing is too long."""
+
     async def set_system(self, text: str) -> None:
         """Nothing to instruct."""
 

@@ -28,10 +28,12 @@ from latency_budget.turn import SessionId
 
 from .calls import Calls
 from .config import Config
+from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
 from .models import ModelStore
 from .realtime_socket import RealtimeSocket
 from .stages import Stages
+from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
 
 WEB_DEMO: Final = Path(__file__).resolve().parent.parent / "web_demo"
@@ -41,6 +43,10 @@ CONTENT_POLICY: Final = (
     "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+NO_SOCKET: Final = Refusal(
+    404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -48,10 +54,14 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
     """The ASGI application. The stages are started by whoever serves it (`serve`)."""
     calls = Calls(config, clock)
     endpoints = Endpoints(config, stages, calls)
-    voice = RealtimeSocket(config, stages, calls, clock)
+    visitors = Visitors(config.agent)
+    voice = RealtimeSocket(config, stages, calls, clock, visitors)
 
     async def realtime(websocket: WebSocket) -> None:
         await voice.serve(websocket)
+
+    async def no_socket(websocket: WebSocket) -> None:
+        await turn_away(websocket.scope, websocket.receive, websocket.send, NO_SOCKET)
 
     routes = [
         WebSocketRoute("/v1/realtime", realtime),
@@ -62,9 +72,13 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/latency/summary", endpoints.latency_summary),
         Route("/v1/latency/turns", endpoints.latency_turns),
+        WebSocketRoute("/{path:path}", no_socket),
         Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(SecurityHeaders)])
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(SecurityHeaders), Middleware(HostCheck, visitors=visitors)],
+    )
     app.state.calls = calls
     return app
 
@@ -155,7 +169,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def make_server(app: Starlette) -> Server:
+def make_server(app: Starlette, max_sessions: int) -> Server:
     """The HTTP and WebSocket server around the app, with the service's limits."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     return Server(
@@ -163,7 +177,9 @@ def make_server(app: Starlette) -> Server:
             app,
             log_config=None,
             lifespan="off",
-            ws="websockets-sansio",
+            http=HttpConnection,
+            ws=VoiceConnection,
+            limit_concurrency=max_sessions + SPARE_CONNECTIONS,
             ws_max_size=MAX_FRAME_BYTES,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=5,
@@ -177,12 +193,20 @@ def serve(config: Config) -> int:
 
     Raises ConfigError where it can't listen.
     """
+    _log_to_stderr(config.agent.log_level)
     clock = SystemClock()
     started_ns = clock.now_ns()
     listener = listen(config.agent.host, config.agent.port)
     runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener):
         return runner.run(_serve(config, clock, listener, started_ns))
+
+
+def _log_to_stderr(level: str) -> None:
+    """Our own packages as the setting says; of the libraries what is wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    for package in ("agent", "asr", "llm_engine", "tts", "latency_budget"):
+        logging.getLogger(package).setLevel(level.upper())
 
 
 def loop_factory() -> Any:
@@ -216,7 +240,7 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
     stages = Stages(config, ModelStore(), clock)
     app = create_app(config, stages, clock)
     calls: Calls = app.state.calls
-    server = make_server(app)
+    server = make_server(app, config.agent.max_sessions)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -22,14 +22,15 @@ from .conversation import Conversation
 from .end_of_turn import rules_for
 from .errors import ClientError, HalfsecError, StageError
 from .identifiers import Identifiers
-from .item_requests import change_items
+from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
 from .reply_desk import ReplyDesk, Surroundings
 from .settings import ResponseOptions, SessionSettings
 from .turn_log import TurnLog
-from .turn_tables import Caller
+from .turn_tables import Agent, Caller
 from .turn_taking import TurnTaking
 from .utterance_desk import UtteranceDesk
+from .warming import Warming
 
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
@@ -66,7 +67,8 @@ class Session:
         rules = rules_for(settings.turn_detection)
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, _examples(profile))
-        self._context = ChatContext(chat)
+        self._context = ChatContext(chat, self.conversation, settings.instructions)
+        self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
         self._script: str | None = None
@@ -91,10 +93,12 @@ class Session:
                     self._ids,
                     self._log,
                     self.feed,
+                    self._warming,
                 )
                 group.create_task(self._hearing.run(self._on_heard))
                 group.create_task(self._keep_time())
-                group.create_task(self._warm())
+                group.create_task(self._warming.run())
+                self._warming.changed()
                 if self._profile.greeting:
                     self._script = self._profile.greeting
                     self.feed(ev.ReplyRequested())
@@ -120,11 +124,12 @@ class Session:
     # --- requests ---
 
     async def _dispatch(self, request: ask.Request) -> None:
+        await check_request(request, self._context.chat)
         match request:
             case ask.AppendAudio(pcm, rate_hz):
                 await self._hearing.feed(pcm, rate_hz)
             case ask.UpdateSession(settings):
-                self._update(settings)
+                await self._update(settings)
             case ask.CommitAudio():
                 utterance = await self._hearing.commit()
                 self.feed(ev.BufferCommitted(utterance))
@@ -138,19 +143,33 @@ class Session:
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
+                if self._machine.takes_requests:
+                    self._options = ResponseOptions()  # of a request that was still waiting
             case ask.PlaybackReport(item_id, played_ms):
                 self._the_desk.played(item_id, played_ms)
             case _:
                 change_items(
-                    request, self.conversation, self._context, self._the_desk, self._around.notify
+                    request,
+                    self.conversation,
+                    self._context,
+                    self._the_desk,
+                    self._ids,
+                    self._around.notify,
                 )
+                if isinstance(request, ask.CreateItem | ask.DeleteItem):
+                    self._warming.changed()
 
-    def _update(self, settings: SessionSettings) -> None:
+    async def _update(self, settings: SessionSettings) -> None:
+        """Raises ClientError, having changed nothing."""
         around, old = self._around, self.settings
         around.open_voice(settings.voice, 24_000)  # raises for an unknown voice
+        if settings.instructions != old.instructions:
+            instructions = ChatMessage("system", settings.instructions)
+            await check_text(self._context.chat, instructions, "session.instructions")
         self.settings = settings
         if settings.instructions != old.instructions:
             self._context.instructed(settings.instructions)
+            self._warming.changed()
         if settings.turn_detection != old.turn_detection:
             rules = rules_for(settings.turn_detection)
             self._hearing.set_detection(settings.turn_detection)
@@ -194,9 +213,14 @@ class Session:
                 async with asyncio.timeout(None if due_ns is None else (due_ns - now_ns) / 1e9):
                     await self._rearm.wait()
 
-    async def _warm(self) -> None:
-        await self._context.settle()
-        await self._context.chat.warm()
+    def _may_warm(self) -> bool:
+        """No reply is being made, and no final pass decides how long the caller waits."""
+        made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING)
+        return not made and self._machine.caller is not Caller.PAUSING
+
+    def _refused_by_model(self, refusal: StageError) -> None:
+        """Outside any request, so without an event id."""
+        self._around.notify(say.Problem(refusal.message, refusal.code, refusal.error_type))
 
     # --- commands ---
 
@@ -205,6 +229,7 @@ class Session:
             self._log.command(command, now_ns, self._machine.turn)
             self._do(command, now_ns)
         self._rearm.set()
+        self._warming.go_on()
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:
         desk = self._the_desk
@@ -214,7 +239,7 @@ class Session:
             case cmd.StartReply(turn):
                 options, self._options = self._options, ResponseOptions()
                 script, self._script = self._script, None
-                self._log.reply_begun(turn)
+                self._log.reply_begun(turn, now_ns, greets=script is not None)
                 desk.begin(turn, self.settings, options, script)
             case cmd.ReleaseReply(turn):
                 desk.release(turn)

@@ -11,6 +11,10 @@ is rebuilt. A thread that hangs inside native code can't be killed; it is abando
 itself should it ever return), a new thread builds the model anew and goes on with the queue.
 A job's deadline runs from when it begins, so that a queue of honest work restarts nothing; and a
 job whose asker has gone is watched by those who wait behind it.
+
+A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
+timer, less and less often, and at once where a call that goes on asks for it. The timer is needed
+because no new call is let in while a stage is broken, so there may be nobody left to ask.
 """
 
 import asyncio
@@ -34,6 +38,10 @@ BACKGROUND: Final = 2
 MAX_WAITING: Final = 64
 """Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
 come too late to be of use."""
+
+RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Waits before a build is tried again; the last one repeats. Shorter ones would spend the machine
+that the other stages need on a model that takes seconds to load and fails again."""
 
 _STOP: Final = object()
 _log = logging.getLogger(__name__)
@@ -84,6 +92,10 @@ class StageThread(Generic[Model]):
         self._model: Model | None = None
         """As the newest thread has built it."""
         self._broken: Exception | None = None
+        self._building = False
+        self._failed_builds = 0
+        """In a row, after the first model worked."""
+        self._retry: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -101,7 +113,7 @@ class StageThread(Generic[Model]):
 
     @property
     def broken(self) -> Exception | None:
-        """Why the model could not be built the last time it was tried."""
+        """Why the model could not be built the last time it was tried; None again once it was."""
         return self._broken
 
     async def call(
@@ -119,8 +131,8 @@ class StageThread(Generic[Model]):
         """
         if self._loop is None:
             raise StageError(self.name, f"The {self.name} stage is not running.")
-        if self._broken is not None:
-            self._spawn(None)  # it could not be rebuilt then; perhaps it can now
+        if self._broken is not None and not self._building:
+            self._spawn(None)  # sooner than the timer would: somebody waits for it
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
         loop, ahead = self._loop, self._doing
@@ -160,6 +172,8 @@ class StageThread(Generic[Model]):
         left behind."""
         self._inbox.put((BACKGROUND + 1, next(self._order), _STOP))
         self._loop = None
+        if self._retry is not None:
+            self._retry.cancel()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, timeout_s)
 
@@ -180,7 +194,8 @@ class StageThread(Generic[Model]):
 
     def _spawn(self, built: "asyncio.Future[None] | None") -> None:
         self._generation += 1
-        self._broken = self._model = None
+        self._model = None
+        self._building = True
         self._thread = threading.Thread(
             target=self._run, args=(self._generation, built), name=f"stage-{self.name}", daemon=True
         )
@@ -190,14 +205,18 @@ class StageThread(Generic[Model]):
         try:
             model = self._build()
         except Exception as error:
-            if built is None:  # at the start, whoever asked for it says why
-                _log.exception("stage %s could not be built", self.name)
-            self._broken = error
-            self._tell(built, error=error)
-            self._fail_waiting(error)
+            if generation == self._generation:
+                self._broken, self._building = error, False
+                self._tell(built, error=error)
+                self._fail_waiting(error)
+                if built is None:  # at the start, whoever asked for it says why
+                    self._try_again(generation, error)
             return
         if generation == self._generation:
-            self._model = model
+            if self._failed_builds:
+                _log.warning("stage %s works again", self.name)
+            self._failed_builds = 0
+            self._model, self._broken, self._building = model, None, False
         self._tell(built, answer=None)
         while generation == self._generation:
             entry = self._inbox.get()
@@ -209,6 +228,26 @@ class StageThread(Generic[Model]):
                 return
             self._do(entry[2], model, generation)
             del entry  # while the thread waits, it must not keep a call alive that is over
+
+    def _try_again(self, generation: int, error: Exception) -> None:
+        """On the owner thread, which ends: have the loop start another one in a while."""
+        wait_s = RETRY_S[min(self._failed_builds, len(RETRY_S) - 1)]
+        self._failed_builds += 1
+        reason = f"{type(error).__name__}: {error}"
+        _log.error("stage %s can't be built (%s); next try in %g s", self.name, reason, wait_s)
+
+        def spawn() -> None:
+            if generation == self._generation and self._loop is not None:
+                self._spawn(None)
+
+        def arm() -> None:
+            if self._loop is not None:
+                self._retry = self._loop.call_later(wait_s, spawn)
+
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(arm)
 
     def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():

@@ -2,12 +2,12 @@
 
 `start` loads them side by side while the server already listens; `progress` is what `/readyz` shows
 meanwhile. A model that can't be loaded at the start ends the server with the reason; one that fails
-later is restarted by its own thread.
+later is restarted by its own thread, which goes on trying; until then new calls are refused.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import asr
 import llm_engine
@@ -25,7 +25,7 @@ from .speaking import Speaking, VoiceStage
 from .stage_thread import StageThread
 from .thinking import Chat
 
-Status = Literal["warming", "ready", "failed"]
+Status = Literal["warming", "ready", "broken", "failed"]
 
 ANSWER_TIMEOUT_S: Final = 5.0
 """For a question to a stage that costs it nothing."""
@@ -74,13 +74,19 @@ class Stages:
     def status(self) -> Status:
         if self._failures:
             return "failed"
-        states = set(self._progress.values())
-        broken = any(stage.broken for stage in self._threads())
-        return "ready" if states == {"ready"} and not broken else "warming"
+        if set(self._progress.values()) != {"ready"}:
+            return "warming"
+        return "broken" if any(stage.broken for stage in self._threads().values()) else "ready"
 
     def progress(self) -> dict[str, str]:
-        """State of each stage: "loading", "ready" or "failed"."""
-        return dict(self._progress)
+        """State of each stage: "loading", "ready", "failed", or "broken: " and why."""
+        threads = self._threads()
+        return {
+            name: state
+            if (why := threads[name].broken) is None or state != "ready"
+            else f"broken: {_one_line(why)}"
+            for name, state in self._progress.items()
+        }
 
     def failure(self) -> str:
         """Why the service can't work, a line for each stage."""
@@ -89,7 +95,7 @@ class Stages:
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
         async with asyncio.TaskGroup() as group:
-            for stage in self._threads():
+            for stage in self._threads().values():
                 group.create_task(stage.close())
 
     # --- what sessions use ---
@@ -133,10 +139,7 @@ class Stages:
         try:
             await start()
         except Exception as error:
-            text = " ".join(str(error).split())
-            if not isinstance(error, _FAULTS):
-                text = f"{type(error).__name__}: {text}"
-            self._failures.append(f"{name}: {text}")
+            self._failures.append(f"{name}: {_one_line(error)}")
             self._progress[name] = "failed"
         else:
             self._progress[name] = "ready"
@@ -146,6 +149,12 @@ class Stages:
         voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
         return dict.fromkeys([self._config.tts.voice, *voices])
 
-    def _threads(self) -> list[StageThread[object]]:
-        threads: list[StageThread[object]] = [self.detector, self.recognizer, self.thinker]  # type: ignore[list-item]
-        return [*threads, *(voice.thread for voice in self._voices.values())]  # type: ignore[list-item]
+    def _threads(self) -> dict[str, StageThread[Any]]:
+        """By the names that `progress` uses."""
+        voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
+        return {"vad": self.detector, "asr": self.recognizer, "llm": self.thinker, **voices}
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, _FAULTS) else f"{type(error).__name__}: {text}"

@@ -22,13 +22,15 @@ from latency_budget.trace import TraceError, read_trace
 from latency_budget.waterfall import waterfall
 
 from . import client_events as ev
+from .address import local_voice_url
 from .caller import Caller, Exchange, RecordingError, load_recording
 from .client import connect
-from .client_errors import CallEndedError
+from .client_errors import CallEndedError, ConnectError
+from .config_file import read_config
 from .errors import HalfsecError
 from .figures import summarize_exchanges
+from .near_miss import nearest
 
-DEFAULT_URL: Final = "ws://127.0.0.1:8080/v1/realtime"
 REPLY_RATE_HZ: Final = 24_000
 
 
@@ -71,13 +73,15 @@ async def hold_call(
     wait_s: float = 0.0,
     patience_s: float = 20.0,
     on_event: Callable[[ev.ClientEvent], None] | None = None,
+    on_wait: Callable[[ConnectError], None] | None = None,
 ) -> Talk:
     """Say each recording in real time and hear the answer before saying the next.
 
     Raises ConnectError. A call that ends early gives what there was, with an error.
     """
     errors: list[str] = []
-    async with connect(url, model=model, api_key=api_key, wait_s=wait_s) as call:
+    options: dict[str, Any] = {"model": model, "api_key": api_key}
+    async with connect(url, **options, wait_s=wait_s, on_wait=on_wait) as call:
         caller = Caller(call, on_event=on_event)
         async with asyncio.TaskGroup() as group:
             group.create_task(caller.run())
@@ -87,22 +91,45 @@ async def hold_call(
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
+        if model is not None and (unknown := await _unknown_agent(url, model, api_key)):
+            errors.append(unknown)
         trace = await _fetch_trace(url, call.session_id, api_key)
         reply = caller.loudspeaker.recording(REPLY_RATE_HZ)
         return Talk(call.session_id, caller.exchanges, reply, trace, errors)
 
 
 async def _fetch_trace(url: str, session_id: str, api_key: str | None) -> str:
+    answer = await _get(url, f"/v1/sessions/{session_id}/trace", api_key)
+    return "" if answer is None else answer.text
+
+
+async def _unknown_agent(url: str, agent: str, api_key: str | None) -> str | None:
+    """What to say where the server has no such agent; it lets its default one answer."""
+    answer = await _get(url, "/v1/models", api_key)
+    try:
+        known = [str(model["id"]) for model in answer.json()["data"]] if answer is not None else []
+    except (ValueError, KeyError, TypeError):
+        known = []
+    if not known or agent in known:
+        return None
+    return (
+        f"The server has no agent {agent!r}, so its default one answered. It has: "
+        f"{', '.join(known)}.{nearest(agent, known)}"
+    )
+
+
+async def _get(url: str, path: str, api_key: str | None) -> httpx.Response | None:
+    """What the voice socket's server says at another path; None where it has nothing there."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
-    address = urlunsplit((scheme, parts.netloc, f"/v1/sessions/{session_id}/trace", "", ""))
+    address = urlunsplit((scheme, parts.netloc, path, "", ""))
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with httpx.AsyncClient(timeout=10.0, trust_env=False, headers=headers) as http:
         try:
             answer = await http.get(address)
         except httpx.HTTPError:
-            return ""
-    return answer.text if answer.status_code == 200 else ""
+            return None
+    return answer if answer.status_code == 200 else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,11 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     talk = asyncio.run(
         hold_call(
             recordings,
-            options.url,
+            options.url or local_voice_url(read_config()),
             model=options.agent,
             api_key=options.api_key,
             wait_s=options.wait,
             on_event=None if options.json else _show_live,
+            on_wait=_Waiting(options.wait).tell,
         )
     )
     if options.out is not None:
@@ -144,11 +172,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="WAV", help="save what was heard")
     parser.add_argument("--trace", type=Path, metavar="JSONL", help="save the server's trace")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--url", default=DEFAULT_URL, help="of the server (%(default)s)")
+    parser.add_argument(
+        "--url", help="of the server; without it the one that the settings and PORT describe, here"
+    )
     parser.add_argument("--agent", help="which [agents.NAME] answers")
     parser.add_argument("--api-key", help="for a server that asks for one")
     parser.add_argument(
-        "--wait", type=float, default=60.0, metavar="S", help="for a server that still warms up"
+        "--wait",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds, for a server that starts, warms up or is full (%(default)g)",
     )
     return parser
 
@@ -166,6 +200,19 @@ def _check_place(path: Path) -> None:
         raise TalkError(f"Can't write {path}: it is a directory.")
     if not path.parent.is_dir():
         raise TalkError(f"Can't write {path}: there is no directory {path.parent}.")
+
+
+class _Waiting:
+    """Says why there is no call yet, once for each reason."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._told = ""
+
+    def tell(self, error: ConnectError) -> None:
+        if str(error) != self._told:
+            self._told = str(error)
+            print(f"{error} Waiting up to {self._wait_s:g} s.", file=sys.stderr, flush=True)
 
 
 def _show_live(event: ev.ClientEvent) -> None:

@@ -7,7 +7,7 @@ said, so that the call goes on.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ from latency_budget.turn import TurnId
 
 from .errors import StageError
 from .notices import Usage
+from .patience import patience
 from .ports import ChatMessage, OnMark, ReplyToken
 from .stage_thread import StageThread
 
@@ -25,7 +26,8 @@ LOAD_TIMEOUT_S: Final = 60.0
 """An engine that is being loaded anew is worth waiting for; a large model takes this long."""
 
 TOKEN_TIMEOUT_S: Final = 10.0
-"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores."""
+"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores.
+Counted by `patience`: the engine is not blamed for a time in which nothing ran."""
 
 Result = TypeVar("Result")
 
@@ -51,18 +53,26 @@ class Chat:
         self._opening = asyncio.Lock()
         """Warming and the first message may come at once."""
 
+    async def check(self, message: ChatMessage) -> None:
+        with _as_stage_errors():
+            await (await self._open()).check(message.text, message.role)
+
     async def set_system(self, text: str) -> None:
+        with _as_stage_errors():
+            await (await self._open()).set_system(text)
         self._instructions = text
-        await self._answer((await self._open()).set_system(text))
 
     async def commit(self, message: ChatMessage) -> None:
-        await self._answer((await self._open()).commit(message.text, message.role))
+        with _as_stage_errors():
+            await (await self._open()).commit(message.text, message.role)
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
-        await self._answer((await self._open()).reset(_for_engine(messages)))
+        with _as_stage_errors():
+            await (await self._open()).reset(self._whole(_for_engine(messages)))
 
     async def truncate_reply(self, num_chars: int) -> None:
-        await self._answer((await self._open()).truncate_reply(num_chars))
+        with _as_stage_errors():
+            await (await self._open()).truncate_reply(num_chars)
 
     async def generate(
         self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
@@ -87,10 +97,13 @@ class Chat:
     async def warm(self) -> None:
         """Prefill what is known so far, so that the first turn need not.
 
-        A favour: where it fails, the first turn will, and has an answer to that.
+        A favour: where it fails, the first turn will, and has an answer to that. It gives way to
+        the replies of other calls for as long as these take, so that it has no deadline.
         """
         with contextlib.suppress(StageError):
-            await self._answer((await self._open()).warm())
+            conversation = await self._open()
+            with _as_stage_errors():
+                await conversation.warm()
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None
@@ -102,30 +115,58 @@ class Chat:
         async with self._opening:
             engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
             if self._conversation is None or engine is not self._engine:
-                opening = engine.open_conversation(
-                    self._instructions, sampling=self._sampling, examples=self._examples
-                )
-                fresh = await self._answer(opening, engine)
-                if self._conversation is not None:
-                    await self._answer(fresh.reset(self._conversation.messages), engine)
+                try:
+                    fresh = await self._opened(engine)
+                except StageError as error:  # no fault of what is to be told after it
+                    raise StageError("llm", error.message) from error
                 self._engine, self._conversation = engine, fresh
             return self._conversation
+
+    async def _opened(self, engine: llm_engine.Engine) -> llm_engine.Conversation:
+        """A conversation that knows what was said. Nothing is left open when cancelled."""
+        opening = engine.open_conversation(
+            self._instructions, sampling=self._sampling, examples=self._examples
+        )
+        fresh = await self._answer(opening, engine)
+        if self._conversation is not None:
+            try:
+                with _as_stage_errors():
+                    await fresh.reset(self._whole(self._conversation.messages))
+            except BaseException:
+                await fresh.close()
+                raise
+        return fresh
+
+    def _whole(self, turns: Sequence[llm_engine.ChatMessage]) -> list[llm_engine.ChatMessage]:
+        """With the instructions in front: the engine would take a client's system message there for
+        them."""
+        return [llm_engine.ChatMessage("system", self._instructions), *turns]
 
     async def _answer(
         self, question: Awaitable[Result], engine: llm_engine.Engine | None = None
     ) -> Result:
         """Wait for the engine (the conversation's), not for ever; its errors become the stage's."""
         try:
-            async with asyncio.timeout(TOKEN_TIMEOUT_S):
-                return await question
+            with _as_stage_errors():
+                async with patience(TOKEN_TIMEOUT_S):
+                    return await question
         except TimeoutError:
             hung = engine or self._engine
             if hung is not None:
                 hung.stop()  # should it ever come to
                 self._stage.restart(hung, f"did not answer within {TOKEN_TIMEOUT_S:g} s")
             raise StageError("llm", "The language model took too long.") from None
-        except (llm_engine.EngineError, llm_engine.RequestError) as error:
-            raise StageError("llm", f"The language model can't answer: {error}") from error
+
+
+@contextlib.contextmanager
+def _as_stage_errors() -> Iterator[None]:
+    try:
+        yield
+    except llm_engine.RequestError as error:
+        message = f"The language model can't take this: {error}"
+        raise StageError("llm", message, refused=True) from error
+    except llm_engine.EngineError as error:
+        raise StageError("llm", f"The language model can't answer: {error}") from error
 
 
 def _for_engine(messages: Sequence[ChatMessage]) -> list[llm_engine.ChatMessage]:

@@ -78,14 +78,17 @@ class TurnLog:
     def caller_said(self, text: str) -> None:
         self._caller_text = f"{self._caller_text} {text}".strip()
 
-    def reply_begun(self, turn: TurnId) -> None:
-        """The turn has a number now: open its ledger with what the caller did."""
+    def reply_begun(self, turn: TurnId, now_ns: int, *, greets: bool = False) -> None:
+        """The turn has a number now: open its ledger with what the caller did. `greets`: the words
+        are given, and nobody asked for them."""
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
             del self._ledgers[old]
         for name, at_ns in self._caller_marks:
             self.mark(turn, name, at_ns)
         self._caller_marks.clear()
+        if greets:
+            self.mark(turn, MarkName.GREETING, now_ns)
         self._asked = {turn: self._caller_text}
         self._caller_text = ""
 

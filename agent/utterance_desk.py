@@ -57,14 +57,14 @@ class UtteranceDesk:
             case cmd.CompleteTranscript(utterance, text):
                 self._complete(utterance, text)
             case cmd.FailTranscript(utterance):
-                item_id = self._items.pop(utterance)
+                item_id = self._known(utterance)
                 message = "The recording could not be transcribed."
                 self._notify(say.TranscriptFailed(item_id, message))
             case cmd.DropUtterance(utterance, announced):
                 self._ears.close(utterance)
                 self._log.utterance_dropped()
-                item_id = self._item_of(utterance)
-                del self._items[utterance]
+                self._item_of(utterance)
+                item_id = self._known(utterance)
                 if announced:
                     self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
             case _:
@@ -84,13 +84,13 @@ class UtteranceDesk:
             self._complete(utterance, text)
 
     def _complete(self, utterance: int, text: str) -> None:
-        item_id = self._items.pop(utterance)
+        item_id = self._known(utterance)
         if item_id in self._conversation:
             self._conversation.set_text(item_id, text, "completed")
             if item_id == self._conversation.last_id():
                 self._context.said(text)
             else:
-                self._context.edited(self._conversation)
+                self._context.edited()
         if text:
             self._notify(say.TranscriptDelta(item_id, text))
         self._notify(say.TranscriptCompleted(item_id, text, self._ears.duration_s(utterance)))
@@ -100,6 +100,12 @@ class UtteranceDesk:
         if utterance not in self._items:
             self._items[utterance] = self._ids.item()
         return self._items[utterance]
+
+    def _known(self, utterance: int) -> ItemId:
+        """The item of an utterance whose words are known now, or will never be."""
+        item_id = self._items.pop(utterance)
+        self._ids.release(item_id)
+        return item_id
 
     def _end_ms(self, utterance: int) -> int:
         return self._ears.end_sample(utterance) // SAMPLES_PER_MS

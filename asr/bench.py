@@ -1,4 +1,4 @@
-"""`python -m asr.bench DIR`: what the short window costs in words, and what it saves in time.
+"""`halfsec bench asr DIR`: what the short window costs in words, and what it saves in time.
 
 Every recording of a folder that has a transcript is recognized three times: through the listener
 as a caller would be, with the usual 30 s window and silence behind the audio, and with the 30 s
@@ -239,21 +239,34 @@ def _stem(name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m asr.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench asr",
+        description=(__doc__ or "").partition(": ")[2],
+        epilog="example: halfsec bench asr recordings/ --transcripts texts.json --limit 20",
+    )
     parser.add_argument("folder", type=Path, help="WAV, FLAC or OGG files, at any depth")
     parser.add_argument(
         "--transcripts", type=Path, required=True, help='JSON, or lines "name: text", perhaps .gz'
     )
     models = models_dir()
-    parser.add_argument("--model", type=Path, default=models / "whisper-tiny.en")
-    parser.add_argument("--vad", type=Path, default=models / "silero-vad" / "silero_vad.onnx")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--floor-s", type=float, default=WindowPolicy().floor_s)
-    parser.add_argument("--lead-s", type=float, default=WindowPolicy().lead_s)
-    parser.add_argument("--margin-s", type=float, default=WindowPolicy().margin_s)
-    parser.add_argument("--min-words", type=int, default=4, help="default: %(default)s")
-    parser.add_argument("--half", choices=("all", "a", "b"), default="all")
-    parser.add_argument("--limit", type=int, help="only the first recordings")
+    options: list[tuple[str, type, Any, str]] = [
+        ("--model", Path, models / "whisper-tiny.en", "directory of a CTranslate2 Whisper"),
+        ("--vad", Path, models / "silero-vad" / "silero_vad.onnx", "silero VAD's file"),
+        ("--threads", int, 2, "processor threads of the recognizer"),
+        ("--floor-s", float, WindowPolicy().floor_s, "shortest window"),
+        ("--lead-s", float, WindowPolicy().lead_s, "silence before the audio"),
+        ("--margin-s", float, WindowPolicy().margin_s, "silence behind the audio, at least"),
+        ("--min-words", int, 4, "only recordings with so many words"),
+    ]
+    for name, kind, default, words in options:
+        parser.add_argument(name, type=kind, default=default, help=f"{words} (%(default)s)")
+    parser.add_argument(
+        "--half",
+        choices=("all", "a", "b"),
+        default="all",
+        help="choose settings on one half of the recordings, report the other (%(default)s)",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N recordings")
     parser.add_argument("--zero-mel", action="store_true", help="also pad features with zeros")
     parser.add_argument("--errors", action="store_true", help="print what was misheard")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")

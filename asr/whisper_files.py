@@ -9,7 +9,9 @@ from .errors import ModelError
 NUM_TIMESTAMPS: Final = 1501
 """Tokens at the end of every Whisper vocabulary: 0.00 to 30.00 s in steps of 20 ms."""
 
-_FETCH_AGAIN: Final = "fetch the model again (`halfsec models fetch`)"
+_FETCH_AGAIN: Final = (
+    "get the model again from where it came (one of halfsec's own: `halfsec models fetch`)"
+)
 
 
 def check_files(model_dir: Path) -> None:

@@ -17,7 +17,7 @@ reply_requested                     the last; it opens a new attempt and discard
 other marks of an attempt           the first of the attempt: the reply's later pieces pass the
                                     same points and must not move it
 released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
-interrupted
+interrupted, greeting
 ==================================  ==============================================================
 
 Once released, the attempt is closed: what comes later belongs to the rest of the reply. A mark
@@ -61,7 +61,7 @@ _WORK = (
     (Stage.TTS, _M.TTS_START, _M.FIRST_AUDIBLE_READY),
 )
 _CALLER = frozenset({_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
-_CLOSING = frozenset({_M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED})
+_ONCE = frozenset({_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED})
 _STRUCTURAL = frozenset({_M.DISCARDED, _M.TOOL_START, _M.TOOL_DONE})
 _SPOKEN = (_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED, _M.SPEECH_PAUSED, *_ASR_PASS)
 _NEEDED_SPOKEN = (*_SPOKEN, _M.ENDPOINT)
@@ -112,7 +112,7 @@ class TurnLedger:
         name, at_ns = mark.name, mark.at_ns
         if name in _CALLER:
             self._at[name] = at_ns
-        elif name in _CLOSING:
+        elif name in _ONCE:
             self._at.setdefault(name, at_ns)
         elif _M.RELEASED in self._at:
             if name not in _STRUCTURAL and at_ns <= self._at[_M.RELEASED]:
@@ -235,6 +235,8 @@ class TurnLedger:
                 self._has_discarded = True
 
     def _origin(self) -> tuple[Origin, int | None]:
+        if _M.GREETING in self._at:
+            return Origin.GREETING, None
         if (voiced_ns := self._at.get(_M.CALLER_LAST_VOICED)) is not None:
             return Origin.CALLER_LAST_VOICED, voiced_ns
         if self._first_request_ns is None or any(name in self._at for name in _SPOKEN):
@@ -270,7 +272,9 @@ class TurnLedger:
         return (*spans, *self._tool_spans)
 
     def _flaws(self, origin: Origin) -> tuple[str, ...]:
-        needed = _NEEDED if origin is Origin.REPLY_REQUESTED else (*_NEEDED_SPOKEN, *_NEEDED)
+        needed: tuple[MarkName, ...] = (*_NEEDED_SPOKEN, *_NEEDED)
+        if origin in (Origin.REPLY_REQUESTED, Origin.GREETING):
+            needed = _NEEDED if origin is Origin.REPLY_REQUESTED else ()
         at = self._at
         flaws = [f"no {name}" for name in needed if name not in at]
         flaws += [

@@ -26,6 +26,8 @@ class MarkName(StrEnum):
     ASR_FINAL = "asr_final"
     ENDPOINT = "endpoint"
     """The turn was decided over."""
+    GREETING = "greeting"
+    """Given words are spoken, and nobody asked: such a turn has no origin, and no model in it."""
     REPLY_REQUESTED = "reply_requested"
     """The engine was asked. In a typed turn also the arrival of the message: its origin."""
     LLM_FIRST_TOKEN = "llm_first_token"

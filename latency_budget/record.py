@@ -15,6 +15,8 @@ class Origin(StrEnum):
     CALLER_LAST_VOICED = "caller_last_voiced"
     REPLY_REQUESTED = "reply_requested"
     """A typed turn: the message's arrival."""
+    GREETING = "greeting"
+    """Nobody waited for it: such a turn has no end-to-end time either."""
     UNKNOWN = "unknown"
     """The mark is missing: such a turn has no end-to-end time."""
 

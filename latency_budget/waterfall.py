@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .budget import EMBEDDED, Budget
-from .record import NS_PER_MS, TurnRecord
+from .record import NS_PER_MS, Origin, TurnRecord
 from .report import PERCENTILES
 from .turn import Span, Stage
 
@@ -79,10 +79,12 @@ def _headline(record: TurnRecord, budget: Budget) -> str:
         parts.append("not answered")
     elif record.cut_in:
         parts.append("cut in on the caller")
-    elif record.e2e_ns is None:
+    elif record.e2e_ns is None and record.origin is not Origin.GREETING:
         parts.append("answered, time unknown")
-    if record.origin == "reply_requested":
+    if record.origin is Origin.REPLY_REQUESTED:
         parts.append("typed")
+    if record.origin is Origin.GREETING:
+        parts.append("greeting")
     if record.interrupted:
         parts.append("interrupted")
     return f"{parts[0]} {', '.join(parts[1:])}"

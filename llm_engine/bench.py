@@ -96,8 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="halfsec bench llm", description="Time the language model engine."
     )
-    parser.add_argument("--model", type=Path, help="GGUF file or Hugging Face directory")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--model", type=Path, help="GGUF file or Hugging Face directory (the embedded one)"
+    )
+    parser.add_argument("--threads", type=int, default=2, help="processor threads (%(default)s)")
     parser.add_argument("--max-tokens", type=int, default=48, help="of each reply (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
     options = parser.parse_args(argv)

@@ -5,8 +5,10 @@ its cache already holds. That makes changing one's mind cheap: a preview of word
 being recognized, a reply thrown away because the caller went on, a reply cut to what was heard.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from latency_budget.turn import TurnId
 from llm_engine.config import SamplingParams
@@ -15,7 +17,8 @@ from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import TokenChunk
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
-from llm_engine.template import ChatMessage
+from llm_engine.template import ChatMessage, Role
+from llm_engine.tokenizer import LONG_TEXT_CHARS
 from llm_engine.worker import Stream, Worker
 
 OnMark = Callable[[str, int], None]
@@ -99,7 +102,7 @@ class Conversation:
             self._end_ids,
             max_tokens=0,
             sequence=self._sequence,
-            num_fixed=self._dialogue.num_fixed(),
+            num_fixed=self._dialogue.num_fixed,
         )
         self._preview = self._worker.submit(request)
 
@@ -117,7 +120,15 @@ class Conversation:
     async def commit(self, text: str, role: str = "user") -> None:
         """A message is complete and part of the history. Raises RequestError, changing nothing."""
         _require_open(self.is_closed)
+        await _prepare(self._dialogue, [ChatMessage(cast(Role, role), text)])
         self._dialogue.append(role, text)
+
+    async def check(self, text: str, role: str = "user") -> None:
+        """Raise RequestError where it could never be committed, however short the history. The role
+        "system" asks for `set_system`."""
+        _require_open(self.is_closed)
+        await _prepare(self._dialogue, [ChatMessage(cast(Role, role), text)])
+        self._dialogue.check(role, text)
 
     async def uncommit(self) -> None:
         """Take back the last user message and the reply to it: the caller went on speaking."""
@@ -157,7 +168,7 @@ class Conversation:
             max_tokens=limit or self._context_length,
             sequence=self._sequence,
             deadline_ns=deadline_ns,
-            num_fixed=self._dialogue.num_fixed(),
+            num_fixed=self._dialogue.num_fixed,
         )
         generation = self._generation = _Generation(turn, self._worker.submit(request))
         reply = self._dialogue.begin_reply()
@@ -197,15 +208,20 @@ class Conversation:
     async def set_system(self, text: str) -> None:
         """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
         _require_open(self.is_closed)
+        await _prepare(self._dialogue, [ChatMessage("system", text)])
         self._dialogue.set_system(text)
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the history. Leading messages equal to the present ones keep their ids.
+        """Replace the history. Messages equal to present ones keep their ids; those older than the
+        context can hold are dropped.
 
-        A system message at the front replaces the system prompt; otherwise that stays.
+        A system message at the front replaces the system prompt; otherwise that stays. Raises
+        RequestError, changing nothing.
         """
         _require_open(self.is_closed)
         self._stop()
+        present = set(self._dialogue.messages())
+        await _prepare(self._dialogue, [each for each in messages if each not in present])
         self._dialogue.reset(messages)
 
     async def close(self) -> None:
@@ -221,6 +237,12 @@ class Conversation:
         if generation is not None:
             generation.stream.cut()
             self._worker.abort(generation.stream)
+
+
+async def _prepare(dialogue: Dialogue, messages: Sequence[ChatMessage]) -> None:
+    """Let long texts be encoded on another thread: all calls share this one."""
+    if sum(len(each.text) for each in messages) > LONG_TEXT_CHARS:
+        await asyncio.to_thread(dialogue.prepare, messages)
 
 
 def _require_open(closed: bool) -> None:

@@ -11,10 +11,12 @@ gap in the history has to be computed anew.
 
 import logging
 from collections.abc import Sequence
+from itertools import accumulate
 
-from llm_engine.detokenizer import Detokenizer, char_starts
+from llm_engine.detokenizer import char_starts
 from llm_engine.errors import RequestError
-from llm_engine.template import ROLES, ChatMessage, ChatTemplate, Gap, Role
+from llm_engine.messages import Layout, Message, Writer
+from llm_engine.template import ChatMessage, ChatTemplate, Gap
 
 _log = logging.getLogger(__name__)
 
@@ -23,31 +25,9 @@ KEPT_SHARE = 0.75
 computed anew, more often. Lower: the model forgets more than it must."""
 
 
-class Message:
-    """One message and its ids."""
-
-    def __init__(self, role: Role, text: str | None) -> None:
-        self.role = role
-        self.text = text
-        """None for a generated reply, which has only its ids."""
-        self.fixed_ids: list[int] | None = [] if text is None else None
-        self._encoded: dict[str, list[int]] = {}
-
-    def token_ids(self, template: ChatTemplate, gap: Gap) -> list[int]:
-        """The content's ids after this gap."""
-        if self.fixed_ids is not None:
-            return self.fixed_ids
-        assert self.text is not None
-        if gap.lead not in self._encoded:
-            self._encoded[gap.lead] = template.content(self.role, self.text, gap)
-        return self._encoded[gap.lead]
-
-    def spelled(self, token_bytes: Sequence[bytes]) -> str:
-        """Its text, decoded where only the ids are known."""
-        if self.text is not None:
-            return self.text
-        detokenizer = Detokenizer(token_bytes)
-        return "".join(map(detokenizer.push, self.fixed_ids or []))
+FIXED_SHARE = 0.75
+"""Of the context, that system prompt and examples may take. Higher: no room for a question and its
+answer, and every turn fails. Lower: instructions are refused that would do."""
 
 
 class Dialogue:
@@ -66,28 +46,58 @@ class Dialogue:
         self._token_bytes = token_bytes
         self._context_length = context_length
         self._system: Message | None = None
-        self._examples = [written(template, m.role, m.text) for m in examples]
+        self._head: list[Message] = []
+        """System prompt and examples."""
+        self._writer = Writer(template, token_bytes, context_length)
+        self._ready: list[Message] = []
+        self._examples = [self._writer.written(m.role, m.text) for m in examples]
         self._turns: list[Message] = []
         self._last_reply: Message | None = None
         self.num_dropped_messages = 0
+        self.num_fixed = 0
+        """How many of the newest prompt's ids are those of system prompt and examples, with which
+        every prompt of this and other dialogues begins."""
         self.set_system(system)
+
+    def prepare(self, messages: Sequence[ChatMessage]) -> None:
+        """Encode what `check`, `set_system`, `append` or `reset` is to take afterwards.
+
+        Changes nothing else, on any thread; 100 kB take 0.1 s. Raises RequestError as those would.
+        """
+        self._ready = self._writer.rewritten(messages, ())
+
+    def check(self, role: str, text: str) -> Message:
+        """The message of this text. Raises RequestError where it can't be one even in an empty
+        history, or, with the role "system", can't be the system prompt."""
+        if role != "system" and not text.strip():
+            raise RequestError("text", "is empty")
+        message = self._writer.written(role, text, self._ready)
+        if role == "system":
+            head = [message, *self._examples] if text else self._examples
+            limit = int(self._context_length * FIXED_SHARE)
+            num_tokens = Layout(self._template, head).num_tokens() if head else 0
+            if num_tokens > limit:
+                raise RequestError(
+                    "system",
+                    f"too long: with the examples it makes {num_tokens} tokens; of the context's "
+                    f"{self._context_length} these may take {limit}",
+                )
+        else:
+            num_tokens = Layout(self._template, [*self._head, message]).num_tokens()
+            if num_tokens >= self._context_length:
+                raise self._writer.too_long(role, f"{num_tokens} tokens")
+        return message
 
     def set_system(self, text: str) -> None:
         """Replace the system prompt; "" leaves the template's own default, if it has one."""
-        before = self._system
-        self._system = written(self._template, "system", text) if text else None
-        try:
-            self._check_room([], "system")
-        except RequestError:
-            self._system = before
-            raise
+        system = self.check("system", text)
+        self._system = system if text else None
+        self._head = [*([system] if text else []), *self._examples]
 
     def append(self, role: str, text: str) -> None:
         """A complete message. Raises RequestError, and changes nothing, when it cannot be one."""
-        if not text.strip():
-            raise RequestError("text", "is empty")
-        message = written(self._template, role, text)
-        self._check_room([message], "text")
+        message = self.check(role, text)
+        self._ready = []
         self._turns.append(message)
         if role == "assistant":
             self._last_reply = message
@@ -126,15 +136,16 @@ class Dialogue:
                 return
 
     def reset(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the turns. Leading ones that are equal to the present keep their ids."""
-        fresh = [written(self._template, message.role, message.text) for message in messages]
-        if fresh and fresh[0].role == "system":
-            self.set_system(fresh.pop(0).text or "")
-        for index, (old, new) in enumerate(zip(self._turns, fresh, strict=False)):
-            if old.role != new.role or old.spelled(self._token_bytes) != new.text:
-                break
-            fresh[index] = old
-        self._turns = fresh
+        """Replace the turns. Those equal to present ones keep their ids; what is older than the
+        context can hold is dropped."""
+        system = messages[0].text if messages and messages[0].role == "system" else None
+        turns = messages if system is None else messages[1:]
+        fresh = self._writer.rewritten(turns, [*self._turns, *self._ready])
+        if system is not None:
+            self.set_system(system)
+        self.num_dropped_messages += len(turns) - len(fresh)
+        _warn_of_dropped(len(turns) - len(fresh), self._context_length)
+        self._turns, self._ready = fresh, []
         replies = [message for message in fresh if message.role == "assistant"]
         self._last_reply = replies[-1] if replies else None
 
@@ -150,86 +161,54 @@ class Dialogue:
         Drops the oldest turns where they do not fit; raises RequestError if nothing can go.
         """
         self._drop_to_fit([], reserve)
-        return tuple(self._ids([]))
+        return self._layout([]).ids()
 
     def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
         """Ids up to the end of a user message that still goes on."""
-        opened = [written(self._template, "user", text)]
-        self._drop_to_fit(opened, reserve)
-        return tuple(self._ids(opened, is_open=True))
+        opened = self._writer.written("user", text)
+        self._drop_to_fit([opened], reserve)
+        return self._layout([opened]).ids(is_open=True)
 
-    def num_fixed(self) -> int:
-        """How many ids every prompt begins with: those of system prompt and examples."""
-        system = [] if self._system is None else [self._system]
-        fixed = [*system, *self._examples]
-        gaps = self._template.gaps([message.role for message in fixed])
-        return sum(
-            len(gap.token_ids) + len(message.token_ids(self._template, gap))
-            for message, gap in zip(fixed, gaps, strict=False)
-        )
-
-    def _ids(self, more: Sequence[Message], *, is_open: bool = False) -> list[int]:
-        system = [] if self._system is None else [self._system]
-        messages = [*system, *self._examples, *self._turns, *more]
-        gaps = self._template.gaps([message.role for message in messages])
-        ids: list[int] = []
-        for message, gap in zip(messages, gaps, strict=False):
-            ids += gap.token_ids
-            ids += message.token_ids(self._template, gap)
-        return ids if is_open else [*ids, *gaps[-1].token_ids]
+    def _layout(self, more: Sequence[Message]) -> Layout:
+        layout = Layout(self._template, [*self._head, *self._turns, *more])
+        self.num_fixed = sum(layout.sizes()[: len(self._head)])
+        return layout
 
     def _drop_to_fit(self, more: Sequence[Message], reserve: int) -> None:
-        if len(self._ids(more)) + reserve <= self._context_length:
-            return
-        num_before = len(self._turns)
-        wanted = int(self._context_length * KEPT_SHARE)
-        while len(self._ids(more)) + reserve > wanted and (end := self._first_exchange(more)):
-            del self._turns[:end]
-        if num_dropped := num_before - len(self._turns):
-            self.num_dropped_messages += num_dropped
-            _log.warning(
-                "context of %d tokens is full: dropped the oldest %d messages",
-                self._context_length,
-                num_dropped,
-            )
-        num_tokens = len(self._ids(more))
-        if num_tokens >= self._context_length:
-            raise _too_long(num_tokens, self._context_length, "text")
+        """All that has to go goes in one pass.
 
-    def _first_exchange(self, more: Sequence[Message]) -> int:
-        """How many messages the oldest exchange has; 0 when it is the one to be answered.
-
-        That is the last one, unless `more` follows it.
+        Then it is counted anew: the gap between head and history may be another one now. Where the
+        template makes it longer, one more exchange goes.
         """
-        for index, message in enumerate(self._turns):
-            if index and message.role == "user":
-                return index
-        return len(self._turns) if more else 0
-
-    def _check_room(self, more: Sequence[Message], field: str) -> None:
-        """Raise unless system prompt, examples and this message alone leave room for a reply."""
-        turns, self._turns = self._turns, []
-        try:
-            num_tokens = len(self._ids(more))
-        finally:
-            self._turns = turns
+        num_before = len(self._turns)
+        limit = self._context_length
+        while True:
+            layout = self._layout(more)
+            num_tokens = layout.num_tokens()
+            ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
+            if num_tokens + reserve <= limit or not ends:
+                break
+            limit = int(self._context_length * KEPT_SHARE)
+            surplus = num_tokens + reserve - limit
+            gone = [0, *accumulate(layout.sizes()[len(self._head) :][: len(self._turns)])]
+            del self._turns[: next((end for end in ends if gone[end] >= surplus), ends[-1])]
+        self.num_dropped_messages += num_before - len(self._turns)
+        _warn_of_dropped(num_before - len(self._turns), self._context_length)
         if num_tokens >= self._context_length:
-            raise _too_long(num_tokens, self._context_length, field)
+            raise self._writer.too_long("user", f"{num_tokens} tokens")
 
 
-def written(template: ChatTemplate, role: str, text: str) -> Message:
-    """A message of given text. Raises RequestError when it cannot be one."""
-    known: Role | None = next((name for name in ROLES if name == role), None)
-    if known is None:
-        raise RequestError("role", f"must be one of {', '.join(ROLES)}, not {role!r}")
-    message = Message(known, text)
-    message.token_ids(template, Gap(()))  # raises for text that cannot be encoded
-    return message
+def _warn_of_dropped(num_dropped: int, context_length: int) -> None:
+    if num_dropped:
+        _log.warning(
+            "context of %d tokens is full: dropped the oldest %d messages",
+            context_length,
+            num_dropped,
+        )
 
 
-def _too_long(num_tokens: int, context_length: int, field: str) -> RequestError:
-    return RequestError(
-        field,
-        f"too long: with the system prompt it makes {num_tokens} tokens, and the context holds "
-        f"{context_length} including the answer",
-    )
+def ends_of_exchanges(turns: Sequence[Message], *, is_last_over: bool) -> list[int]:
+    """After how many messages each exchange ends that may go: all but the one to be answered, which
+    is the last, unless it is over."""
+    ends = [index for index, message in enumerate(turns) if index and message.role == "user"]
+    return [*ends, len(turns)] if is_last_over and turns else ends

@@ -108,6 +108,11 @@ class ChatTemplate:
             text = text.strip()
         return self._encode(gap.lead + text)
 
+    def leads(self, role: str) -> frozenset[str]:
+        """What the template is known to write directly before a content of this role."""
+        leads = {gap.lead for (_, after), gap in self._table.items() if after == role}
+        return frozenset(leads or {""})
+
     def after_reply(self) -> int | None:
         """The token that the template writes directly after a reply, to end it."""
         gap = self._table.get(("assistant", "user"))

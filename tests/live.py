@@ -100,7 +100,9 @@ class LiveServer:
         async def over() -> None:
             async with asyncio.timeout(SETTLE_S):
                 await self.calls.wait_empty()
-            for stage in self.stages._threads():  # work that was begun for a call that is over
+            for (
+                stage
+            ) in self.stages._threads().values():  # work that was begun for a call that is over
                 await stage.call(lambda _: None, timeout_s=SETTLE_S, priority=BACKGROUND)
 
         self.ask(over)
@@ -117,7 +119,7 @@ class LiveServer:
         self._loop = asyncio.get_running_loop()
         app = create_app(self.config, self.stages, self._clock)
         self.calls = app.state.calls
-        self._server = make_server(app)
+        self._server = make_server(app, self.config.agent.max_sessions)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             await self.stages.start()

@@ -64,14 +64,17 @@ class ServiceProcess:
 
 
 @asynccontextmanager
-async def service(*arguments: str, home: Path | None = None) -> AsyncIterator[ServiceProcess]:
+async def service(
+    *arguments: str, home: Path | None = None, log_level: str = "warning"
+) -> AsyncIterator[ServiceProcess]:
     """`halfsec serve` on a free port (unless the arguments name one), with the embedded preset."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     environment.pop("PORT", None)
     if home is not None:
         environment["HALFSEC_HOME"] = str(home)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agent", "serve", "--port", "0", *arguments),
+        *(sys.executable, "-m", "agent", "serve", "--port", "0"),
+        *("--set", f"agent.log_level={log_level}", *arguments),
         cwd=ROOT,
         env=environment,
         stdout=asyncio.subprocess.PIPE,

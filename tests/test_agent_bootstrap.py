@@ -123,3 +123,28 @@ def test_the_targets_of_make(target: str, words: list[str]) -> None:
         ["make", "-n", target], cwd=bootstrap.ROOT, capture_output=True, text=True, check=True
     )
     assert [word for word in words if word not in done.stdout] == []
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_make_helps() -> None:
+    done = subprocess.run(
+        ["make", "help"], cwd=bootstrap.ROOT, capture_output=True, text=True, check=True
+    )
+    for words in ("make run", "make test", "PORT=8080", "PRESET=cpu", "TORCH_INDEX=URL"):
+        assert words in done.stdout
+    assert "VENV" not in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+@pytest.mark.parametrize("place", ["argument", "environment"])
+def test_the_preset_of_make_is_a_setting(place: str, tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(
+        f"include {bootstrap.ROOT / 'Makefile'}\nshow:\n\t@echo $$HALFSEC_AGENT__PRESET\n"
+    )
+    env = {**os.environ, **({"PRESET": "cpu"} if place == "environment" else {})}
+    arguments = ["PRESET=cpu"] if place == "argument" else []
+    command = ["make", "-s", "show", *arguments]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "cpu\n"

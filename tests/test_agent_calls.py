@@ -6,8 +6,11 @@ from pathlib import Path
 from agent.calls import MAX_TRACES, Calls
 from agent.config import Config
 from latency_budget.clock import ManualClock
+from latency_budget.history import TurnEntry
+from latency_budget.ledger import TurnLedger
+from latency_budget.marks import Mark, MarkName
 from latency_budget.trace import read_trace
-from latency_budget.turn import SessionId
+from latency_budget.turn import SessionId, TurnId
 
 
 def calls(**settings: object) -> Calls:
@@ -35,6 +38,19 @@ async def test_old_traces_are_forgotten() -> None:
     assert house.trace_of("sess_new") is not None
 
 
+async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
+    house = calls(max_sessions=4)
+    long = house.admit(SessionId("sess_long"), "default")
+    for number in range(3 * MAX_TRACES):
+        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
+    assert house.trace_of("sess_long") is long.trace
+    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
+    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
+    house.leave(long)
+    assert house.trace_of("sess_long") is long.trace  # the newest of those that are over
+    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
+
+
 async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:
     house = calls(trace_dir=str(tmp_path / "traces"))
     call = house.admit(SessionId("sess_a"), "default")
@@ -49,3 +65,17 @@ async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     house = calls(trace_dir=str(tmp_path / "file" / "traces"))
     await house.save_trace(house.admit(SessionId("sess_a"), "default"))
+
+
+def test_a_call_counts_its_turns_and_finds_the_middle_wait() -> None:
+    call = calls().admit(SessionId("sess_a"), "default")
+    before = call.p50_ms
+    assert before is None
+    for wait_ms in (None, 300, 900, 400):
+        ledger = TurnLedger(TurnId(1))
+        if wait_ms is not None:
+            ledger.add(Mark(TurnId(1), MarkName.CALLER_LAST_VOICED, 1_000_000_000))
+            heard_ns = 1_000_000_000 + wait_ms * 1_000_000
+            ledger.add(Mark(TurnId(1), MarkName.RELEASED, heard_ns))
+        call.turn(TurnEntry(SessionId("sess_a"), ledger.record()))
+    assert (call.num_turns, call.p50_ms) == (4, 400)

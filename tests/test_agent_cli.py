@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -46,12 +47,20 @@ def test_help_and_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "talk", "bench", "models", "doctor", "replay", "report"]
+    "command", ["serve", "talk", "bench", "models", "doctor", "settings", "replay", "report"]
 )
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = halfsec(command, "--help", home=tmp_path)
     assert done.returncode == 0
     assert "usage:" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["voice", "asr", "tts", "llm"])
+def test_every_bench_says_what_its_options_are_for(name: str, tmp_path: Path) -> None:
+    done = halfsec("bench", name, "--help", home=tmp_path)
+    assert done.stdout.startswith(f"usage: halfsec bench {name} ")
+    options = done.stdout[done.stdout.index("options:") :]
+    assert re.findall(r"(?m)^  (--\S+)(?: \S+)?\n(?!   )", options) == []
 
 
 @pytest.mark.parametrize(
@@ -65,6 +74,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         (["models", "fetch", "nothing"], "There is no model 'nothing'"),
         (["models", "verify", "nothing"], "no model called 'nothing'"),
         (["models", "fetch", "--models-from", "none"], "not a directory"),
+        (["models", "fetch", "--set", "tts.voice=nobody"], "There is no model 'nobody'"),
         (["report", "none.jsonl"], "none.jsonl"),
         (["talk", "none.wav"], "halfsec: "),
     ],
@@ -81,6 +91,17 @@ def test_an_unknown_command(tmp_path: Path) -> None:
     done = halfsec("frobnicate", home=tmp_path)
     assert done.returncode == 2
     assert "invalid choice: 'frobnicate'" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_that_is_open_to_others_is_warned_of(
+    host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.server.serve", lambda config: 0)
+    monkeypatch.setattr("agent.preflight.check_models", lambda config, store: None)
+    assert main(["serve", "--host", host, "--port", "0"]) == 0
+    warning = capsys.readouterr().err
+    assert ("neither a key nor TLS" in warning) == (host == "0.0.0.0")
 
 
 def test_an_unforeseen_failure_is_one_line_too(
@@ -126,7 +147,8 @@ def test_the_list_of_models(tmp_path: Path) -> None:
 def test_doctor_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     done = halfsec("doctor", "--port", "0", home=tmp_path)
     assert done.returncode == 1
-    assert "halfsec models fetch whisper-tiny.en" in done.stdout
+    command = "-> halfsec models fetch silero-vad whisper-tiny.en smollm2-135m-instruct"
+    assert [line.strip() for line in done.stdout.splitlines() if "fetch" in line] == [command]
     assert "halfsec serve would fail: silero-vad, whisper-tiny.en" in done.stdout
     assert "'embedded'  (default)" in done.stdout
 
@@ -156,7 +178,7 @@ def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
         done = halfsec("doctor", home=tmp_path, PORT=str(port))
     assert done.returncode == 1
-    assert f"127.0.0.1:{port}" in done.stdout
+    assert f"Can't listen on 127.0.0.1:{port}: something else does." in done.stdout
     assert "(environment variable PORT)" in done.stdout
 
 

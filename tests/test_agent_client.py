@@ -1,37 +1,22 @@
 """The Python client against real sockets on loopback, served by the dialect itself."""
 
-import asyncio
 import base64
 import json
-import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from http import HTTPStatus
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.datastructures import Headers
-from websockets.http11 import Request as HttpRequest
-from websockets.http11 import Response
-from websockets.typing import Subprotocol
 
 from agent import client_events as ev
-from agent.client import Call, connect, wait_ready
-from agent.client_errors import CallEndedError, ConnectError, handshake_error
+from agent.client import Call, connect
+from agent.client_errors import CallEndedError
 from agent.conversation import ItemId
 from agent.notices import (
     Extension,
-    Notice,
     Problem,
     ReplyAudio,
     ReplyEnded,
     ReplyStarted,
     ReplyText,
-    SessionCreated,
-    SessionUpdated,
     SpeechStarted,
     SpeechStopped,
     TranscriptCompleted,
@@ -39,77 +24,12 @@ from agent.notices import (
     TranscriptFailed,
     Usage,
 )
-from agent.requests import AppendAudio, Request, UpdateSession
-from agent.settings import SessionSettings
-from agent.wire.realtime import RealtimeProtocol
+from agent.requests import AppendAudio
 from latency_budget.clock import ManualClock
 
+from .fakes.realtime_peer import SETTINGS, serving
+
 PCM = (np.sin(np.arange(480) / 5) * 8000).astype(np.int16)
-SETTINGS = SessionSettings(voice="v", output_encoding="pcmu")
-
-Refuse = Callable[[HttpRequest], Response | None]
-
-
-class Peer:
-    """A server of one scripted call: greets, notes what is asked, says what the test lets it."""
-
-    def __init__(self, refuse: Refuse | None = None) -> None:
-        self.asked: asyncio.Queue[Request | Problem] = asyncio.Queue()
-        self.requests: list[HttpRequest] = []
-        self.greeting: Notice = SessionCreated("sess_1", SETTINGS)
-        self.url = ""
-        self._refuse = refuse
-        self._socket: asyncio.Future[ServerConnection] | None = None
-        self._protocol: RealtimeProtocol | None = None
-
-    async def say(self, *notices: Notice) -> None:
-        socket = await self.socket()
-        assert self._protocol is not None
-        for notice in notices:
-            for frame in self._protocol.send(notice):
-                await socket.send(frame)
-
-    async def socket(self) -> ServerConnection:
-        if self._socket is None:
-            self._socket = asyncio.get_running_loop().create_future()
-        return await self._socket
-
-    async def handle(self, socket: ServerConnection) -> None:
-        extensions = socket.subprotocol == "halfsec.v1"
-        self._protocol = RealtimeProtocol(SETTINGS, model="m", extensions=extensions)
-        if self._socket is None or self._socket.done():
-            self._socket = asyncio.get_running_loop().create_future()
-        self._socket.set_result(socket)
-        await self.say(self.greeting)
-        async for frame in socket:
-            for request in self._protocol.receive(frame):
-                self.asked.put_nowait(request)
-                if isinstance(request, UpdateSession):
-                    await self.say(SessionUpdated(request.settings))
-
-    def process(self, _: ServerConnection, request: HttpRequest) -> Response | None:
-        self.requests.append(request)
-        return None if self._refuse is None else self._refuse(request)
-
-
-@asynccontextmanager
-async def serving(
-    refuse: Refuse | None = None, subprotocols: tuple[str, ...] = ("halfsec.v1", "realtime")
-) -> AsyncIterator[Peer]:
-    peer = Peer(refuse)
-    names = [Subprotocol(name) for name in subprotocols]
-    async with serve(
-        peer.handle, "127.0.0.1", 0, subprotocols=names or None, process_request=peer.process
-    ) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        peer.url = f"ws://127.0.0.1:{port}/v1/realtime"
-        yield peer
-
-
-def answer(status: HTTPStatus, message: str = "", **headers: str) -> Response:
-    body = json.dumps({"error": {"message": message}}).encode()
-    fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(status.value, status.phrase, Headers(fields), body)
 
 
 async def take(call: Call, count: int) -> list[ev.ClientEvent]:
@@ -268,126 +188,6 @@ async def test_frames_that_can_not_be_read_are_errors_not_exceptions() -> None:
         *events, closed = [event async for event in call.events()]
     assert isinstance(closed, ev.Closed)
     assert [e.code for e in events if isinstance(e, ev.ServerError)] == ["invalid_frame"] * 5
-
-
-async def failure(url: str, **options: Any) -> ConnectError:
-    with pytest.raises(ConnectError) as caught:
-        async with connect(url, **options):
-            pass
-    return caught.value
-
-
-async def test_nobody_there() -> None:
-    async with serving() as peer:
-        url = peer.url
-    assert "make run" in str(await failure(url))
-
-
-@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://a/b", "ws://", "ws://h:x/", "ws://["])
-async def test_addresses_that_are_none(url: str) -> None:
-    assert "is no address" in str(await failure(url))
-
-
-async def test_tls_to_a_server_without_it() -> None:
-    async with serving() as peer:
-        error = await failure(peer.url.replace("ws:", "wss:"))
-    assert "secure" in str(error)
-
-
-async def test_a_server_that_is_none_of_the_web() -> None:
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        assert "does not speak HTTP" in str(await failure(f"ws://127.0.0.1:{port}"))
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ssl.SSLCertVerificationError(1, "self-signed"), "not to be trusted"),
-        (TimeoutError(), "does not answer"),
-        (OSError(-2, "Name or service not known"), "No connection"),
-    ],
-)
-def test_other_failures_are_told_apart(error: Exception, words: str) -> None:
-    assert words in str(handshake_error("wss://host", error))
-
-
-async def test_refused_for_want_of_a_key() -> None:
-    async with serving(lambda _: answer(HTTPStatus.UNAUTHORIZED, "Send a key.")) as peer:
-        error = await failure(peer.url)
-    assert error.status == 401
-    assert "Send a key." in str(error)
-
-
-async def test_something_else_answers() -> None:
-    async with serving(lambda _: answer(HTTPStatus.NOT_FOUND)) as peer:
-        error = await failure(peer.url)
-    assert "HTTP 404" in str(error)
-
-
-async def test_a_server_that_warms_up_says_when_to_come_back() -> None:
-    busy = answer(HTTPStatus.SERVICE_UNAVAILABLE, "Still warming.", Retry_After="7")
-    async with serving(lambda _: busy) as peer:
-        error = await failure(peer.url)
-    assert (error.status, error.retry_after_s) == (503, 7.0)
-    assert "Still warming. Try again in 7 s." in str(error)
-
-
-async def test_waiting_until_it_is_warm() -> None:
-    answers = [
-        answer(HTTPStatus.SERVICE_UNAVAILABLE, "Warming.", Retry_After="0"),
-        answer(HTTPStatus.SERVICE_UNAVAILABLE, "Warming.", Retry_After="0"),
-        None,
-    ]
-    async with serving(lambda _: answers.pop(0)) as peer, connect(peer.url, wait_s=5.0) as call:
-        assert call.session_id == "sess_1"
-    assert not answers
-
-
-async def test_waiting_no_longer_than_was_said() -> None:
-    busy = answer(HTTPStatus.SERVICE_UNAVAILABLE, "Warming.", Retry_After="30")
-    async with serving(lambda _: busy) as peer:
-        error = await failure(peer.url, wait_s=5.0)
-    assert len(peer.requests) == 1
-    assert error.status == 503
-
-
-async def test_a_server_that_hangs_up_or_complains_at_once() -> None:
-    async with serving() as peer:
-        peer.greeting = Problem("No such agent.", "model_not_found")
-        assert "No such agent." in str(await failure(peer.url))
-    async with serving() as peer:
-        peer.greeting = SpeechStarted(ItemId("i"), 0)
-        assert "dialect" in str(await failure(peer.url))
-
-
-def ready_after(refusals: int) -> httpx.MockTransport:
-    def respond(request: httpx.Request) -> httpx.Response:
-        nonlocal refusals
-        assert str(request.url) == "http://host:1/readyz"
-        refusals -= 1
-        if refusals == 0:
-            raise httpx.ConnectError("refused")
-        if refusals > 0:
-            return httpx.Response(503, json={"status": "warming"})
-        return httpx.Response(200, json={"status": "ready"})
-
-    return httpx.MockTransport(respond)
-
-
-async def test_readiness_is_polled() -> None:
-    answer_ = await wait_ready("ws://host:1/v1/realtime", poll_s=0.0, transport=ready_after(3))
-    assert answer_ == {"status": "ready"}
-
-
-async def test_readiness_that_never_comes() -> None:
-    transport = ready_after(10)
-    with pytest.raises(ConnectError, match="warming"):
-        await wait_ready("http://host:1", 0.0, transport=transport, clock=ManualClock())
 
 
 def test_audio_on_the_wire_is_base64_without_breaks() -> None:

@@ -70,22 +70,31 @@ def test_port_of_the_environment() -> None:
 @pytest.mark.parametrize(
     ("flags", "env", "file_text", "parts"),
     [
-        ({}, {}, "[agnt]\nport = 1", ["[agnt]", "file halfsec.toml", "agent"]),
-        ({}, {}, "[agent]\nprot = 1", ["agent.prot", "file halfsec.toml", "agent.port"]),
-        ({}, {}, "[asr]\nport = 1", ["asr.port", "agent.port"]),
-        ({}, {}, "[telephony]\nport = 1", ["telephony.port"]),
-        ({}, {}, "[agents.bob]\ngreting = ''", ["agents.bob.greting", "agents.bob.greeting"]),
-        ({}, {}, "port = 1", ["Unknown section [port]"]),
+        ({}, {}, "[agnt]\nport = 1", ["[agnt]", "file halfsec.toml", "agent?"]),
+        ({}, {}, "[agent]\nprot = 1", ["agent.prot", "file halfsec.toml", "agent.port?"]),
+        ({}, {}, "[asr]\nport = 1", ["asr.port", "agent.port?"]),
+        ({}, {}, "[telephony]\nport = 1", ["telephony.port", "agent.port?"]),
+        ({}, {}, "[agents.bob]\ngreting = ''", ["agents.bob.greting", "agents.bob.greeting?"]),
+        ({}, {}, "port = 1", ["Unknown setting port (file halfsec.toml)", "agent.port?"]),
+        ({}, {}, "[llm]\nmodel = ''", ["Unknown section [llm]", "llm_engine?"]),
+        ({"voice": "x"}, {}, "", ["Unknown setting voice (", "tts.voice?"]),
+        ({"llm_engine.temp": 1}, {}, "", ["llm_engine.temperature?"]),
+        ({"threds": 1}, {}, "", ["threads?"]),
+        ({"asr.thread": 1}, {}, "", ["asr.threads?"]),
+        ({"agent.api_key": "x"}, {}, "", ["agent.api_key", "halfsec settings"]),
+        ({}, {"HALFSEC_HOM": "/x"}, "", ["Did you mean HALFSEC_HOME?"]),
+        ({}, {"HALFSEC_HOST": "x"}, "", ["Did you mean HALFSEC_AGENT__HOST?"]),
+        ({}, {"HALFSEC_API_KEY": "x"}, "", ["HALFSEC_SECTION__KEY"]),
         ({}, {}, "asr = 1", ["[asr]"]),
         ({}, {}, "[agents]\nbob = 1", ["[agents.NAME]"]),
         ({}, {}, "[agents.'a b']", ["'a b'", "name"]),
         ({}, {}, "[asr\n", ["halfsec.toml", "not valid TOML", "line 1"]),
         ({}, {}, "[agents.default]\npreset = 'cpu'", ["agents.default.preset", "agent.preset"]),
-        ({}, {"HALFSEC_PORT": "1"}, "", ["HALFSEC_PORT", "HALFSEC_AGENT__PORT"]),
-        ({}, {"HALFSEC_ASR__MODLE": "x"}, "", ["HALFSEC_ASR__MODLE", "asr.model"]),
-        ({}, {"HALFSEC_AST__MODEL": "x"}, "", ["HALFSEC_AST__MODEL", "asr.model"]),
-        ({"agent.prot": 1}, {}, "", ["agent.prot", "command line", "agent.port"]),
-        ({"port": 1}, {}, "", ["port", "command line"]),
+        ({}, {"HALFSEC_PORT": "1"}, "", ["HALFSEC_PORT", "HALFSEC_AGENT__PORT?"]),
+        ({}, {"HALFSEC_ASR__MODLE": "x"}, "", ["HALFSEC_ASR__MODLE", "asr.model?"]),
+        ({}, {"HALFSEC_AST__MODEL": "x"}, "", ["HALFSEC_AST__MODEL", "asr.model?"]),
+        ({"agent.prot": 1}, {}, "", ["agent.prot", "command line", "agent.port?"]),
+        ({"port": 1}, {}, "", ["Unknown setting port (command line)", "agent.port?"]),
     ],
 )
 def test_unknown_settings(
@@ -94,6 +103,7 @@ def test_unknown_settings(
     with pytest.raises(ConfigError) as caught:
         load_config(flags, env, file_text)
     assert [part for part in parts if part not in caught.value.message] == []
+    assert ("Did you mean" in caught.value.message) == any(part.endswith("?") for part in parts)
 
 
 @pytest.mark.parametrize(

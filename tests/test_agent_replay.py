@@ -22,7 +22,8 @@ from tests.scenarios.calls import RECORDED
 from tests.scenarios.plausible import RULES, Session
 from tests.scenarios.timeline import NS_PER_MS
 from tests.scenarios.traces import path_of, trace_of
-from tests.test_agent_session import call_with
+
+from .session_call import call_with
 
 NORMAL_TRACE = trace_of("normal_turn", RECORDED["normal_turn"])
 LINES = NORMAL_TRACE.splitlines(keepends=True)

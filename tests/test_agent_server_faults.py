@@ -1,14 +1,18 @@
 """Stages that raise or hang under a call: an apology, a restart, and the call goes on."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from websockets.exceptions import InvalidStatus
 
 import asr
-from agent import passes, speaking, thinking
+from agent import passes, speaking, stage_thread, thinking
 from agent.errors import StageError
 from agent.reply import APOLOGY
 from llm_engine.core import EngineCore
@@ -32,9 +36,16 @@ class Fault:
         monkeypatch: pytest.MonkeyPatch,
         kind: type,
         name: str,
+        *,
+        deadline: tuple[ModuleType, str] | None = None,
         hits: Callable[[dict[str, Any]], bool] = lambda kwargs: True,
     ) -> None:
-        """`hits` picks the calls that fail by their keyword arguments."""
+        """`deadline` is how long callers wait for it, cut short while it hangs: only then, since a
+        busy machine may need it all. `hits` picks the calls that fail by their keyword arguments.
+        """
+        self._deadline = deadline
+        self._patience = getattr(*deadline) if deadline is not None else 0.0
+        self._monkeypatch = monkeypatch
         self.error: Exception | None = None
         self.hangs = 0
         """Calls that will hang. What is built anew must not."""
@@ -59,9 +70,16 @@ class Fault:
     def strike(self, how: str) -> None:
         self.hangs = int(how == "hangs")
         self.error = RuntimeError("something broke") if how == "raises" else None
+        if self.hangs:
+            self._wait_for(SHORT_S)
 
     def mend(self) -> None:
         self.error = None
+        self._wait_for(self._patience)
+
+    def _wait_for(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._monkeypatch.setattr(*self._deadline, seconds)
 
     def release(self) -> None:
         """Let the threads that hang come to their end."""
@@ -71,10 +89,13 @@ class Fault:
 
 @pytest.fixture
 def hearing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    monkeypatch.setattr(passes, "DECODE_TIMEOUT_S", SHORT_S)
     # A partial pass that hangs is made good by the final one behind it: strike that.
     fault = Fault(
-        monkeypatch, asr.WhisperTranscriber, "transcribe", lambda kwargs: kwargs["fallback"]
+        monkeypatch,
+        asr.WhisperTranscriber,
+        "transcribe",
+        deadline=(passes, "DECODE_TIMEOUT_S"),
+        hits=lambda kwargs: kwargs["fallback"],
     )
     yield fault
     fault.release()
@@ -89,16 +110,14 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
 
 @pytest.fixture
 def thinking_fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", SHORT_S)
-    fault = Fault(monkeypatch, EngineCore, "step")
+    fault = Fault(monkeypatch, EngineCore, "step", deadline=(thinking, "TOKEN_TIMEOUT_S"))
     yield fault
     fault.release()
 
 
 @pytest.fixture
 def voice(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    monkeypatch.setattr(speaking, "VOICE_TIMEOUT_S", SHORT_S)
-    fault = Fault(monkeypatch, HibariEngine, "speak")
+    fault = Fault(monkeypatch, HibariEngine, "speak", deadline=(speaking, "VOICE_TIMEOUT_S"))
     yield fault
     fault.release()
 
@@ -180,9 +199,7 @@ async def test_a_call_that_begins_while_the_language_model_fails(
         await call.prove_alive()
 
 
-async def test_a_language_model_that_hangs(
-    live: LiveServer, thinking_fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_language_model_that_hangs(live: LiveServer, thinking_fault: Fault) -> None:
     """It is loaded anew once, though two calls find that it hangs, and both are told the story."""
     live.expected = ["stage llm"]
     before = live.stages.thinker.restarts
@@ -195,7 +212,7 @@ async def test_a_language_model_that_hangs(
             await call.send("response.create")
         for call in (one, other):
             await check_apology(call)
-        monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", 30.0)
+        thinking_fault.mend()
         for call in (one, other):
             await check_next_turn(call)
         await one.prove_alive()
@@ -233,5 +250,49 @@ async def test_a_call_that_comes_while_the_ears_are_broken(
         with pytest.raises(AssertionError, match="1013"):
             async with call_to(live.url):
                 pass
+    async with call_to(live.url) as call:
+        await call.prove_alive()
+
+
+async def test_a_stage_that_cannot_be_rebuilt_at_once(
+    live: LiveServer, thinking_fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New calls are told to come back, `/readyz` says why, and nobody needs to ask for the cure."""
+    live.expected = ["stage llm"]
+    monkeypatch.setattr(stage_thread, "RETRY_S", (0.0,))
+    stage = live.stages.thinker
+    build, found, mended = stage._build, threading.Event(), threading.Event()
+
+    def rebuild() -> Any:
+        if mended.is_set():
+            return build()
+        if stage.broken is not None:
+            found.set()
+            mended.wait(60)
+        raise OSError("the model is away")
+
+    monkeypatch.setattr(stage, "_build", rebuild)
+    http = httpx.AsyncClient(base_url=live.http, timeout=30, trust_env=False)
+    async with http, call_to(live.url) as call:
+        await call.prove_alive()
+        thinking_fault.strike("hangs")
+        await call.type("Hello!")
+        await call.send("response.create")
+        await check_apology(call)
+        thinking_fault.mend()
+        assert await asyncio.to_thread(found.wait, 60)
+        ready = await http.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "broken")
+        assert ready.json()["stages"]["llm"] == "broken: OSError: the model is away"
+        with pytest.raises(InvalidStatus) as caught:
+            async with call_to(live.url):
+                pass
+        assert caught.value.response.status_code == 503
+        mended.set()
+        for _ in range(6000):
+            if (await http.get("/readyz")).status_code == 200:
+                break
+            await asyncio.sleep(0.01)
+        await check_next_turn(call)
     async with call_to(live.url) as call:
         await call.prove_alive()

@@ -1,6 +1,7 @@
 """The service's one port: who may connect, what is offered beside the voice socket."""
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 import httpx
@@ -39,10 +40,28 @@ async def refused(url: str, origin: str | None = None) -> httpx.Headers:
 
 
 async def test_a_foreign_page_is_refused_and_our_own_is_not(live: LiveServer) -> None:
-    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{live.port + 1}"):
+    for origin in ("http://evil.example", "null", "http://[bad", f"{live.http}1"):
         assert (await refused(live.url, origin))[":status"] == "403"
     async with call_to(live.url, origin=live.http) as call:
         await call.prove_alive()
+
+
+async def test_a_strangers_name_for_this_machine_is_not_answered_to(live: LiveServer) -> None:
+    """As a page does whose name was made to point here."""
+    stranger = f"evil.example:{live.port}"
+    async with httpx.AsyncClient(base_url=live.http, timeout=30, trust_env=False) as http:
+        for path in ("/", "/healthz", "/v1/sessions", "/v1/latency/turns", "/nothing-here"):
+            answer = await http.get(path, headers={"Host": stranger})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "host_not_allowed")
+            assert "agent.allowed_hosts" in answer.json()["error"]["message"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+    url = live.url.replace("127.0.0.1", "evil.example")
+    with pytest.raises(InvalidStatus) as caught:
+        async with websockets_client.connect(
+            url, origin=Origin(f"http://{stranger}"), host="127.0.0.1", proxy=None
+        ):
+            pass
+    assert caught.value.response.status_code == 403
 
 
 async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
@@ -239,4 +258,6 @@ async def test_a_socket_elsewhere_is_refused(live: LiveServer) -> None:
         with pytest.raises(InvalidStatus) as caught:
             async with websockets_client.connect(f"ws://127.0.0.1:{live.port}{path}", proxy=None):
                 pass
-        assert caught.value.response.status_code in (403, 404)
+        response = caught.value.response
+        assert response.status_code == 404
+        assert "/v1/realtime" in json.loads(response.body or b"")["error"]["message"]

@@ -1,8 +1,6 @@
 """A whole session on fake stages: what the client is told, and what the model is left with."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,91 +9,13 @@ from agent import notices as say
 from agent import requests as ask
 from agent.config import AgentProfile
 from agent.conversation import ItemId, Message
-from agent.errors import ClientError, StageError
-from agent.notices import Notice
-from agent.ports import VoicePort
+from agent.errors import StageError
 from agent.reply import APOLOGY
-from agent.reply_desk import Surroundings
-from agent.session import Session
-from agent.settings import ResponseOptions, SemanticVad, SessionSettings
-from agent.turn_log import TurnLog
-from latency_budget.clock import SystemClock
-from latency_budget.history import TurnEntry
-from latency_budget.trace import TraceWriter
-from latency_budget.turn import SessionId
+from agent.settings import ResponseOptions, SemanticVad
+from latency_budget.record import Origin
 
-from .fakes.stages import FakeChat, FakeEars, FakeVoice
-
-
-class Call:
-    """One session and everything it said."""
-
-    def __init__(self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile) -> None:
-        self.chat = chat
-        self.ears = FakeEars()
-        self.voice = voice
-        self.notices: list[Notice] = []
-        self.turns: list[TurnEntry] = []
-        self._news = asyncio.Event()
-        clock = SystemClock()
-        session_id = SessionId("sess_test")
-        self.trace = TraceWriter(
-            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=clock.now_ns()
-        )
-
-        def open_voice(name: str, rate_hz: int) -> VoicePort:
-            if name != "hibari":
-                raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
-            return self.voice
-
-        around = Surroundings(
-            clock=clock,
-            open_chat=lambda instructions, examples: self.chat,
-            open_voice=open_voice,
-            lead_ms=400,
-            budget_ms=500,
-            notify=self._notify,
-        )
-        log = TurnLog(session_id, self.trace, self.turns.append)
-        settings = SessionSettings(instructions="Be brief.")
-        self.session = Session(session_id, profile, settings, around, self.ears, log)
-
-    def _notify(self, notice: Notice) -> None:
-        self.notices.append(notice)
-        self._news.set()
-
-    async def until(self, kind: type[Notice], count: int = 1) -> list[Notice]:
-        """Wait for the `count`-th notice of this kind."""
-        while len(found := [n for n in self.notices if isinstance(n, kind)]) < count:
-            self._news.clear()
-            await self._news.wait()
-        return found
-
-    def names(self) -> list[str]:
-        """Kinds of notices in order, repeated text and audio folded."""
-        names: list[str] = []
-        for notice in self.notices:
-            name = type(notice).__name__
-            if not (names and names[-1] == name and name in ("ReplyAudio", "ReplyText")):
-                names.append(name)
-        return names
-
-    def of(self, kind: type[Notice]) -> list[Notice]:
-        return [notice for notice in self.notices if isinstance(notice, kind)]
-
-
-@asynccontextmanager
-async def call_with(
-    *replies: str | Exception,
-    voice: FakeVoice | None = None,
-    profile: AgentProfile | None = None,
-) -> AsyncIterator[Call]:
-    call = Call(FakeChat(replies), voice or FakeVoice(), profile or AgentProfile())
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        running = group.create_task(call.session.run())
-        await call.ears.running.wait()
-        yield call
-        running.cancel()
+from .fakes.stages import FakeVoice
+from .session_call import call_with
 
 
 async def test_a_spoken_turn_in_the_order_that_clients_expect() -> None:
@@ -215,8 +135,9 @@ async def test_a_greeting_is_spoken_first_and_remembered() -> None:
     assert isinstance(greeting, Message)
     assert greeting.text
     assert "Welcome to halfsec.".startswith(greeting.text)
-    assert ("reset", (("assistant", greeting.text),)) in told
-    assert told[-1] == ("user", "Thanks.")
+    assert told[-1] == ("reset", (("assistant", greeting.text), ("user", "Thanks.")))
+    assert call.turns[0].record.origin is Origin.GREETING
+    assert call.turns[0].record.incomplete == ()
 
 
 async def test_noise_gives_no_message_and_no_answer() -> None:

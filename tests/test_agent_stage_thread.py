@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from agent import stage_thread
 from agent.errors import ClientError, StageError
 from agent.stage_thread import BACKGROUND, MAX_WAITING, URGENT, StageThread
 
@@ -152,3 +153,71 @@ async def test_a_model_that_cannot_be_built_says_why() -> None:
     with pytest.raises(ValueError, match=r"model\.bin is truncated"):
         await stage.start()
     assert "truncated" in str(stage.broken)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_thread, "RETRY_S", (0.0,))
+
+
+async def test_a_model_that_cannot_be_rebuilt_is_tried_again_without_being_asked(
+    impatient: None,
+) -> None:
+    faults = [OSError("no such file"), OSError("no such file")]
+    allowed, refused = threading.Event(), threading.Event()
+
+    def build() -> Model:
+        model = Model()
+        if Model.built > 1 and faults:
+            if len(faults) == 1:
+                refused.set()
+                allowed.wait(30)
+            raise faults.pop()
+        return model
+
+    Model.built = 0
+    stage: StageThread[Model] = StageThread("llm", build)
+    await stage.start()
+
+    def fail(_: Model) -> None:
+        raise RuntimeError("weights are gone")
+
+    with pytest.raises(StageError, match="weights are gone"):
+        await stage.call(fail, timeout_s=30)
+    await asyncio.to_thread(refused.wait, 30)
+    assert "no such file" in str(stage.broken)  # also while it is being tried again
+    behind = asyncio.get_running_loop().create_task(stage.call(lambda _: None, timeout_s=30))
+    await asyncio.sleep(0)
+    allowed.set()
+    with pytest.raises(StageError, match="no such file"):
+        await behind
+    for _ in range(3000):
+        if stage.broken is None:
+            break
+        await asyncio.sleep(0.01)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 4
+    await stage.close()
+
+
+async def test_a_broken_stage_that_is_closed_is_not_built_again(impatient: None) -> None:
+    Model.built = 0
+
+    def build() -> Model:
+        model = Model()
+        if Model.built == 2:
+            closing.wait(30)
+        if Model.built > 1:
+            raise OSError("no such file")
+        return model
+
+    closing = threading.Event()
+    stage: StageThread[Model] = StageThread("llm", build)
+    await stage.start()
+    stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+    closed = asyncio.get_running_loop().create_task(stage.close(30))
+    await asyncio.sleep(0)
+    closing.set()
+    await closed
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert Model.built == 2

@@ -89,6 +89,16 @@ def test_silence_is_not_answered(
     assert "agent:  Ahoy" in text
 
 
+def test_an_agent_that_does_not_exist_is_told_of(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "silence.wav"
+    soundfile.write(path, np.zeros(8_000, np.int16), 8_000)
+    _, _, (line,) = talk(capsys, path, "--url", live.url, "--agent", "pirat")
+    assert line.startswith("The server has no agent 'pirat', so its default one answered.")
+    assert line.endswith("Did you mean pirate?")
+
+
 # --- what can't be played ---
 
 
@@ -126,10 +136,39 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     path = RECORDINGS / f"{SAID}.wav"
-    status, _, (line,) = talk(capsys, path, "--url", f"ws://127.0.0.1:{port}/v1/realtime")
+    url = f"ws://127.0.0.1:{port}/v1/realtime"
+    status, _, (line,) = talk(capsys, path, "--url", url, "--wait", 0)
     assert status == 2
     assert str(port) in line
     assert "running" in line
+
+
+def test_waiting_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.client.RETRY_S", 0.0)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"ws://127.0.0.1:{port}/v1/realtime"
+    options = ("--url", url, "--wait", 0.5)
+    status, _, (waiting, error) = talk(capsys, RECORDINGS / f"{SAID}.wav", *options)
+    assert status == 2
+    assert "Waiting up to 0.5 s." in waiting
+    assert error.startswith("halfsec: Nothing listens")
+
+
+def test_the_server_of_the_settings_is_called_where_none_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PORT", str(port))
+    status, _, (line,) = talk(capsys, RECORDINGS / f"{SAID}.wav", "--wait", 0)
+    assert status == 2
+    assert f"ws://127.0.0.1:{port}/v1/realtime" in line
+    assert "--url" in line
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/", "ws://127.0.0.1:notaport/"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agent.conversation import ROOT, FunctionCall, FunctionOutput, ItemId, Message
+from agent.notices import ItemAdded
 from agent.requests import (
     AppendAudio,
     CancelResponse,
@@ -23,7 +24,8 @@ from agent.requests import (
 )
 from agent.settings import ResponseOptions
 from agent.wire.g711 import mulaw_encode
-from agent.wire.realtime.frames import MAX_DEPTH, MAX_FRAME_BYTES
+from agent.wire.realtime.fields import MAX_TEXT_CHARS
+from agent.wire.realtime.frames import MAX_DEPTH, MAX_FRAME_BYTES, MAX_MARKS
 from tests.wire_frames import make, one, refused, update
 
 
@@ -31,6 +33,30 @@ def item_of(**item: Any) -> Any:
     answer = one(make(), type="conversation.item.create", item=item)
     assert isinstance(answer, CreateItem), answer
     return answer.item
+
+
+def test_the_longest_text_is_shown_again_in_frames_that_clients_read() -> None:
+    for char in ("a", "\N{CJK UNIFIED IDEOGRAPH-65E5}", "\N{GRINNING FACE}", "\x01"):
+        protocol = make()
+        content = [{"type": "input_text", "text": char * MAX_TEXT_CHARS}]
+        item = {"type": "message", "role": "user", "content": content}
+        answer = one(protocol, type="conversation.item.create", item=item)
+        assert isinstance(answer, CreateItem)
+        frames = protocol.send(ItemAdded(answer.item, None))
+        assert len(frames) == 2
+        assert max(len(frame.encode()) for frame in frames) < 1 << 20
+
+
+def test_a_text_too_long_is_refused_whole_or_in_parts() -> None:
+    half = {"type": "input_text", "text": "a" * (MAX_TEXT_CHARS // 2)}
+    for content, param in (
+        ([{"type": "input_text", "text": "a" * (MAX_TEXT_CHARS + 1)}], "item.content[0].text"),
+        ([half, half], "item.content"),
+    ):
+        item = {"type": "message", "role": "user", "content": content}
+        problem = refused(make(), json.dumps({"type": "conversation.item.create", "item": item}))
+        assert (problem.code, problem.param) == ("invalid_value", param)
+        assert str(MAX_TEXT_CHARS) in problem.message
 
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
@@ -318,3 +344,21 @@ def test_items_that_are_refused(item: dict[str, Any], code: str, param: str) -> 
 def test_playback_reports_are_for_clients_that_offered_extensions() -> None:
     event = {"type": "halfsec.playback", "item_id": "i", "played_ms": 40}
     assert one(make(extensions=True), **event) == PlaybackReport(ItemId("i"), 40)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "0", '""', '{"a":0}'])
+def test_a_frame_of_too_many_values_is_not_parsed(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = 1 + value.count("{") + value.count("[")
+    frame = '{"type":"x","a":[' + ",".join([value] * (MAX_MARKS // marks + 1)) + "]}"
+    problem = refused(make(), frame)
+    assert (problem.code, str(MAX_MARKS) in problem.message) == ("invalid_event", True)
+    monkeypatch.setattr("json.loads", None)
+    assert refused(make(), frame.encode()) == problem
+
+
+def test_a_text_of_commas_is_taken() -> None:
+    text = "," * (MAX_TEXT_CHARS - 20)
+    item = item_of(type="message", role="user", content=[{"type": "input_text", "text": text}])
+    assert item.text == text

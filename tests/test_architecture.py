@@ -16,9 +16,9 @@ MAY_IMPORT = {
 }
 PURE = {
     "agent": (
-        "config config_layers config_values presets errors settings requests notices conversation "
-        "events commands turn_taking turn_tables turn_state end_of_turn playback records "
-        "identifiers chat_context ports"
+        "address config config_layers config_values presets errors settings requests notices "
+        "conversation events commands turn_taking turn_tables turn_state end_of_turn playback "
+        "records identifiers chat_context ports"
     ),
     "asr": "audio endpointing stabilizer transcripts repetition utterance scoring errors",
     "llm_engine": "config sequence pages scheduler template detokenizer stops errors",

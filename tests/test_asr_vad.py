@@ -95,4 +95,4 @@ def test_a_damaged_model(tmp_path: Path, keep: int) -> None:
 
 def test_another_model() -> None:
     with pytest.raises(ModelError, match="not silero VAD"):
-        SileroVad.load(model_path("smart-turn") / "smart-turn-v3.2-cpu.onnx")
+        SileroVad.load(model_path("piper-joe") / "en_US-joe-medium.onnx")

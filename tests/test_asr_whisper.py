@@ -158,7 +158,7 @@ def test_no_directory(tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path, name: str) -> None:
     folder = copied(tmp_path)
     (folder / name).unlink()
-    with pytest.raises(ModelError, match=rf"{name} is missing; fetch the model again"):
+    with pytest.raises(ModelError, match=rf"{name} is missing; get the model again"):
         WhisperTranscriber.load(folder)
 
 
@@ -183,6 +183,6 @@ def test_an_unknown_compute_type() -> None:
 def test_a_model_of_another_kind(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     (folder / "model.bin").unlink()
-    shutil.copy(model_path("smart-turn") / "smart-turn-v3.2-cpu.onnx", folder / "model.bin")
+    shutil.copy(model_path("silero-vad") / "silero_vad.onnx", folder / "model.bin")
     with pytest.raises(ModelError, match=r"model\.bin cannot be read"):
         WhisperTranscriber.load(folder)

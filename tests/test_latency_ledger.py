@@ -377,3 +377,19 @@ def test_marks_may_arrive_in_any_order_within_a_plain_turn(
         shuffled.add(mark)
     assert shuffled.record() == in_order.record()
     assert math.isclose(shuffled.record().e2e_server_ms or 0, sum(steps[1:]) / MS)
+
+
+def test_a_greeting_has_no_latency_and_lacks_nothing() -> None:
+    spoken = ledger_of(
+        ("greeting", 0),
+        ("reply_requested", 1),
+        ("first_piece", 1),
+        ("tts_start", 2),
+        ("first_audible_ready", 40),
+        ("released", 40),
+    ).record()
+    assert (spoken.origin, spoken.e2e_ns, spoken.incomplete) == (Origin.GREETING, None, ())
+    assert (spoken.answered, spoken.cut_in, spoken.path) == (True, False, ())
+    assert spent_ms(spoken, Stage.TTS) == 38
+    cut = ledger_of(("greeting", 0), ("reply_requested", 1), ("interrupted", 2)).record()
+    assert (cut.answered, cut.interrupted, cut.incomplete) == (False, True, ())

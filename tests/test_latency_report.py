@@ -227,3 +227,14 @@ def test_the_table_lists_every_stage() -> None:
     for stage in Stage:
         assert f"{stage} exposed" in table
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_the_waterfall_of_a_greeting_finds_no_fault() -> None:
+    ledger = TurnLedger(TurnId(1))
+    for name, at_ms in (("greeting", 0), ("reply_requested", 1), ("released", 90)):
+        ledger.add(Mark(ledger.turn, MarkName(name), at_ms * MS))
+    assert waterfall(ledger.record()) == "turn 1: greeting"
+    ledger.add(Mark(ledger.turn, MarkName("interrupted"), 95 * MS))
+    assert waterfall(ledger.record()) == "turn 1: greeting, interrupted"
+    summary = summarize([ledger.record(), turn(released_ms=300)])
+    assert (summary["turns"], summary["p50"]) == (2, 300.0)

@@ -1,12 +1,14 @@
 """History as ids: what was generated stays, what was not heard goes, what does not fit is told."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.dialogue import Dialogue
+from llm_engine.dialogue import KEPT_SHARE, Dialogue
 from llm_engine.errors import RequestError
-from llm_engine.template import ChatMessage, ChatTemplate
+from llm_engine.template import ChatMessage, ChatTemplate, Gap
 from tests.fakes.llm_models import CHATML
 
 CODES = tuple(bytes([code]) for code in range(256))
@@ -164,3 +166,80 @@ def test_other_bad_input() -> None:
     with pytest.raises(RequestError, match="text: too long"):
         talk.open_prompt("x" * 5000, 10)
     assert text_of(talk.open_prompt("", 10)).startswith(block("system", "S"))
+
+
+def test_a_thousand_messages_are_dropped_in_one_pass() -> None:
+    talk = dialogue(context=600)
+    for index in range(500):
+        talk.append("user", f"question {index}")
+        talk.append("assistant", "answer")
+    template = talk._template
+    asked: list[int] = []
+    gaps = template.gaps
+
+    def counted(roles: Sequence[str]) -> list[Gap]:
+        asked.append(len(roles))
+        return gaps(roles)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "gaps", counted)
+        talk.append("user", "last")
+        prompt = text_of(talk.prompt(50))
+    assert [num_roles for num_roles in asked if num_roles > 50] == [1002]  # the whole of it once
+    assert len(prompt) + 50 <= 600 * KEPT_SHARE
+    assert len(prompt) + 50 > 600 * KEPT_SHARE - len(block("user", "question 499") * 2)
+    assert prompt.endswith(block("user", "last") + OPEN)
+    assert prompt.startswith(block("system", "S") + "<|im_start|>user\nquestion")
+
+
+@pytest.mark.parametrize("num_messages", [3, 400])
+def test_a_reset_encodes_what_is_new_and_fits(num_messages: int) -> None:
+    encoded: list[str] = []
+
+    def noted(text: str) -> list[int]:
+        encoded.append(text)
+        return encode(text)
+
+    template = ChatTemplate(CHATML, encode, noted, bos="", eos="")
+    talk = Dialogue(template, CODES, 600, "S", ())
+    told = [ChatMessage("user", f"question {index}") for index in range(num_messages)]
+    talk.append("user", told[-1].text)
+    encoded.clear()
+    talk.reset(told)
+    assert encoded == [message.text for message in told[-1 - len(encoded) : -1]][::-1]
+    assert len(encoded) == min(num_messages - 1, 600 // len("question 399"))
+    assert talk.num_dropped_messages == num_messages - 1 - len(encoded)
+
+
+def test_a_giant_is_refused_unread() -> None:
+    template = ChatTemplate(CHATML, encode, encode, bos="", eos="")
+    talk = Dialogue(template, (*CODES, b"longest"), 100, "S", ())
+
+    def explode(role: str, text: str, gap: Gap) -> list[int]:
+        raise AssertionError("it was read")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "content", explode)
+        for role in ("user", "system"):
+            with pytest.raises(RequestError, match="more than 101 tokens, and the context holds"):
+                talk.check(role, "x" * 708)
+
+
+def test_what_is_prepared_is_not_encoded_again() -> None:
+    talk = dialogue()
+    talk.prepare([ChatMessage("user", "Hello")])
+    template = talk._template
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "content", lambda role, text, gap: [ord("?")])
+        talk.check("user", "Hello")
+        talk.append("user", "Hello")
+        talk.append("user", "Hello")
+    assert text_of(talk.prompt(1)).endswith(block("user", "Hello") + block("user", "?") + OPEN)
+
+
+def test_instructions_leave_room_for_a_turn() -> None:
+    talk = dialogue(context=400)
+    with pytest.raises(RequestError, match=r"system: too long: .* 400 these may take 300"):
+        talk.set_system("x" * 320)
+    assert text_of(talk.open_prompt("", 10)).startswith(block("system", "S"))
+    talk.set_system("x" * 200)

@@ -43,7 +43,8 @@ TURN: dict[str, Any] = {
         "endpoint": {"spent_ms": 240.0, "exposed_ms": 240.0},
         "asr": {"spent_ms": 143.0, "exposed_ms": 60.0},
         "llm_clause": {"spent_ms": 120.0, "exposed_ms": 80.0},
-        "tts": {"spent_ms": 30.0, "exposed_ms": 32.0},
+        "tts": {"spent_ms": 30.0, "exposed_ms": 29.0},
+        "pacing": {"spent_ms": 3.0, "exposed_ms": 3.0},
     },
     "reply_s": 2.4,
 }
@@ -216,7 +217,11 @@ def test_partials_transcript_and_latency_are_shown(open_page: Open, server: Fake
     bar = page.locator(".message.agent .turn")
     expect(bar).to_have_attribute("data-wait-ms", "412")
     expect(bar.locator(".turn-headline")).to_contain_text("412 ms from your last word")
-    assert bar.locator(".turn-part").count() == 4
+    assert bar.locator(".turn-part").count() == 5
+    entries = bar.locator(".legend > span")  # whatever is drawn is named, however small it is
+    expect(entries).to_have_text(
+        ["End of turn 240", "Recognition 60", "First words 80", "Voice 29", "Pacing 3"]
+    )
     expect(bar.locator(".turn-limit")).to_have_text("500 ms")
     bar.locator("summary").click()
     expect(bar.get_by_role("row", name="Recognition 143 ms 60 ms")).to_be_visible()

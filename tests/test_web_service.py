@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.models]
 
 SCRIPTS = Path(__file__).with_name("browser")
 ROOT = Path(__file__).resolve().parents[1]
-MODELS = ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad", "smart-turn")
+MODELS = ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad")
 
 WARM_MS = 60_000
 """Until the page says Ready: models load in about ten seconds on two idle cores."""

@@ -34,8 +34,8 @@ class PiperEngine:
             session = open_session(model, threads=threads, extra_output=_DURATIONS)
         except Exception as error:
             raise VoiceError(
-                f"the voice {name} cannot be loaded from {model} ({error}); fetch it again with "
-                "`halfsec models fetch`"
+                f"the voice {name} cannot be loaded from {model} ({error}); get it again from "
+                "where it came (one of halfsec's own: `halfsec models fetch`)"
             ) from error
         self._voice = self._piper.PiperVoice(config=config, session=session)
         self.rate_hz: int = config.sample_rate

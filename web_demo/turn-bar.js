@@ -25,8 +25,8 @@ const BUDGET_MS = 500;
 /** Right end of the axis: the line stays in sight, and turns compare at a glance. */
 const AXIS_MS = 750;
 
-/** Stages that took less are named only in the table. */
-const LEGEND_MS = 15;
+/** Stages that were waited for less are neither drawn nor named above the table. */
+const DRAWN_MS = 0.5;
 
 /** @type {Record<string, string>} */
 const STAGE_NAMES = {
@@ -48,7 +48,7 @@ const STAGE_NAMES = {
 export function turnBar(turn) {
   const waitMs = turn.e2e_ear_ms ?? turn.e2e_server_ms;
   const stages = Object.entries(turn.stages ?? {})
-    .filter(([, { spent_ms, exposed_ms }]) => spent_ms >= 0.5 || exposed_ms >= 0.5)
+    .filter(([, { spent_ms, exposed_ms }]) => spent_ms >= DRAWN_MS || exposed_ms >= DRAWN_MS)
     .map(([name, times]) => ({ name, label: STAGE_NAMES[name] ?? name, ...times }));
   const box = element('div', 'turn');
   box.setAttribute('role', 'group');
@@ -88,7 +88,7 @@ function headline(turn, waitMs) {
  */
 function bar(stages, waitMs) {
   const axisMs = Math.max(AXIS_MS, waitMs * 1.05);
-  const exposed = stages.filter(({ exposed_ms }) => exposed_ms >= 0.5);
+  const exposed = stages.filter(({ exposed_ms }) => exposed_ms >= DRAWN_MS);
   const track = element('div', 'turn-track');
   track.setAttribute('role', 'img');
   const spoken = exposed.map(({ label, exposed_ms }) => `${label} ${Math.round(exposed_ms)} ms`);
@@ -136,7 +136,7 @@ function details(stages) {
 function legend(stages) {
   const list = element('span', 'legend');
   for (const { name, label, exposed_ms } of stages) {
-    if (exposed_ms < LEGEND_MS) continue;
+    if (exposed_ms < DRAWN_MS) continue;
     const entry = element('span', '');
     entry.append(dot(name), `${label} ${Math.round(exposed_ms)}`);
     list.append(entry, ' ');

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent import events as ev
+from agent.errors import StageError
 from agent.notices import Usage
 from agent.playback import HeardWord
 from agent.ports import ChatMessage, Heard, OnMark, ReplyToken, Speech
@@ -26,12 +27,28 @@ class FakeChat:
         self.calls: list[tuple[str, object]] = []
         self.hold: asyncio.Event | None = None
         """Set: generation waits for it before the first token."""
+        self.warming: asyncio.Event | None = None
+        """Set: a warm-up waits for it."""
+        self.warmed = asyncio.Event()
+        """A warm-up has begun."""
+        self.generating = asyncio.Event()
+        """A reply has begun."""
+        self.max_chars = 1 << 30
+        """Longer messages are refused when they are checked."""
+        self.refusals: list[StageError] = []
+        """Raised in place of what is committed next."""
         self.closed = False
+
+    async def check(self, message: ChatMessage) -> None:
+        if len(message.text) > self.max_chars:
+            raise StageError("llm", f"the context holds {self.max_chars}", refused=True)
 
     async def set_system(self, text: str) -> None:
         self.calls.append(("system", text))
 
     async def commit(self, message: ChatMessage) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
         self.calls.append((message.role, message.text))
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
@@ -44,6 +61,7 @@ class FakeChat:
         self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
     ) -> AsyncGenerator[ReplyToken, None]:
         self.calls.append(("generate", turn))
+        self.generating.set()
         if self.hold is not None:
             await self.hold.wait()
         reply = self.replies.pop(0) if self.replies else "Fine."
@@ -58,6 +76,13 @@ class FakeChat:
 
     async def warm(self) -> None:
         self.calls.append(("warm", None))
+        self.warmed.set()
+        if self.warming is not None:
+            try:
+                await self.warming.wait()
+            except asyncio.CancelledError:
+                self.calls.append(("warm cancelled", None))
+                raise
 
     async def close(self) -> None:
         self.closed = True

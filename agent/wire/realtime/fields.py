@@ -11,8 +11,10 @@ from agent.errors import ClientError
 
 MAX_ID_CHARS: Final = 128
 """Clients make ids of a prefix and a UUID; OpenAI's own limit of 512 stands for `event_id` only."""
-MAX_TEXT_CHARS: Final = 1 << 20
-"""Longer than any model's context; stops one field from holding a call's memory."""
+MAX_TEXT_CHARS: Final = 1 << 17
+"""About 32,000 tokens of English. An item is shown again, and a character may take 6 bytes as JSON:
+this much stays below the 1 MiB that stock clients read in a frame. Lower refuses documents that
+models with a long context can read."""
 
 
 class Fields:

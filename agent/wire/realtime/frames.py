@@ -1,8 +1,8 @@
 """One text frame to one JSON object, with limits.
 
 Everything a hostile or broken peer can do to a JSON parser is refused here, so that nothing behind
-this file meets it: frames too long to be honest, nesting, numbers that are not finite, and lone
-surrogates, which no tokenizer or UTF-8 encoder takes.
+this file meets it: frames too long to be honest, of too many values, nesting, numbers that are not
+finite, and lone surrogates, which no tokenizer or UTF-8 encoder takes.
 """
 
 import json
@@ -14,6 +14,10 @@ from agent.errors import ClientError
 MAX_FRAME_BYTES: Final = 4 << 20
 """65 s of 24 kHz PCM. Lower breaks clients that append a whole recording at once; higher lets one
 frame hold a call's memory."""
+MAX_MARKS: Final = 1 << 17
+"""Brackets and commas in a frame, those in its texts included: each may begin a value, which costs
+the parser and every other call's audio half a microsecond. A frame of 4 MiB could hold 1.4 million,
+more than a second. This many stand in no tool list, and the longest text has no more characters."""
 MAX_DEPTH: Final = 64
 """Parameters of real tools nest about 20 deep."""
 
@@ -24,6 +28,7 @@ def read_frame(frame: str | bytes) -> dict[str, Any]:
         raise _invalid(f"A frame holds at most {MAX_FRAME_BYTES} bytes; this one has {len(frame)}.")
     try:
         text = frame.decode() if isinstance(frame, bytes) else frame
+        _check_marks(text)
         value = json.loads(text, parse_constant=_not_a_number, parse_float=_finite)
     except UnicodeDecodeError:
         raise _invalid("Frames are JSON in UTF-8; this one is not UTF-8.") from None
@@ -37,6 +42,14 @@ def read_frame(frame: str | bytes) -> dict[str, Any]:
         raise _invalid('A frame is one JSON object with a "type".')
     _check_tree(value)
     return value
+
+
+def _check_marks(text: str) -> None:
+    marks = text.count(",") + text.count("[") + text.count("{")
+    if marks > MAX_MARKS:
+        raise _invalid(
+            f"This frame has {marks} brackets and commas; at most {MAX_MARKS} are taken."
+        )
 
 
 def _check_tree(root: object) -> None:

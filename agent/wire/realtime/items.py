@@ -12,10 +12,9 @@ from typing import Any, Final
 from agent.conversation import ROOT, FunctionCall, FunctionOutput, Item, ItemId, Message, Modality
 from agent.errors import ClientError
 
-from .fields import MAX_ID_CHARS, Fields, invalid
+from .fields import MAX_ID_CHARS, MAX_TEXT_CHARS, Fields, invalid
 
 MAX_PARTS: Final = 100
-MAX_ARGUMENTS_CHARS: Final = 1 << 18
 
 _STATUSES: Final = ("completed", "incomplete", "in_progress")
 _PARTS_OF_ROLE: Final = {
@@ -71,6 +70,11 @@ def _read_message(item: Fields, item_id: ItemId, _new_id: NewId) -> Item:
     if not texts:
         raise invalid(item.at("content"), "is empty")
     text = "\n".join(texts)
+    if len(text) > MAX_TEXT_CHARS:
+        raise invalid(
+            item.at("content"),
+            f"has {len(text)} characters in all its parts; at most {MAX_TEXT_CHARS} are taken",
+        )
     if role == "user":
         return Message(item_id, "user", modality, text)
     return Message(item_id, "assistant" if role == "assistant" else "system", modality, text)
@@ -96,7 +100,7 @@ def _read_part(part: Fields, kind: str) -> str:
 
 
 def _read_function_call(item: Fields, item_id: ItemId, new_id: NewId) -> Item:
-    arguments = item.text("arguments", max_chars=MAX_ARGUMENTS_CHARS)
+    arguments = item.text("arguments")
     try:
         json.loads(arguments or "{}")
     except (ValueError, RecursionError):

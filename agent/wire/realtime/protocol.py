@@ -127,7 +127,8 @@ class RealtimeProtocol:
         return replace(request, event_id=pending.token)
 
     def _frame(self, event: Event) -> str:
-        return json.dumps({**event, "event_id": self._new_id("event")}, separators=(",", ":"))
+        whole = {**event, "event_id": self._new_id("event")}
+        return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
 
     def _events(self, notice: Notice) -> Iterator[Event]:
         match notice:

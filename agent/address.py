@@ -1,0 +1,34 @@
+"""The server's address as the settings give it: how to reach it from here, and who else can."""
+
+import ipaddress
+from typing import Final
+
+from .config import Config
+from .errors import ConfigError
+
+VOICE_PATH: Final = "/v1/realtime"
+
+_FROM_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""A server on all addresses of a machine is called at this one."""
+
+
+def local_voice_url(config: Config) -> str:
+    """Of the voice socket of a server on this machine with these settings.
+
+    Raises ConfigError where they leave the port open.
+    """
+    if config.agent.port == 0:
+        raise ConfigError(
+            "agent.port is 0, any free one: say which it became with --url ws://127.0.0.1:PORT.",
+            key="agent.port",
+        )
+    host = _FROM_HERE.get(config.agent.host, config.agent.host)
+    return f"ws://{f'[{host}]' if ':' in host else host}:{config.agent.port}{VOICE_PATH}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on `host`; of a name nobody knows."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

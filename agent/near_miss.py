@@ -1,0 +1,39 @@
+"""What somebody may have meant by a name that does not exist."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from typing import Final
+
+_ALIKE: Final = 0.7
+"""Of `SequenceMatcher.ratio`: two letters swapped or left out of a short word still pass; at 0.6
+"api_key" looked like "voice" in a longer name, and a wrong hint is worse than none."""
+_PREFIX_CHARS: Final = 3
+"""So many first letters of a name stand for it: "llm", "temp"."""
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """ " Did you mean X?", to put behind a message; empty where nothing is close."""
+    return _question(wrong, [name for name in known if _alike(wrong, name)])
+
+
+def nearest_setting(wrong: str, known: Iterable[str]) -> str:
+    """The same for "section.key", whose key counts: it may stand in a wrong section, or in none."""
+    key = _key(wrong)
+    return _question(wrong, [path for path in known if _alike(key, _key(path))])
+
+
+def _key(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _alike(wrong: str, name: str) -> bool:
+    if len(wrong) >= _PREFIX_CHARS and name.startswith(wrong):
+        return True
+    return SequenceMatcher(None, wrong, name).ratio() >= _ALIKE
+
+
+def _question(wrong: str, candidates: list[str]) -> str:
+    if not candidates:
+        return ""
+    best = max(candidates, key=lambda name: SequenceMatcher(None, wrong, name).ratio())
+    return f" Did you mean {best}?"

@@ -1,0 +1,38 @@
+"""Waiting for a stage, but not for ever, and not by the clock alone.
+
+A deadline on the clock also passes while nothing runs: the process was stopped, the machine slept,
+or the event loop was held up by something of its own. The stage then looks hung, and would be given
+up and built anew for all calls. So time is counted in ticks of the loop, and a tick counts the same
+however late it comes: only while the loop turns does patience run out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+NUM_TICKS: Final = 10
+"""Per deadline. Fewer, and one stall takes a larger part of it; more cost wake-ups."""
+
+
+@asynccontextmanager
+async def patience(seconds: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`: cancels what is inside and raises TimeoutError, after so many seconds
+    in which the loop was turning. One stall, of whatever length, counts as a tenth."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def tick(ticks: int) -> None:
+        nonlocal timer
+        if ticks == NUM_TICKS:
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(seconds / NUM_TICKS, tick, ticks + 1)
+
+    async with asyncio.timeout(None) as limit:
+        tick(0)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()

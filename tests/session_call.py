@@ -1,0 +1,91 @@
+"""A whole session on fake stages, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agent.config import AgentProfile
+from agent.errors import ClientError
+from agent.notices import Notice
+from agent.ports import VoicePort
+from agent.reply_desk import Surroundings
+from agent.session import Session
+from agent.settings import SessionSettings
+from agent.turn_log import TurnLog
+from latency_budget.clock import SystemClock
+from latency_budget.history import TurnEntry
+from latency_budget.trace import TraceWriter
+from latency_budget.turn import SessionId
+
+from .fakes.stages import FakeChat, FakeEars, FakeVoice
+
+
+class Call:
+    """One session and everything it said."""
+
+    def __init__(self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile) -> None:
+        self.chat = chat
+        self.ears = FakeEars()
+        self.voice = voice
+        self.notices: list[Notice] = []
+        self.turns: list[TurnEntry] = []
+        self._news = asyncio.Event()
+        clock = SystemClock()
+        session_id = SessionId("sess_test")
+        self.trace = TraceWriter(
+            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=clock.now_ns()
+        )
+
+        def open_voice(name: str, rate_hz: int) -> VoicePort:
+            if name != "hibari":
+                raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
+            return self.voice
+
+        around = Surroundings(
+            clock=clock,
+            open_chat=lambda instructions, examples: self.chat,
+            open_voice=open_voice,
+            lead_ms=400,
+            budget_ms=500,
+            notify=self._notify,
+        )
+        log = TurnLog(session_id, self.trace, self.turns.append)
+        settings = SessionSettings(instructions="Be brief.")
+        self.session = Session(session_id, profile, settings, around, self.ears, log)
+
+    def _notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        self._news.set()
+
+    async def until(self, kind: type[Notice], count: int = 1) -> list[Notice]:
+        """Wait for the `count`-th notice of this kind."""
+        while len(found := [n for n in self.notices if isinstance(n, kind)]) < count:
+            self._news.clear()
+            await self._news.wait()
+        return found
+
+    def names(self) -> list[str]:
+        """Kinds of notices in order, repeated text and audio folded."""
+        names: list[str] = []
+        for notice in self.notices:
+            name = type(notice).__name__
+            if not (names and names[-1] == name and name in ("ReplyAudio", "ReplyText")):
+                names.append(name)
+        return names
+
+    def of(self, kind: type[Notice]) -> list[Notice]:
+        return [notice for notice in self.notices if isinstance(notice, kind)]
+
+
+@asynccontextmanager
+async def call_with(
+    *replies: str | Exception,
+    voice: FakeVoice | None = None,
+    profile: AgentProfile | None = None,
+) -> AsyncIterator[Call]:
+    call = Call(FakeChat(replies), voice or FakeVoice(), profile or AgentProfile())
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        running = group.create_task(call.session.run())
+        await call.ears.running.wait()
+        yield call
+        running.cancel()

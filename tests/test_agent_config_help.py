@@ -1,0 +1,51 @@
+"""The settings explained: nothing left out, and the file that is printed is one that works."""
+
+import re
+from dataclasses import fields
+from itertools import pairwise
+
+import pytest
+
+from agent.__main__ import main
+from agent.config import SECTIONS
+from agent.config_help import settings_file
+from agent.config_layers import load_config
+from agent.presets import PRESETS
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_it_changes_nothing_commented_out_or_not(preset: str) -> None:
+    config = load_config({"agent.preset": preset})
+    text = settings_file(config)
+    commented = load_config({"agent.preset": preset}, file_text=text)
+    assert commented.fingerprint() == config.fingerprint()
+    assert all(not line or line[0] in "#[" for line in text.splitlines())
+    given = re.sub(r"(?m)^# (\w+ = (?! )|  \{|\])", r"\1", text)
+    assert load_config(file_text=given).fingerprint() == config.fingerprint()
+
+
+def test_every_setting_is_there_with_its_words_and_bounds() -> None:
+    text = settings_file(load_config())
+    for section, kind in SECTIONS.items():
+        for field in fields(kind):
+            assert re.search(rf"(?ms)^\[{section}\].*^# {field.name} = ", text)
+    assert "# 0: any free one.\n# From 0 to 65535.\n# port = 8080\n" in text
+    assert "# One of embedded, cpu, gpu-8b, gpu-70b.\n# preset = " in text
+    assert "three times slower.\n# One of int8, float32.\n# dtype = " in text
+    assert 'A language code like "en".' in text
+    assert "# trace_dir =   (not set)\n" in text
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "--preset", "cpu"]) == 0
+    assert PRESETS["cpu"]["asr"]["model"] in capsys.readouterr().out
+
+
+def test_no_setting_is_without_words() -> None:
+    lines = settings_file(load_config()).splitlines()
+    bare = [
+        line
+        for before, line in pairwise(lines)
+        if re.match(r"# \w+ = ", line) and not before.startswith("# ")
+    ]
+    assert bare == []

@@ -1,0 +1,252 @@
+"""The ears of one call, with a detector that hears what is loud and fails on command."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import asr
+from agent import events as ev
+from agent import hearing as hearing_module
+from agent.audio_inbox import MAX_JOB, MAX_WAITING, AudioInbox
+from agent.hearing import Hearing, endpointing_for
+from agent.ports import Heard
+from agent.settings import SemanticVad
+from agent.stage_thread import StageThread
+from latency_budget.clock import ManualClock
+
+RATE_HZ: Final = 16_000
+PATIENCE_S: Final = 60.0
+Int16 = npt.NDArray[np.int16]
+
+
+def loud(seconds: float) -> Int16:
+    return np.full(int(seconds * RATE_HZ), 9000, np.int16)
+
+
+def quiet(seconds: float) -> Int16:
+    return np.zeros(int(seconds * RATE_HZ), np.int16)
+
+
+class Detector:
+    """Every object of it is one more that the stage has built."""
+
+    built = 0
+    hold: "threading.Event | None" = None
+    """Set: the first detector waits for it in its next frame."""
+    held = threading.Event()
+    came_back = threading.Event()
+
+    def __init__(self) -> None:
+        type(self).built += 1
+        self._is_first = type(self).built == 1
+        self.num_frames = 0
+
+    def probability(self, frame: npt.NDArray[np.float32], state: asr.VadState) -> float:
+        assert frame.shape == (512,)
+        hold = type(self).hold
+        if self._is_first and hold is not None:
+            self.held.set()
+            hold.wait(PATIENCE_S)
+            state.lstm = np.full_like(state.lstm, 7.0)
+            self.came_back.set()
+        self.num_frames += 1
+        return 0.9 if np.abs(frame).max() > 0.1 else 0.0
+
+
+class Recognizer:
+    def transcribe(self, pcm: npt.NDArray[np.float32], *, fallback: bool) -> asr.Hypothesis:
+        raise RuntimeError("nobody listens to words here")
+
+
+class Ears:
+    """A `Hearing` that runs, and what it tells."""
+
+    def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
+        self.clock = ManualClock()
+        self.detector = detector
+        listening = asr.ListenerConfig(
+            endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=3_600_000
+        )
+        self.hearing = Hearing(listening, detector, recognizer, self.clock, 96)
+        self.told: list[Heard] = []
+        self._came = asyncio.Condition()
+
+    def tell(self, heard: Heard) -> None:
+        self.told.append(heard)
+
+    def events(self) -> list[str]:
+        kinds = [type(each.event).__name__ for each in self.told if each.event is not None]
+        return [kind for kind in kinds if kind != "SilenceGrew"]
+
+    async def hear(self, pcm: Int16) -> None:
+        """Feed it, and wait until it has been listened to."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.hearing.feed(pcm, RATE_HZ)
+            await self.hearing._inbox.drained()
+
+
+@asynccontextmanager
+async def ears() -> AsyncIterator[Ears]:
+    Detector.built, Detector.hold = 0, None
+    Detector.held.clear()
+    Detector.came_back.clear()
+    detector: StageThread[Any] = StageThread("vad", Detector)
+    recognizer: StageThread[Any] = StageThread("asr", Recognizer)
+    await detector.start()
+    await recognizer.start()
+    made = Ears(detector, recognizer)
+    running = asyncio.get_running_loop().create_task(made.hearing.run(made.tell))
+    try:
+        yield made
+    finally:
+        if Detector.hold is not None:
+            Detector.hold.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await detector.close()
+        await recognizer.close()
+
+
+# --- how much at once ---
+
+
+async def test_a_frame_of_minutes_is_cut_into_jobs_of_a_second() -> None:
+    inbox = AudioInbox()
+    pcm = np.arange(120 * 8_000, dtype=np.int64).astype(np.int16)
+    writing = asyncio.get_running_loop().create_task(inbox.put((pcm, 8_000)))
+    taken: list[Int16] = []
+    while sum(map(len, taken)) < len(pcm):
+        batch = await inbox.take()
+        assert sum(len(each) * 2 for each, _ in batch) <= MAX_JOB
+        taken += [each for each, _ in batch]
+        await inbox.done()
+    await writing
+    assert np.array_equal(np.concatenate(taken), pcm)
+    assert inbox.idle
+
+
+@pytest.mark.parametrize("frame", [1, 160, 16_000])
+async def test_who_sends_faster_than_is_listened_waits(frame: int) -> None:
+    inbox = AudioInbox()
+    pcm = np.zeros(frame, np.int16)
+
+    async def send() -> None:
+        while True:
+            await inbox.put((pcm, RATE_HZ))
+
+    sending = asyncio.get_running_loop().create_task(send())
+    for _ in range(MAX_WAITING // 160 * 8):
+        await asyncio.sleep(0)
+    assert not inbox.idle
+    assert MAX_WAITING <= inbox._waiting <= MAX_WAITING + MAX_JOB
+    assert len(inbox._pieces) <= MAX_WAITING // 160
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_small_frames_are_listened_to_together_and_in_order() -> None:
+    inbox = AudioInbox()
+    for number in range(100):
+        await inbox.put((np.full(320, number, np.int16), RATE_HZ))
+    first = await inbox.take()
+    assert [int(pcm[0]) for pcm, _ in first] == list(range(50))
+    await inbox.done()
+    assert [int(pcm[0]) for pcm, _ in await inbox.take()] == list(range(50, 100))
+
+
+# --- late and lost ---
+
+
+async def test_a_burst_gives_the_events_of_real_time() -> None:
+    async with ears() as made:
+        sound = np.concatenate([quiet(1), loud(1), quiet(1), loud(2), quiet(1)])
+        await made.hear(sound)
+        assert made.events() == ["SpeechStarted", "SpeechPaused", "SpeechResumed", "SpeechPaused"]
+
+
+async def test_a_pause_in_an_utterance_that_has_ended_meanwhile() -> None:
+    async with ears() as made:
+        await made.hear(loud(1))
+        utterance = made.hearing.utterance
+        assert made.hearing.end_sample(utterance) == RATE_HZ
+        assert made.hearing.duration_s(utterance) > 0.5  # the machine took it for complete
+        await made.hear(quiet(1))
+        assert made.events() == ["SpeechStarted", "SpeechPaused"]
+        assert made.hearing.duration_s(utterance) == 0
+
+
+async def test_audio_that_waits_to_be_listened_to_has_not_stalled() -> None:
+    async with ears() as made:
+        Detector.hold = threading.Event()
+        feeding = asyncio.get_running_loop().create_task(made.hearing.feed(loud(30), RATE_HZ))
+        await asyncio.to_thread(Detector.held.wait, PATIENCE_S)
+        made.clock.advance_ms(10_000)
+        assert made.hearing.last_audio_ns == made.clock.now_ns()
+        Detector.hold.set()
+        Detector.hold = None
+        await feeding
+        await made.hearing._inbox.drained()
+        heard_ns = made.clock.now_ns()
+        made.clock.advance_ms(1_000)
+        assert made.hearing.last_audio_ns == heard_ns
+
+
+async def test_a_thread_that_hung_leaves_the_listener_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ears() as made:
+        await made.hear(quiet(0.512))
+        listener = made.hearing._listener
+        Detector.hold = hold = threading.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(hearing_module, "LISTEN_TIMEOUT_S", 0.1)
+            await made.hear(quiet(0.512))
+        assert Detector.held.is_set()
+        await made.hear(loud(1))
+        before = (listener.position, listener._recording.end_of_frames)
+        lstm = listener._vad_state.lstm.copy()
+        hold.set()
+        await asyncio.to_thread(Detector.came_back.wait, PATIENCE_S)
+        for thread in threading.enumerate():
+            if thread.name == "stage-vad" and thread is not made.detector._thread:
+                await asyncio.to_thread(thread.join, PATIENCE_S)
+        assert (listener.position, listener._recording.end_of_frames) == before
+        assert np.array_equal(listener._vad_state.lstm, lstm)
+        await made.hear(quiet(1))
+        assert made.events() == ["SpeechStarted", "SpeechPaused"]
+        assert made.detector.restarts == 1
+
+
+async def test_a_detector_that_fails_takes_no_event_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def once_broken(self: Detector, frame: npt.NDArray[np.float32], state: asr.VadState) -> float:
+        self.num_frames += 1
+        if self._is_first and self.num_frames == 20:
+            raise RuntimeError("something broke")
+        return 0.9 if np.abs(frame).max() > 0.1 else 0.0
+
+    async with ears() as made:
+        monkeypatch.setattr(Detector, "probability", once_broken)
+        await made.hear(loud(1))
+        await made.hear(quiet(1))
+        assert made.events() == ["SpeechStarted", "SpeechPaused"]
+
+
+async def test_a_recording_too_long_for_push_to_talk_is_refused_once() -> None:
+    async with ears() as made:
+        await made.hear(quiet(0.5))
+        made.hearing.set_detection(None)
+        limit_s = asr.ListenerConfig().max_buffer_s
+        await made.hear(quiet(limit_s + 5))
+        assert len([heard for heard in made.told if heard.refused is not None]) == 1
+        await made.hearing.clear()
+        await made.hear(quiet(1))
+        assert isinstance(await made.hearing.commit(), int)
+        assert not any(isinstance(heard.event, ev.SpeechStarted) for heard in made.told)

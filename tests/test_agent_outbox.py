@@ -1,0 +1,50 @@
+"""What waits to be sent to one client."""
+
+import asyncio
+
+import pytest
+
+from agent.outbox import MAX_AGE_NS, MAX_BYTES, Outbox, SlowReader
+from latency_budget.clock import ManualClock
+
+
+async def test_frames_come_out_in_order() -> None:
+    outbox = Outbox(ManualClock())
+    for frame in "abc":
+        outbox.put(frame)
+    assert [await outbox.get() for _ in range(3)] == ["a", "b", "c"]
+    assert outbox.peak_bytes == 3
+
+
+async def test_bytes_are_counted_not_characters() -> None:
+    outbox = Outbox(ManualClock())
+    outbox.put("\N{CJK UNIFIED IDEOGRAPH-65E5}" * 100)
+    assert outbox.peak_bytes == 300
+    await outbox.get()
+    outbox.put("\N{CJK UNIFIED IDEOGRAPH-65E5}" * (MAX_BYTES // 3 + 1))
+    with pytest.raises(SlowReader):
+        await outbox.get()
+
+
+async def test_who_does_not_read_for_long_is_cut_off() -> None:
+    clock = ManualClock()
+    outbox = Outbox(clock)
+    outbox.put("a")
+    clock.advance_ms(MAX_AGE_NS / 1e6 + 1)
+    outbox.put("b")
+    with pytest.raises(SlowReader):
+        await outbox.get()
+
+
+async def test_a_client_is_not_read_from_while_much_waits_for_it() -> None:
+    outbox = Outbox(ManualClock())
+    await outbox.room()
+    outbox.put("x" * (MAX_BYTES // 2))
+    await outbox.room()
+    outbox.put("y")
+    waiting = asyncio.get_running_loop().create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await outbox.get()
+    async with asyncio.timeout(30):
+        await waiting

@@ -1,0 +1,57 @@
+"""What is found amiss before the server listens, and the one command that mends it."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.config_layers import load_config
+from agent.models import ModelError, ModelStore, load_catalogue
+from agent.preflight import check_models
+
+
+def complaint(home: Path, **flags: str) -> str:
+    config = load_config({key.replace("__", "."): value for key, value in flags.items()})
+    with pytest.raises(ModelError) as caught:
+        check_models(config, ModelStore(home, load_catalogue(Path("/nowhere"))))
+    return caught.value.message
+
+
+def test_all_that_is_missing_is_one_command(tmp_path: Path) -> None:
+    assert complaint(tmp_path, tts__voice="piper-joe", llm_engine__model="owner/name") == (
+        "Not on this machine: silero-vad, whisper-tiny.en, owner/name, piper-joe. To download what "
+        "is needed: halfsec models fetch silero-vad whisper-tiny.en owner/name piper-joe"
+    )
+
+
+def test_what_is_damaged_is_told_from_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "models" / "silero-vad" / "silero_vad.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    text = complaint(tmp_path)
+    assert "Not on this machine: whisper-tiny.en, smollm2-135m-instruct." in text
+    assert f"{path} has 1 bytes" in text
+
+
+def test_names_that_nobody_knows_are_not_fetched(tmp_path: Path) -> None:
+    text = complaint(tmp_path, tts__voice="pipr-joe", asr__model="whisper-tiny")
+    assert "Did you mean piper-joe?" in text
+    assert "Did you mean whisper-tiny.en?" in text
+    assert text.endswith("halfsec models fetch silero-vad smollm2-135m-instruct")
+
+
+@pytest.mark.parametrize(("files", "lacks"), [((), "joe.onnx"), (("joe.onnx",), "joe.onnx.json")])
+def test_a_voice_by_its_path(tmp_path: Path, files: tuple[str, ...], lacks: str) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    text = complaint(tmp_path, tts__voice=str(tmp_path / "joe.onnx"))
+    assert f"lacks its file {tmp_path / lacks}." in text
+
+
+def test_voices_of_ones_own_are_accepted(tmp_path: Path) -> None:
+    own = tmp_path / "models" / "mine"
+    own.mkdir(parents=True)
+    (own / "mine.onnx").touch()
+    (own / "mine.onnx.json").touch()
+    assert "voice" not in complaint(tmp_path, tts__voice="mine")
+    assert "voice" not in complaint(tmp_path, tts__voice=str(own / "mine.onnx"))
+    assert "voice" not in complaint(tmp_path, tts__voice="hibari-emma")

@@ -1,0 +1,164 @@
+"""A whole session on fake stages: what the model is told ahead, refused, and never told."""
+
+import asyncio
+
+import pytest
+
+from agent import events as ev
+from agent import notices as say
+from agent import requests as ask
+from agent import warming
+from agent.conversation import ItemId, Message
+from agent.errors import StageError
+from agent.identifiers import Identifiers
+from agent.settings import ResponseOptions, SemanticVad
+from latency_budget.turn import SessionId
+
+from .session_call import call_with
+
+
+async def test_changes_are_warmed_before_anybody_speaks() -> None:
+    async with call_with() as call:
+        settings = call.session.settings.changed(instructions="Be kind.")
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "Hello")))
+        await call.chat.warmed.wait()
+        assert call.chat.calls == [("system", "Be kind."), ("user", "Hello"), ("warm", None)]
+        call.chat.warmed.clear()
+        await call.session.handle(ask.DeleteItem(ItemId("a")))
+        await call.chat.warmed.wait()
+        assert call.chat.calls[3:] == [("reset", ()), ("warm", None)]
+
+
+async def test_nothing_is_warmed_during_a_reply_but_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warming, "QUIET_S", 0)
+    async with call_with("Fine.") as call:
+        await call.chat.warmed.wait()
+        call.chat.warmed.clear()
+        call.chat.hold = asyncio.Event()
+        options = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(options))
+        await call.chat.generating.wait()
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "Hello")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert call.chat.calls[1:] == [("generate", 1)]
+        call.chat.hold.set()
+        await call.chat.warmed.wait()
+    assert call.chat.calls[1:] == [("generate", 1), ("user", "Hello"), ("warm", None)]
+
+
+async def test_a_reply_ends_the_warming_that_is_under_way() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.warming = asyncio.Event()
+        await call.chat.warmed.wait()
+        await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded)
+    assert call.chat.calls == [("warm", None), ("warm cancelled", None), ("generate", 1)]
+
+
+async def test_what_the_model_refuses_while_it_is_warmed_is_a_problem() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.refusals = [StageError("llm", "too long", refused=True)]
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "x" * 99)))
+        problems = await call.until(say.Problem)
+        assert problems == [say.Problem("too long", "invalid_value")]
+        call.ears.say("Hello?")
+        await call.until(say.ReplyEnded)
+        ended = call.of(say.ReplyEnded)[0]
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.status == "completed"
+
+
+async def test_a_reply_cancelled_before_its_first_word_leaves_the_one_before() -> None:
+    async with call_with("Fine.", "Good.") as call:
+        text = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(text))
+        await call.until(say.ReplyEnded)
+        call.chat.hold = asyncio.Event()
+        await call.session.handle(ask.CreateResponse(text))
+        call.chat.generating.clear()
+        await call.chat.generating.wait()
+        await call.session.handle(ask.CancelResponse())
+        call.chat.hold.set()
+        await call.session.handle(ask.CreateResponse(text))
+        await call.until(say.ReplyEnded, 3)
+    assert [name for name, _ in call.chat.calls if name == "truncate"] == []
+
+
+async def test_options_of_a_cancelled_request_are_forgotten() -> None:
+    async with call_with("Right.") as call:
+        settings = call.session.settings.changed(turn_detection=None)
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CommitAudio())
+        options = ResponseOptions(output_modality="text", metadata={"stale": "yes"})
+        await call.session.handle(ask.CreateResponse(options))  # waits for the words
+        await call.session.handle(ask.CancelResponse())
+        call.ears.hear(ev.TranscriptReady(call.ears.utterance, 1, "Pushed to talk."))
+        await call.until(say.TranscriptCompleted)
+        settings = call.session.settings.changed(turn_detection=SemanticVad())
+        await call.session.handle(ask.UpdateSession(settings))
+        call.ears.say("Hello?")
+        started = (await call.until(say.ReplyStarted))[0]
+        assert isinstance(started, say.ReplyStarted)
+        assert (started.metadata, started.modality) == (None, "audio")
+        await call.until(say.ReplyEnded)
+
+
+async def test_what_is_too_long_for_the_model_is_refused_when_it_is_said() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.max_chars = 3_000
+        session, long = call.session, "x" * 3_001
+        await session.handle(ask.UpdateSession(session.settings.changed(instructions=long)))
+        await session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", long)))
+        await session.handle(ask.CreateResponse(ResponseOptions(instructions=long)))
+        problems = [n for n in call.of(say.Problem) if isinstance(n, say.Problem)]
+        assert [(problem.code, problem.param) for problem in problems] == [
+            ("invalid_value", "session.instructions"),
+            ("invalid_value", "item"),
+            ("invalid_value", "response.instructions"),
+        ]
+        assert session.settings.instructions == "Be brief."
+        assert list(session.conversation) == []
+        await session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded)
+    assert ("system", long) not in call.chat.calls
+
+
+def test_ids_are_reserved_before_and_until_they_are_used() -> None:
+    ids = Identifiers(SessionId("sess_abcdef0123456789"))
+    first = ids.item()
+    assert first == "item_abcdef012300001"
+    assert ids.reserves(first)
+    assert ids.reserves(ItemId("item_abcdef012300002"))
+    ids.release(first)
+    assert not ids.reserves(first)
+    for other in ("item_abcdef0123", "item_abcdef0123x", "item_000001", "mine", "item_abcdef0123²"):
+        assert not ids.reserves(ItemId(other))
+
+
+async def test_a_client_cannot_take_an_id_that_the_server_will_use() -> None:
+    async with call_with("Hi.", "Yes.") as call:
+
+        async def take(name: str) -> None:
+            await call.session.handle(ask.CreateItem(Message(ItemId(name), "user", "text", "x")))
+
+        await take("item_test00001")
+        await take("item_test00002")
+        call.ears.utterance = 1
+        call.ears.words[1] = "Hello?"
+        call.ears.hear(ev.SpeechStarted(1, 1600))
+        announced = (await call.until(say.SpeechStarted))[0]
+        assert isinstance(announced, say.SpeechStarted)
+        await take(announced.item_id)
+        assert len(call.of(say.Problem)) == 3
+        call.ears.hear(ev.SpeechPaused(1, 2400))
+        call.ears.hear(ev.SilenceGrew(1, 5000))
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.DeleteItem(announced.item_id))
+        await take(announced.item_id)  # as clients do that replace an item
+        await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded, 2)
+    assert len(call.of(say.Problem)) == 3

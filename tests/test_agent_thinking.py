@@ -1,0 +1,141 @@
+"""A chat over an engine that answers when the test lets it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+import llm_engine
+from agent import thinking
+from agent.errors import StageError
+from agent.ports import ChatMessage
+from agent.stage_thread import StageThread
+from agent.thinking import Chat
+from latency_budget.clock import SystemClock
+
+
+class StubConversation:
+    """Takes everything that fits into ten characters."""
+
+    def __init__(self, system: str) -> None:
+        self.system = system
+        self.warming = asyncio.Event()
+        self.told: list[str] = []
+        self.closed = False
+        self.messages: list[llm_engine.ChatMessage] = []
+
+    async def warm(self) -> None:
+        await self.warming.wait()
+
+    async def set_system(self, text: str) -> None:
+        if len(text) > 10:
+            raise llm_engine.RequestError("system", "too long")
+        self.system = text
+
+    async def commit(self, text: str, role: str) -> None:
+        self.told.append(text)
+
+    async def reset(self, messages: list[llm_engine.ChatMessage]) -> None:
+        assert messages[0].role == "system"
+        self.system, *self.told = [message.text for message in messages]
+        self.messages = list(messages[1:])
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class StubEngine:
+    def __init__(self) -> None:
+        self.opened: list[StubConversation] = []
+        self.stopped = False
+
+    async def open_conversation(self, system: str, **_: Any) -> StubConversation:
+        self.opened.append(StubConversation(system))
+        return self.opened[-1]
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class StubStage:
+    """Lends an engine, and counts those that were given up."""
+
+    def __init__(self) -> None:
+        self.engine = StubEngine()
+        self.restarts = 0
+
+    async def call(self, job: Callable[[StubEngine], Any], *, timeout_s: float) -> Any:
+        return job(self.engine)
+
+    def restart(self, engine: StubEngine, why: str) -> None:
+        self.restarts += 1
+
+
+def chat_with(stage: StubStage) -> Chat:
+    lent = cast(StageThread[llm_engine.Engine], stage)
+    return Chat(lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", ())
+
+
+async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", 0.0)
+    async with asyncio.TaskGroup() as group:
+        warming = group.create_task(chat.warm())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not warming.done()
+        stage.engine.opened[0].warming.set()
+    assert stage.restarts == 0
+
+
+async def test_refused_instructions_do_not_poison_the_next_engine() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    with pytest.raises(StageError, match="too long") as refused:
+        await chat.set_system("x" * 11)
+    assert refused.value.refused
+    stage.engine = StubEngine()
+    await chat.commit(ChatMessage("user", "Hello"))
+    assert stage.engine.opened[0].system == "Be brief."
+    await chat.set_system("Be kind.")
+    stage.engine = StubEngine()
+    await chat.commit(ChatMessage("user", "Hello"))
+    assert stage.engine.opened[0].system == "Be kind."
+
+
+async def test_a_system_message_of_the_clients_in_front_is_not_the_instructions() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.reset([ChatMessage("system", "It rains."), ChatMessage("user", "Hello")])
+    before = stage.engine.opened[0]
+    stage.engine = StubEngine()
+    await chat.commit(ChatMessage("user", "And?"))
+    after = stage.engine.opened[0]
+    assert (before.system, after.system) == ("Be brief.", "Be brief.")
+    assert after.told == ["It rains.", "Hello", "And?"]
+
+
+async def test_a_chat_cancelled_while_it_moves_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    resetting = asyncio.Event()
+
+    async def reset(self: StubConversation, messages: object) -> None:
+        resetting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(StubConversation, "reset", reset)
+    stage.engine = StubEngine()
+    async with asyncio.TaskGroup() as group:
+        moving = group.create_task(chat.commit(ChatMessage("user", "And?")))
+        await resetting.wait()
+        moving.cancel()
+    assert stage.engine.opened[0].closed
