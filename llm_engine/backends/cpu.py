@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.backends.base import Plan, SequenceRows, Slot, StepHandle, StepResult
+from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import ModelError
 from llm_engine.model import Decoder, LayerCache, Linear
-from llm_engine.sampler import choose
 
 _FIRST_CAPACITY = 256
 """Tokens for which a new sequence has room. Growing doubles, so a call copies its cache a few times
@@ -38,12 +38,6 @@ _ZERO = 128
 """What an activation of 0 is stored as."""
 _FINER = 254
 """Steps of an activation's second digit in one of its first: half a step up or down is 127."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    plan: Plan
-    result: StepResult
 
 
 class CpuBackend:
@@ -79,25 +73,15 @@ class CpuBackend:
         with torch.inference_mode():
             for sub_batch in plan.sub_batches:
                 for rows in sub_batch.sequences:
-                    tokens[rows.slot] = self._run(rows)
-        return _Done(plan, StepResult(tokens))
+                    tokens[rows.slot] = choose_tokens(rows, self.logits(rows))
+        return DoneStep(plan, StepResult(tokens))
 
     def collect(self, handle: StepHandle) -> StepResult:
-        assert isinstance(handle, _Done)
+        assert isinstance(handle, DoneStep)
         return handle.result
 
     def cache_bytes(self) -> int:
         return sum(cache.num_bytes for cache in self._slots.values())
-
-    def _run(self, rows: SequenceRows) -> tuple[int, ...]:
-        logits = self.logits(rows)
-        first_sampled = len(rows.token_ids) - rows.num_sampled
-        position = rows.first_position + first_sampled + 1
-        drafted = rows.token_ids[first_sampled + 1 :]
-        return tuple(
-            choose(row, rows.sampling, rows.seed, position + index, rows.chosen + drafted[:index])
-            for index, row in enumerate(logits)
-        )
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows; the slot is extended by all of them."""

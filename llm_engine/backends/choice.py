@@ -1,0 +1,34 @@
+"""Which backend calculates. Each is imported only where it is chosen."""
+
+from collections.abc import Callable
+
+from llm_engine.backends.base import Backend
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import BackendName, EngineConfig, Precision
+from llm_engine.errors import ModelError
+
+_HEAD_MULTIPLE = 16
+"""ONNX Runtime's attention takes heads of such sizes only."""
+
+
+def make_backend(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    context_length: int,
+    on_progress: Callable[[float], None],
+) -> Backend:
+    """Load a model's weights. Raises ModelError."""
+    fits_onnx = checkpoint.config.head_dim % _HEAD_MULTIPLE == 0
+    if config.backend is BackendName.ONNX and not fits_onnx:
+        raise ModelError(
+            f"{checkpoint.path}: heads of {checkpoint.config.head_dim} are not a multiple of "
+            f"{_HEAD_MULTIPLE}; use backend torch"
+        )
+    wants_onnx = config.backend is not BackendName.TORCH and config.precision is Precision.INT8
+    if wants_onnx and fits_onnx:
+        from llm_engine.backends.onnx_cpu import OnnxBackend
+
+        return OnnxBackend(checkpoint, config, context_length, on_progress=on_progress)
+    from llm_engine.backends.cpu import CpuBackend
+
+    return CpuBackend(checkpoint, config, context_length)
