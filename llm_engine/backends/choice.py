@@ -7,8 +7,9 @@ from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import BackendName, EngineConfig, Precision
 from llm_engine.errors import ModelError
 
-_HEAD_MULTIPLE = 16
-"""ONNX Runtime's attention takes heads of such sizes only."""
+_HEAD_SIZES = range(16, 129, 16)
+"""ONNX Runtime's attention takes multiples of 16; beyond 128 the order in which it adds depends on
+how many tokens there are, so that rows would depend on how a prompt is cut."""
 
 
 def make_backend(
@@ -18,11 +19,11 @@ def make_backend(
     on_progress: Callable[[float], None],
 ) -> Backend:
     """Load a model's weights. Raises ModelError."""
-    fits_onnx = checkpoint.config.head_dim % _HEAD_MULTIPLE == 0
+    fits_onnx = checkpoint.config.head_dim in _HEAD_SIZES
     if config.backend is BackendName.ONNX and not fits_onnx:
         raise ModelError(
-            f"{checkpoint.path}: heads of {checkpoint.config.head_dim} are not a multiple of "
-            f"{_HEAD_MULTIPLE}; use backend torch"
+            f"{checkpoint.path}: has heads of {checkpoint.config.head_dim}; onnx takes multiples "
+            "of 16 up to 128, use backend torch"
         )
     wants_onnx = config.backend is not BackendName.TORCH and config.precision is Precision.INT8
     if wants_onnx and fits_onnx:
