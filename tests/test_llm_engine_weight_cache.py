@@ -64,9 +64,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert_holds(read(path, "key"), {"other": ARRAYS["codes"]})
 
 
-def test_every_damaged_byte_is_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_damaged_byte_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "file.weights"
     write(path, "key", ARRAYS.items())
     whole = path.read_bytes()
