@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends import onnx_graph
+from llm_engine.backends import onnx_agreement, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.backends.onnx_session import MAX_ROWS, DecoderSession
+from llm_engine.backends.onnx_session import MAX_ROWS
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
 from llm_engine.errors import ModelError, RequestError
@@ -144,7 +144,7 @@ def test_where_lone_rows_differ_they_run_in_pairs(
 def test_a_cpu_whose_rows_never_agree_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DecoderSession, "_rows_agree", lambda self: False)
+    monkeypatch.setattr(onnx_agreement, "rows_agree", lambda sessions, config: False)
     with pytest.raises(ModelError, match="use backend torch"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 

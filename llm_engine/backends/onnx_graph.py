@@ -1,13 +1,17 @@
 """The decoder as one ONNX graph, for any shape of the Llama, Qwen2 and Qwen3 families.
 
-Its rows are consecutive tokens of one sequence. Keys and values come in as one pair of buffers a
-layer, `[1, kv_heads, capacity, head_dim]`, and go out as the same buffers: bound to one address,
-GroupQueryAttention writes the new rows in place at the end that `TOTAL` names, and reads no
-further. Cutting a sequence back is therefore running it with a smaller total.
+Its rows are consecutive tokens of one sequence, or of one after another: each sequence has a
+*lane*, an attention of its own in every layer, while all rows go through the same products.
 
-Attention sees rows picked by `ATTENDED` and gives back those picked by `KEPT`: its kernel
-for a single row adds in another order than the one for several, so that a lone token goes in twice.
-The head is computed for `SAMPLED` rows alone, which may be none.
+A lane's keys and values come in as one pair of buffers a layer, `[1, kv_heads, capacity,
+head_dim]`, and go out as the same buffers: bound to one address, GroupQueryAttention writes the new
+rows in place at the end that `total` names, and reads no further. Cutting a sequence back is
+therefore running it with a smaller total. A lane in use attends at least two rows, an idle one a
+single row, with buffers for one token.
+
+Attention sees rows picked by `ATTENDED` and gives back those picked by `KEPT`: its kernel for a
+single row adds in another order than the one for several, so that a lone token goes in twice. The
+head is computed for `SAMPLED` rows alone, which may be none.
 
 Weights stay in their file, which ONNX calls external data: the session maps it, packs the matrices
 for the CPU's kernels, and lets go of what it has packed.
@@ -25,12 +29,10 @@ from llm_engine.weight_cache import StoredArray, WeightFile
 
 TOKENS = "tokens"
 """int64 `[1, T]`."""
-LAST_POSITION = "last_position"
-"""int32 `[1]`: position of the last attended row."""
-TOTAL = "total"
-"""int32 scalar: tokens in the sequence after this run, one more than the last position."""
 ATTENDED = "attended"
-"""int64: rows that attention sees, in order of position."""
+"""int64: rows that attention sees, lane by lane, in order of position."""
+LANE_SIZES = "lane_sizes"
+"""int64 `[lanes]`: how many of them are whose. Only where there are several lanes."""
 KEPT = "kept"
 """int64 `[T]`: rows of what attention gave."""
 SAMPLED = "sampled"
@@ -60,17 +62,27 @@ _ELEMENT_TYPES = {
 }
 
 
-def cache_names(layer: int) -> tuple[tuple[str, str], tuple[str, str]]:
+def last_position(lane: int) -> str:
+    """int32 `[1]`: position of the last attended row."""
+    return f"last_position.{lane}"
+
+
+def total(lane: int) -> str:
+    """int32 scalar: tokens in the sequence after this run, one more than the last position."""
+    return f"total.{lane}"
+
+
+def caches(layer: int, lane: int) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of a layer's buffers, keys and values: each as input and as output."""
-    return (
-        (f"past_keys.{layer}", f"keys.{layer}"),
-        (f"past_values.{layer}", f"values.{layer}"),
-    )
+    place = f"{layer}.{lane}"
+    return (f"past_keys.{place}", f"keys.{place}"), (f"past_values.{place}", f"values.{place}")
 
 
-def decoder_graph(config: ModelConfig, weights: WeightFile, num_positions: int) -> bytes:
+def decoder_graph(
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_lanes: int = 1
+) -> bytes:
     """A serialized model whose weights, those of `onnx_weights.convert`, are in a file."""
-    build = _Builder(config, frozenset(weights.arrays))
+    build = _Builder(config, frozenset(weights.arrays), num_lanes)
     rows = build.embedded()
     delta = None
     for index in range(config.num_layers):
@@ -83,8 +95,8 @@ def decoder_graph(config: ModelConfig, weights: WeightFile, num_positions: int) 
         helper.make_graph(
             build.nodes,
             "decoder",
-            _inputs(config),
-            _outputs(config),
+            _inputs(config, num_lanes),
+            _outputs(config, num_lanes),
             [_initializer(name, array, weights.path.name) for name, array in stored.items()],
         ),
         opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)],
@@ -97,10 +109,11 @@ def decoder_graph(config: ModelConfig, weights: WeightFile, num_positions: int) 
 class _Builder:
     """Collects nodes. Values go by the names of the nodes that make them."""
 
-    def __init__(self, config: ModelConfig, weight_names: frozenset[str]) -> None:
+    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_lanes: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._config = config
         self._weight_names = weight_names
+        self._num_lanes = num_lanes
         self._width = config.num_heads * config.head_dim
 
     def embedded(self) -> str:
@@ -135,17 +148,32 @@ class _Builder:
         qkv = self._add("Gather", [qkv, ATTENDED], axis=1)
         # One packed input, or three.
         inputs = self._normed_heads(index, qkv) if config.has_qk_norm else [qkv, "", ""]
-        (past_keys, keys), (past_values, values) = cache_names(index)
-        attended = f"layers.{index}.attended"
+        lanes = [self._lane(index, lane, inputs) for lane in range(self._num_lanes)]
+        attended = lanes[0] if len(lanes) == 1 else self._add("Concat", lanes, axis=1)
+        return self._add("Gather", [attended, KEPT], axis=1)
+
+    def _lane(self, index: int, lane: int, inputs: list[str]) -> str:
+        (past_keys, keys), (past_values, values) = caches(index, lane)
+        attended = f"layers.{index}.attended.{lane}"
+        own = [self._of_lane(name, lane) if name else "" for name in inputs]
         self._node(
             "GroupQueryAttention",
-            [*inputs, past_keys, past_values, LAST_POSITION, TOTAL, COSINES, SINES],
+            [*own, past_keys, past_values, last_position(lane), total(lane), COSINES, SINES],
             [attended, keys, values],
-            num_heads=config.num_heads,
-            kv_num_heads=config.num_kv_heads,
+            num_heads=self._config.num_heads,
+            kv_num_heads=self._config.num_kv_heads,
             do_rotary=1,
         )
-        return self._add("Gather", [attended, KEPT], axis=1)
+        return attended
+
+    def _of_lane(self, rows: str, lane: int) -> str:
+        """A lane's share of rows."""
+        if self._num_lanes == 1:
+            return rows
+        outputs = [f"{rows}.lane.{lane}" for lane in range(self._num_lanes)]
+        if lane == 0:
+            self._node("Split", [rows, LANE_SIZES], outputs, axis=1)
+        return outputs[lane]
 
     def _normed_heads(self, index: int, qkv: str) -> list[str]:
         config = self._config
@@ -225,33 +253,40 @@ class _Builder:
         self.nodes.append(node)
 
 
-def _inputs(config: ModelConfig) -> list[onnx.ValueInfoProto]:
+def _inputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
     int32, int64 = TensorProto.INT32, TensorProto.INT64
+    info = helper.make_tensor_value_info
+    sizes = [info(LANE_SIZES, int64, [num_lanes])] if num_lanes > 1 else []
     return [
-        helper.make_tensor_value_info(TOKENS, int64, [1, "T"]),
-        helper.make_tensor_value_info(LAST_POSITION, int32, [1]),
-        helper.make_tensor_value_info(TOTAL, int32, []),
-        helper.make_tensor_value_info(ATTENDED, int64, ["A"]),
-        helper.make_tensor_value_info(KEPT, int64, ["T"]),
-        helper.make_tensor_value_info(SAMPLED, int64, ["S"]),
-        *_buffers(config, which=0),
+        info(TOKENS, int64, [1, "T"]),
+        info(ATTENDED, int64, ["A"]),
+        *sizes,
+        info(KEPT, int64, ["T"]),
+        info(SAMPLED, int64, ["S"]),
+        *(info(last_position(lane), int32, [1]) for lane in range(num_lanes)),
+        *(info(total(lane), int32, []) for lane in range(num_lanes)),
+        *_buffers(config, num_lanes, which=0),
     ]
 
 
-def _outputs(config: ModelConfig) -> list[onnx.ValueInfoProto]:
+def _outputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
     logits: list[int | str] = [1, "S", config.vocab_size]
     return [
         helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, logits),
-        *_buffers(config, which=1),
+        *_buffers(config, num_lanes, which=1),
     ]
 
 
-def _buffers(config: ModelConfig, which: int) -> list[onnx.ValueInfoProto]:
-    shape: list[int | str] = [1, config.num_kv_heads, "capacity", config.head_dim]
+def _buffers(config: ModelConfig, num_lanes: int, which: int) -> list[onnx.ValueInfoProto]:
     return [
-        helper.make_tensor_value_info(names[which], TensorProto.FLOAT, shape)
+        helper.make_tensor_value_info(
+            names[which],
+            TensorProto.FLOAT,
+            [1, config.num_kv_heads, f"capacity.{lane}", config.head_dim],
+        )
+        for lane in range(num_lanes)
         for layer in range(config.num_layers)
-        for names in cache_names(layer)
+        for names in caches(layer, lane)
     ]
 
 
