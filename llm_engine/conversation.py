@@ -106,13 +106,9 @@ class Conversation:
         )
         self._preview = self._worker.submit(request)
 
-    async def warm(self) -> None:
-        """Prefill what is known so far; returns when it is done or something else came first."""
-        await self.preview("")
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Wait until the last preview is computed or was superseded. Raises EngineError."""
+    async def warm(self, text: str = "") -> None:
+        """As `preview`, until it is computed or something else came first. Raises EngineError."""
+        await self.preview(text)
         preview, self._preview = self._preview, None
         if preview is not None:
             await preview.next()

@@ -1,7 +1,7 @@
 """The engine: a loaded model on a thread of its own, ready to talk."""
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from latency_budget.clock import Clock, SystemClock
 from latency_budget.turn import TurnId
 from llm_engine.backends.base import Backend
-from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.choice import make_backend
 from llm_engine.chats import Chats
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.conversation import Conversation, OnMark, chunks
@@ -78,17 +78,20 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         clock: Clock | None = None,
+        on_progress: Callable[[float], None] = lambda share: None,
     ) -> "Engine":
         """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
 
-        Raises ModelError naming the file, what was found and what is supported.
+        `on_progress` hears, on the calling thread, which share of the weights is converted; it
+        hears nothing where they need not be. Raises ModelError naming the file, what was found and
+        what is supported.
         """
         config = config or EngineConfig()
         checkpoint = load_checkpoint(Path(path))
         longest = checkpoint.config.context_length
         context_length = min(config.context_length or longest, longest)
         vocabulary = read_vocabulary(checkpoint.tokenizer, checkpoint.path)
-        backend = CpuBackend(checkpoint, config, context_length)
+        backend = make_backend(checkpoint, config, context_length, on_progress)
         drafters: list[Drafter] = [NgramDrafter()] if config.ngram_drafts else []
         if config.draft_model is not None:
             drafters.append(load_drafter(config.draft_model, vocabulary.tokenizer, config))

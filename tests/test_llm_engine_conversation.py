@@ -124,8 +124,7 @@ async def test_books_that_do_not_balance_are_closed(
 async def test_a_preview_leaves_little_to_compute(engine: Engine) -> None:
     talk = await engine.open_conversation("You are short.", sampling=GREEDY)
     await talk.warm()
-    await talk.preview("the cat sat on the mat and said")
-    await talk.settle()
+    await talk.warm("the cat sat on the mat and said")
     await talk.commit("the cat sat on the mat and said hello")
     _, _, usage = await answer(talk, ONE)
     gap = len(engine.vocabulary.tokenizer.encode_template("<|im_end|>\n<|im_start|>assistant\n"))
@@ -140,8 +139,7 @@ async def test_the_callers_last_word_may_change(engine: Engine) -> None:
     for guesses in (("what tim",), ("what time is it now", "what"), ("the", "")):
         talk = await engine.open_conversation("S", sampling=GREEDY)
         for guess in guesses:
-            await talk.preview(guess)
-        await talk.settle()
+            await talk.warm(guess)
         await talk.commit("what time is it")
         ids, _, _ = await answer(talk, ONE)
         assert ids == expected

@@ -37,11 +37,11 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
+from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import ModelError
 from llm_engine.model import Decoder, LayerCache, Linear
-from llm_engine.sampler import choose
 
 PAGE_SIZE = 16
 """Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""
@@ -50,12 +50,6 @@ _ZERO = 128
 """What an activation of 0 is stored as."""
 _FINER = 254
 """Steps of an activation's second digit in one of its first: half a step up or down is 127."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    plan: Plan
-    result: StepResult
 
 
 class CpuBackend:
@@ -97,34 +91,24 @@ class CpuBackend:
             self._cache.copy(plan.copies)
             for sub_batch in plan.sub_batches:
                 for rows in sub_batch.sequences:
-                    tokens[rows.slot] = self._run(rows)
-        return _Done(plan, StepResult(tokens))
+                    tokens[rows.slot] = choose_tokens(rows, self._sampled(rows))
+        return DoneStep(plan, StepResult(tokens))
 
     def collect(self, handle: StepHandle) -> StepResult:
-        assert isinstance(handle, _Done)
+        assert isinstance(handle, DoneStep)
         return handle.result
 
     def cache_bytes(self) -> int:
         return self._cache.num_bytes
 
-    def _run(self, rows: SequenceRows) -> tuple[int, ...]:
-        """One row at a time where tokens are chosen: torch's products of one row and of several
+    def _sampled(self, rows: SequenceRows) -> Tensor:
+        """`[num_sampled, vocab]`, one row at a time: torch's products of one row and of several
         round differently, and a drafted token must not change the one after it."""
         num_before = len(rows.token_ids) - max(rows.num_sampled, 1)
         if num_before:
             self.logits(_part(rows, 0, num_before))
-        chosen: list[int] = []
-        for index in range(num_before, len(rows.token_ids)):
-            logits = self.logits(_part(rows, index, index + 1))
-            if rows.num_sampled:
-                drafted = rows.token_ids[num_before + 1 : index + 1]
-                position = rows.first_position + index + 1
-                earlier = rows.chosen + drafted if rows.sampling.repetition_penalty != 1 else ()
-                banned = rows.banned if index - num_before < rows.num_banned else ()
-                chosen.append(
-                    choose(logits[-1], rows.sampling, rows.seed, position, earlier, banned)
-                )
-        return tuple(chosen)
+        parts = range(num_before, len(rows.token_ids))
+        return torch.cat([self.logits(_part(rows, index, index + 1)) for index in parts])
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows; the cache is extended by all of them."""
