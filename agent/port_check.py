@@ -19,7 +19,7 @@ def listening_problem(host: str, port: int) -> str | None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            return _problem(host, port, error)
+            return explain(host, port, error)
     return None
 
 
@@ -36,7 +36,8 @@ def halfsec_runs(host: str, port: int) -> bool:
         connection.close()
 
 
-def _problem(host: str, port: int, error: OSError) -> str:
+def explain(host: str, port: int, error: OSError) -> str:
+    """Why listening failed, and what to do."""
     other = port + 1 if port < 65_535 else 8080
     choose = f"Choose another port: halfsec serve --port {other}, or PORT={other} make run."
     if error.errno == errno.EADDRINUSE and halfsec_runs(host, port):

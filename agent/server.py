@@ -31,6 +31,7 @@ from .config import Config
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
 from .models import ModelStore
+from .port_check import explain
 from .realtime_socket import RealtimeSocket
 from .stages import Stages
 from .visitors import HostCheck, Refusal, Visitors, turn_away
@@ -228,11 +229,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"Can't listen on {host}:{port}: {error.strerror}. "
-            f"Choose another port, for instance PORT={port + 1} make run.",
-            key="agent.port",
-        ) from None
+        raise ConfigError(explain(host, port, error), key="agent.port") from None
     return listener
 
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m latency_budget",
+        prog="halfsec report",
         description="Show where the time of a session's turns went: a waterfall of each turn and"
         " percentiles over all of them.",
     )

@@ -135,7 +135,7 @@ async def test_too_long_instructions_are_refused_and_the_call_goes_on(
             await call.prove_alive()
 
 
-@pytest.mark.parametrize("text", [TOO_LONG, "日本" * 250_000], ids=["long", "giant"])
+@pytest.mark.parametrize("text", [TOO_LONG, "日本" * 60_000], ids=["long", "giant"])
 async def test_a_message_that_is_too_long_is_refused(live: LiveServer, text: str) -> None:
     async with call_to(live.url) as call:
         content = [{"type": "input_text", "text": text}]

@@ -73,7 +73,7 @@ def figure(page: Page, name: str) -> int:
 
 
 def start_talking(page: Page, server: FakeServer) -> FakeCall:
-    page.get_by_role("button", name="Start talking").click()
+    page.get_by_role("button", name="Press and talk").click()
     return server.wait_for_call()
 
 
@@ -211,7 +211,7 @@ def test_partials_transcript_and_latency_are_shown(open_page: Open, server: Fake
         await call.send("halfsec.turn", turn=TURN)
 
     server.script = answer
-    page.get_by_role("button", name="Start talking").click()
+    page.get_by_role("button", name="Press and talk").click()
     server.wait_for_call(2)
     expect(caller.last.locator(".sure")).to_have_text(QUESTION)
     bar = page.locator(".message.agent .turn")
@@ -293,7 +293,7 @@ def test_speech_that_was_noise_leaves_no_trace(open_page: Open, server: FakeServ
 def test_the_keyboard_is_enough(open_page: Open, server: FakeServer) -> None:
     page = open_page()
     expect(page.locator("#server")).to_have_text("Ready")
-    for name in ("Start talking", "Play a sample question", "Write to the agent", "Send"):
+    for name in ("Press and talk", "Play a sample question", "Write to the agent", "Send"):
         for _ in range(3):
             page.keyboard.press("Tab")
             focused = page.locator(":focus")
@@ -303,7 +303,7 @@ def test_the_keyboard_is_enough(open_page: Open, server: FakeServer) -> None:
                 break
         else:
             pytest.fail(f"{name} can't be reached with the Tab key")
-    page.get_by_role("button", name="Start talking").focus()
+    page.get_by_role("button", name="Press and talk").focus()
     page.keyboard.press("Enter")
     server.wait_for_call()
     expect(page.get_by_role("button", name="End the call")).to_have_attribute(

@@ -49,7 +49,7 @@ def alarm(page: Page, code: str) -> None:
 
 
 def press_talk(page: Page) -> None:
-    page.get_by_role("button", name="Start talking").click()
+    page.get_by_role("button", name="Press and talk").click()
 
 
 def test_a_refused_microphone_is_explained_and_writing_works(
@@ -234,10 +234,10 @@ def test_a_warming_server_shows_its_progress(open_page: Open, server: FakeServer
         ["asrready", "llm_engine40 %", "ttswaiting"]
     )
     expect(page.locator("#server")).to_have_text("Warming up")
-    expect(page.get_by_role("button", name="Start talking")).to_be_disabled()
+    expect(page.get_by_role("button", name="Press and talk")).to_be_disabled()
     server.readiness = (200, {"status": "ready", "stages": {}})
     expect(notice).to_be_hidden()
-    expect(page.get_by_role("button", name="Start talking")).to_be_enabled()
+    expect(page.get_by_role("button", name="Press and talk")).to_be_enabled()
 
 
 def test_a_failed_answer_leaves_the_call_open(open_page: Open, server: FakeServer) -> None:

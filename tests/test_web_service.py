@@ -89,7 +89,7 @@ def wait_for_answer(page: Page, count: int) -> None:
 
 @pytest.mark.parametrize("page", [True], indirect=True, ids=["recorded"])
 def test_a_spoken_question_is_answered_aloud(page: Page) -> None:
-    page.get_by_role("button", name="Start talking").click()
+    page.get_by_role("button", name="Press and talk").click()
     expect(page.locator(".message.caller .sure").first).to_have_text(
         re.compile("cook for dinner", re.IGNORECASE), timeout=ANSWER_MS
     )

@@ -136,7 +136,7 @@ function showPhase(phase) {
   const calling = phase !== 'off';
   const hangsUp = calling && (call.devices.hasMicrophone || phase === 'connecting');
   page.talk.setAttribute('aria-pressed', String(hangsUp));
-  page.talkLabel.textContent = hangsUp ? 'End the call' : 'Start talking';
+  page.talkLabel.textContent = hangsUp ? 'End the call' : 'Press and talk';
 }
 
 function toggleTalk() {
