@@ -7,9 +7,11 @@ told when to try again. On SIGTERM new calls are refused and those inside may fi
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,7 @@ from .errors import ConfigError
 from .models import ModelStore
 from .port_check import explain
 from .realtime_socket import RealtimeSocket
+from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
@@ -200,7 +203,15 @@ def serve(config: Config) -> int:
     listener = listen(config.agent.host, config.agent.port)
     runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener):
-        return runner.run(_serve(config, clock, listener, started_ns))
+        status = runner.run(_serve(config, clock, listener, started_ns))
+    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
+        # It hangs, or still loads a large model. Native libraries abort the process when the
+        # interpreter ends under their threads; what has to be saved is saved by now.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 def _log_to_stderr(level: str) -> None:

@@ -43,6 +43,9 @@ RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before a build is tried again; the last one repeats. Shorter ones would spend the machine
 that the other stages need on a model that takes seconds to load and fails again."""
 
+THREAD_PREFIX: Final = "stage-"
+"""Of the names of owner threads."""
+
 _STOP: Final = object()
 _log = logging.getLogger(__name__)
 
@@ -197,7 +200,10 @@ class StageThread(Generic[Model]):
         self._model = None
         self._building = True
         self._thread = threading.Thread(
-            target=self._run, args=(self._generation, built), name=f"stage-{self.name}", daemon=True
+            target=self._run,
+            args=(self._generation, built),
+            name=f"{THREAD_PREFIX}{self.name}",
+            daemon=True,
         )
         self._thread.start()
 
