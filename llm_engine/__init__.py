@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_engine.config import EngineConfig, Precision, SamplingParams
+    from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
     from llm_engine.conversation import Conversation
     from llm_engine.engine import Engine
     from llm_engine.errors import EngineError, ModelError, RequestError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llm_engine.template import ChatMessage
 
 __all__ = [
+    "BackendName",
     "ChatMessage",
     "Conversation",
     "Engine",
@@ -40,6 +41,7 @@ __all__ = [
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOME = {
+    "BackendName": "config",
     "ChatMessage": "template",
     "Conversation": "conversation",
     "Engine": "engine",
