@@ -91,8 +91,8 @@ class LlmSettings:
     """Memory for what the model remembers of all calls. When it is full, those that have been idle
     longest are computed anew at their next turn."""
     draft_model: str = ""
-    """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies are
-    the same, and come sooner where it guesses well. Empty: none."""
+    """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies
+    are the same, and come sooner where it guesses well. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,8 @@ class EngineConfig:
         _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)
         _require_int("max_sequences", self.max_sequences, 1, 4096)
         _require_int("max_batch", self.max_batch, 1, 64)
+        if self.cache_dir is not None:
+            object.__setattr__(self, "cache_dir", Path(self.cache_dir))
         if self.context_length is not None:
             _require_int("context_length", self.context_length, 16, 1 << 24)
 

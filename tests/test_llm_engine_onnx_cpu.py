@@ -1,6 +1,7 @@
 """The ONNX backend: one arithmetic, sequences that grow, are cut back and copied."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.backends.onnx_session import MAX_ROWS
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
 from llm_engine.errors import ModelError, RequestError
@@ -21,6 +21,8 @@ from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 300
+MAX_ROWS = 32
+"""Of one run with heads of 16."""
 INT8 = EngineConfig(precision=Precision.INT8)
 PROMPT = tuple((11 * index + 5) % 310 + 3 for index in range(280))
 
@@ -136,12 +138,28 @@ def test_where_lone_rows_differ_they_run_in_pairs(
 ) -> None:
     """With float activations they do, on every CPU known."""
     monkeypatch.setattr(onnx_graph, "INT8_ACTIVATIONS", 1)
-    backend = OnnxBackend(checkpoint, INT8, CONTEXT)
+    backend = OnnxBackend(checkpoint, replace(INT8, max_batch=3), CONTEXT)
     pieces = [in_pieces(backend, PROMPT, size) for size in (1, 2, 3)]
     assert torch.equal(pieces[0], pieces[1])
     assert torch.equal(pieces[0], pieces[2])
     slot = backend.open_slot()
     assert torch.equal(feed(backend, slot, PROMPT[:50], 0, 1), pieces[0][49:50])
+    other = backend.open_slot()
+    work = [
+        SequenceRows(slot, PROMPT[50:51], 50, 0, SamplingParams(), 0),
+        SequenceRows(other, PROMPT[:1], 0, 1, SamplingParams(), 0),
+    ]
+    with torch.inference_mode():
+        outcomes = {rows.slot: logits.clone() for rows, logits in backend.read(work)}
+    assert torch.equal(outcomes[other], pieces[0][:1])
+
+
+def test_a_token_that_does_not_exist_fails_alone(backend: OnnxBackend, whole: Tensor) -> None:
+    slot = backend.open_slot()
+    feed(backend, slot, PROMPT[:5], 0, 0)
+    with pytest.raises(RuntimeError, match="Gather"):
+        feed(backend, slot, [5, 320], 5, 1)
+    assert torch.equal(feed(backend, slot, PROMPT[5:9], 5, 1), whole[8:9])
 
 
 def test_a_cpu_whose_rows_never_agree_is_refused(

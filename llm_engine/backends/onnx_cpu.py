@@ -28,7 +28,7 @@ from torch import Tensor
 from llm_engine.backends.base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
 from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.backends.onnx_agreement import make_rows_agree
-from llm_engine.backends.onnx_session import MAX_ROWS, DecoderSession, LaneRows, SequenceBuffers
+from llm_engine.backends.onnx_session import DecoderSession, LaneRows, SequenceBuffers
 from llm_engine.backends.onnx_weights import KIND, convert
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig
@@ -135,7 +135,7 @@ class OnnxBackend:
         while sequences:
             session = self._sessions[0 if len(sequences) == 1 else -1]
             outcomes = session.run([self._piece(rows, start) for rows in sequences])
-            start += MAX_ROWS
+            start += session.max_rows
             for rows, outcome in zip(sequences, outcomes, strict=True):
                 logits = torch.from_numpy(outcome)
                 parts = earlier[rows.slot]
@@ -147,7 +147,7 @@ class OnnxBackend:
 
     def _piece(self, rows: SequenceRows, start: int) -> LaneRows:
         num_rows = len(rows.token_ids)
-        end = min(start + MAX_ROWS, num_rows)
+        end = min(start + self._sessions[0].max_rows, num_rows)
         first_sampled = max(start, num_rows - rows.num_sampled)
         # The row beside a lone one needs room as well.
         needed = rows.first_position + num_rows + 1

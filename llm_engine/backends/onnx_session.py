@@ -23,9 +23,8 @@ from llm_engine.errors import ModelError
 from llm_engine.model import inverse_frequencies
 from llm_engine.weight_cache import Array, WeightFile
 
-MAX_ROWS = 32
-"""Rows of one sequence in one run. Beyond twice the head's size (at least 16) attention takes the
-last rows through another kernel. For heads of 64, runs of 64 would save 3 % of a long prompt."""
+_MAX_ROWS = 64
+"""Of one sequence in one run: as many as the engine sends of a prompt. Larger runs gain nothing."""
 _FATAL_ONLY = 4
 """Log level: whatever goes wrong is raised as well."""
 
@@ -59,7 +58,7 @@ class SequenceBuffers:
 
 @dataclass(frozen=True, slots=True)
 class LaneRows:
-    """Consecutive tokens of one sequence, 1 to `MAX_ROWS`."""
+    """Consecutive tokens of one sequence, 1 to `DecoderSession.max_rows`."""
 
     buffers: SequenceBuffers
     """With room for them and one more."""
@@ -83,9 +82,11 @@ class DecoderSession:
     ) -> None:
         """The file is mapped here and not needed afterwards. Raises ModelError."""
         self.num_lanes = num_lanes
+        # Beyond twice the head's size attention takes the last rows through another kernel.
+        self.max_rows = min(_MAX_ROWS, 2 * config.head_dim)
         self.min_rows = 1
         self._session = _load(config, weights, context_length + 1, num_threads, num_lanes)
-        max_rows = MAX_ROWS * num_lanes
+        max_rows = self.max_rows * num_lanes
         self._tokens = np.zeros((1, max_rows), np.int64)
         self._last_positions = np.zeros((num_lanes, 1), np.int32)
         self._totals = np.ones((num_lanes, 1), np.int32)
@@ -162,20 +163,23 @@ class DecoderSession:
         kept: list[int] = []
         sampled: list[int] = []
         lane_sizes: list[int] = []
-        num_rows = 0
+        num_rows = sum(size for size, _ in shape)
+        is_paired = num_rows < self.min_rows
+        first = 0
         for size, num_sampled in shape:
-            own = list(range(num_rows, num_rows + size))
-            kept += range(len(attended), len(attended) + size)
+            own = list(range(first, first + size))
+            first += size
+            sampled += own[size - num_sampled :]
+            if is_paired and own:
+                own = [0, 1]
+            kept += range(len(attended), len(attended) + len(own))
             # A lone row stands beside itself. An idle lane needs a row as well, any row.
-            seen = own if size > 1 else own * 2 or [0]
+            seen = own if len(own) > 1 else own * 2 or [0]
             attended += seen
             lane_sizes.append(len(seen))
-            sampled += own[size - num_sampled :]
-            num_rows += size
-        if num_rows < self.min_rows:
-            num_rows, attended, kept = 2, [0, 1], [0, 1]
         if len(sampled) == 1:
             sampled *= self.min_rows
+        num_rows = max(num_rows, self.min_rows)
         self._bind_input(graph.TOKENS, self._tokens[:, :num_rows])
         self._bind_input(graph.ATTENDED, np.array(attended))
         self._bind_input(graph.KEPT, np.array(kept))
