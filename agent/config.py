@@ -87,6 +87,12 @@ class LlmSettings:
     """Longest reply. A spoken sentence has about 15 to 25 tokens."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Tokens of conversation that the model may look back on."""
+    cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024
+    """Memory for what the model remembers of all calls. When it is full, those that have been idle
+    longest are computed anew at their next turn."""
+    draft_model: str = ""
+    """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies
+    are the same, and come sooner where it guesses well. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,15 @@ class Loading:
 
     def engine(self) -> llm_engine.Engine:
         settings = self._config.llm_engine
+        draft = self._models.locate(settings.draft_model) if settings.draft_model else None
         engine_config = llm_engine.EngineConfig(
             precision=llm_engine.Precision(settings.dtype),
             num_threads=settings.threads,
             context_length=settings.context,
+            kv_cache_mb=settings.cache_mb,
             max_sequences=4 * self._config.agent.max_sessions,
+            cache_dir=self._models.home / "converted",
+            draft_model=draft,
         )
         path = self._models.locate(settings.model)
         return llm_engine.Engine.load(path, engine_config, clock=self._clock)

@@ -29,6 +29,7 @@ from latency_budget.clock import Clock, SystemClock
 from latency_budget.turn import SessionId
 
 from .calls import Calls
+from .chat_completions import ChatCompletions
 from .config import Config
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
@@ -58,6 +59,7 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
     """The ASGI application. The stages are started by whoever serves it (`serve`)."""
     calls = Calls(config, clock)
     endpoints = Endpoints(config, stages, calls)
+    chats = ChatCompletions(config, stages)
     visitors = Visitors(config.agent)
     voice = RealtimeSocket(config, stages, calls, clock, visitors)
 
@@ -72,6 +74,7 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
         Route("/v1/models", endpoints.models),
+        Route("/v1/chat/completions", chats.serve, methods=["POST"]),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/latency/summary", endpoints.latency_summary),

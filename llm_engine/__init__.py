@@ -12,19 +12,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_engine.config import EngineConfig, Precision, SamplingParams
+    from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
     from llm_engine.conversation import Conversation
     from llm_engine.engine import Engine
     from llm_engine.errors import EngineError, ModelError, RequestError
+    from llm_engine.metrics import EngineStats
     from llm_engine.reply import FinishReason, TokenChunk, Usage
     from llm_engine.template import ChatMessage
 
 __all__ = [
+    "BackendName",
     "ChatMessage",
     "Conversation",
     "Engine",
     "EngineConfig",
     "EngineError",
+    "EngineStats",
     "FinishReason",
     "ModelError",
     "Precision",
@@ -40,11 +43,13 @@ __all__ = [
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOME = {
+    "BackendName": "config",
     "ChatMessage": "template",
     "Conversation": "conversation",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
+    "EngineStats": "metrics",
     "FinishReason": "reply",
     "ModelError": "errors",
     "Precision": "config",

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from latency_budget.clock import SystemClock
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
 from llm_engine.errors import EngineError, ModelError, RequestError
 from llm_engine.template import ChatMessage
@@ -29,7 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
             seed=options.seed,
             max_tokens=options.max_tokens,
         )
-        config = EngineConfig(precision=options.precision, num_threads=options.threads)
+        config = EngineConfig(
+            precision=options.precision, backend=options.backend, num_threads=options.threads
+        )
         start_ns = _CLOCK.now_ns()
         engine = Engine.load(options.model or default_model(), config)
         load_s = (_CLOCK.now_ns() - start_ns) / 1e9
@@ -102,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=int, default=256, help="longest answer")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", default=Precision.FLOAT32, help="float32 or int8")
+    parser.add_argument("--backend", default=BackendName.AUTO, help="auto, onnx or torch")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`python -m llm_engine.bench`: load, first token and time per token, for each precision.
+"""`python -m llm_engine.bench`: load, first token and time per token, for each way to calculate.
 
 Run it on an idle machine and compare within one run: two cores that something else uses give other
 figures from one minute to the next.
@@ -10,15 +10,16 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
 from llm_engine.__main__ import default_model
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine
 from llm_engine.errors import EngineError, ModelError, RequestError
+from llm_engine.quality import CONFIGS
 
 SYSTEM = "You are a friendly voice assistant. Answer in one or two short sentences."
 QUESTIONS = (
@@ -31,8 +32,9 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision."""
+    """One way to calculate."""
 
+    backend: str
     precision: str
     load_s: float
     cold_first_token_ms: float
@@ -44,11 +46,10 @@ class Row:
     num_tokens: int
 
 
-async def measure(path: Path, precision: Precision, threads: int, max_tokens: int) -> Row:
+async def measure(path: Path, config: EngineConfig, max_tokens: int) -> Row:
     """One conversation. Raises ModelError, EngineError."""
     clock = SystemClock()
     started_ns = clock.now_ns()
-    config = EngineConfig(precision=precision, num_threads=threads)
     engine = await asyncio.to_thread(Engine.load, path, config)
     load_s = (clock.now_ns() - started_ns) / 1e9
     await engine.warm()
@@ -69,7 +70,8 @@ async def measure(path: Path, precision: Precision, threads: int, max_tokens: in
     await conversation.close()
     await asyncio.to_thread(engine.close)
     return Row(
-        precision.value,
+        config.backend.value,
+        config.precision.value,
         load_s,
         first_ms[0],
         statistics.median(first_ms[1:]),
@@ -80,11 +82,11 @@ async def measure(path: Path, precision: Precision, threads: int, max_tokens: in
 
 def table(rows: Sequence[Row]) -> str:
     lines = [
-        f"{'':<10}{'load s':>8}{'first token ms':>16}{'with history':>14}"
+        f"{'':<16}{'load s':>8}{'first token ms':>16}{'with history':>14}"
         f"{'ms a token':>12}{'tokens':>8}"
     ]
     lines += [
-        f"{row.precision:<10}{row.load_s:>8.1f}{row.cold_first_token_ms:>16.0f}"
+        f"{row.backend + ' ' + row.precision:<16}{row.load_s:>8.1f}{row.cold_first_token_ms:>16.0f}"
         f"{row.warm_first_token_ms:>14.0f}{row.token_ms:>12.1f}{row.num_tokens:>8}"
         for row in rows
     ]
@@ -106,8 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         path = options.model or default_model()
         rows = [
-            asyncio.run(measure(path, precision, options.threads, options.max_tokens))
-            for precision in Precision
+            asyncio.run(
+                measure(path, replace(config, num_threads=options.threads), options.max_tokens)
+            )
+            for config in CONFIGS
         ]
     except (ModelError, RequestError, EngineError) as error:
         print(f"bench llm: {error}", file=sys.stderr)

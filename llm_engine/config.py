@@ -4,35 +4,131 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from llm_engine.errors import RequestError
 
 
+class BackendName(StrEnum):
+    """What calculates."""
+
+    AUTO = "auto"
+    """The quick one where the precision allows it."""
+    ONNX = "onnx"
+    """ONNX Runtime on the CPU, in int8."""
+    TORCH = "torch"
+    """Plain torch on the CPU, in either precision: the reference."""
+
+
 class Precision(StrEnum):
-    """In what the linear layers of the CPU backend calculate."""
+    """In what the linear layers calculate."""
 
     FLOAT32 = "float32"
     """The reference: equality tests compare with this."""
     INT8 = "int8"
-    """Weights per output row, activations per token, both 8 bits; sums are exact."""
+    """Weights and activations in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Llama 3.1's stretching of the rotary frequencies to longer contexts."""
+class LinearScaling:
+    """Position interpolation: every frequency divided by `factor`."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the value, here as in the other scalings."""
+        _require_positive("factor", self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's: wavelengths beyond the original context are stretched by `factor`, short ones
+    are left alone, and those between are blended."""
 
     factor: float
     low_freq_factor: float
+    """Frequencies that turn fewer times than this within the original context are stretched."""
     high_freq_factor: float
+    """Those that turn more often than this are left alone."""
     original_context_length: int
+
+    def __post_init__(self) -> None:
+        _require_positive("factor", self.factor)
+        _require_positive("low_freq_factor", self.low_freq_factor)
+        _require_positive("original context length", self.original_context_length)
+        _require_positive("high_freq_factor", self.high_freq_factor)
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(f"low_freq_factor is {self.low_freq_factor!r}, not the lower one")
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071): as Llama 3.1's, blended by the index of a frequency instead of its
+    turns, and with sharper attention."""
+
+    factor: float
+    original_context_length: int
+    attention_factor: float
+    """Sines and cosines are multiplied by this: see `ModelConfig.rope_attention_factor`."""
+    beta_fast: float = 32.0
+    """Frequencies that turn more often than this within the original context are left alone."""
+    beta_slow: float = 1.0
+    """Those that turn fewer times than this are stretched."""
+    whole_indices: bool = True
+    """Whether the blend begins and ends at whole indices."""
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "attention_factor", "beta_fast", "beta_slow"):
+            _require_positive(name, getattr(self, name))
+        _require_positive("original context length", self.original_context_length)
+        if self.beta_slow > self.beta_fast:
+            raise ValueError(f"beta_slow is {self.beta_slow!r}, more than beta_fast")
+
+    @property
+    def context_length(self) -> int:
+        """Positions that the stretched frequencies reach."""
+        return round(self.original_context_length * self.factor)
+
+
+def yarn_attention_factor(factor: float, mscale: float = 0, mscale_all_dim: float = 0) -> float:
+    """What YaRN's paper recommends, or DeepSeek's variant where both scales are given.
+
+    Raises ValueError for negative scales.
+    """
+    if mscale < 0 or mscale_all_dim < 0:
+        raise ValueError(f"mscale is {mscale!r}, mscale_all_dim {mscale_all_dim!r}")
+
+    def recommended(scale: float) -> float:
+        return 1 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
+
+    if mscale and mscale_all_dim:
+        return recommended(mscale) / recommended(mscale_all_dim)
+    return recommended(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DivisorScaling:
+    """Each frequency divided by its own number: how GGUF stores Llama 3.1's scaling."""
+
+    divisors: tuple[float, ...]
+    """One per pair of a head's dimensions."""
+
+    def __post_init__(self) -> None:
+        for divisor in self.divisors:
+            _require_positive("a divisor", divisor)
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
+"""How rotary frequencies are stretched to longer contexts; `llm_engine.rope` turns any of them into
+frequencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a decoder of the Llama, Qwen2 or Qwen3 family."""
+    """Shape of a decoder of the Llama, Mistral, Qwen2 or Qwen3 family."""
 
     architecture: str
-    """`llama`, `qwen2` or `qwen3`."""
+    """`llama`, `mistral`, `qwen2` or `qwen3`. A GGUF file calls Mistral `llama`."""
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -45,11 +141,28 @@ class ModelConfig:
     norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
+    """To be had as frequencies from `llm_engine.model.inverse_frequencies`; a backend needs nothing
+    else of it but `rope_attention_factor`."""
+    sliding_windows: tuple[int | None, ...] = ()
+    """One for each layer, or empty where all layers see everything: see `sliding_window`."""
 
     @property
     def has_qk_norm(self) -> bool:
         """Whether queries and keys are normalized per head (Qwen3)."""
         return self.architecture == "qwen3"
+
+    @property
+    def rope_attention_factor(self) -> float:
+        """Sines and cosines of the rotary embedding are multiplied by this; 1 without YaRN."""
+        scaling = self.rope_scaling
+        return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
+
+    def sliding_window(self, layer: int) -> int | None:
+        """How many of the latest positions a token sees in this layer, its own included; None: all.
+
+        A token at position p sees keys at positions greater than p - window.
+        """
+        return self.sliding_windows[layer] if self.sliding_windows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +170,7 @@ class EngineConfig:
     """How an engine runs. Raises RequestError naming the field that is out of range."""
 
     precision: Precision = Precision.FLOAT32
+    backend: BackendName = BackendName.AUTO
     num_threads: int = 2
     """Threads of one forward pass."""
     context_length: int | None = None
@@ -64,19 +178,38 @@ class EngineConfig:
     prefill_chunk: int = 64
     """Prompt tokens in one step. Lower: long prompts pay more passes over the weights. Higher:
     another call's next token waits longer (64 tokens of a 135 M model: 0.1 s on two cores)."""
+    kv_cache_mb: int = 1024
+    """Memory for keys and values of all sequences together. When it is full, conversations that
+    have been idle longest are forgotten and computed anew when they go on."""
     max_sequences: int = 32
     """Conversations and loose requests alive at once; more are refused."""
+    max_batch: int = 1
+    """Sequences that share a pass over the weights (ONNX backend). More than one costs a second
+    packed copy of them, 150 MB for a 135 M model; four at once then take half the time."""
+    cache_dir: Path | None = None
+    """Where the ONNX backend keeps converted weights; None converts them at every load."""
+    ngram_drafts: bool = True
+    """Whether to guess at repetitions, and confirm several tokens in one step. Replies are the same
+    with and without."""
+    draft_model: Path | None = None
+    """A smaller model with the same vocabulary, to guess where nothing repeats."""
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "precision", Precision(self.precision))
-        except ValueError:
-            names = ", ".join(Precision)
-            problem = f"{self.precision!r} is not one of {names}"
-            raise RequestError("precision", problem) from None
+        for name, choices in (("precision", Precision), ("backend", BackendName)):
+            try:
+                object.__setattr__(self, name, choices(getattr(self, name)))
+            except ValueError:
+                problem = f"{getattr(self, name)!r} is not one of {', '.join(choices)}"
+                raise RequestError(name, problem) from None
+        if self.backend is BackendName.ONNX and self.precision is not Precision.INT8:
+            raise RequestError("backend", "onnx calculates in int8; for float32 choose torch")
         _require_int("num_threads", self.num_threads, 1, 256)
         _require_int("prefill_chunk", self.prefill_chunk, 1, 4096)
+        _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)
         _require_int("max_sequences", self.max_sequences, 1, 4096)
+        _require_int("max_batch", self.max_batch, 1, 64)
+        if self.cache_dir is not None:
+            object.__setattr__(self, "cache_dir", Path(self.cache_dir))
         if self.context_length is not None:
             _require_int("context_length", self.context_length, 16, 1 << 24)
 
@@ -105,6 +238,10 @@ class SamplingParams:
     """Generation ends before any of these; they are never part of the text."""
     max_tokens: int | None = None
     """None: until the model ends its turn or the context is full."""
+    min_tokens: int = 0
+    """The model can't end its turn before it has said so many."""
+    ignore_eos: bool = False
+    """The model can't end its turn at all. For benchmarks, which want replies of one length."""
 
     def __post_init__(self) -> None:
         _require_real("temperature", self.temperature, "in [0, 2]", lambda v: 0 <= v <= 2)
@@ -118,6 +255,7 @@ class SamplingParams:
             _require_int("seed", self.seed, 0, (1 << 63) - 1)
         if self.max_tokens is not None:
             _require_int("max_tokens", self.max_tokens, 1, 1 << 24)
+        _require_int("min_tokens", self.min_tokens, 0, self.max_tokens or 1 << 24)
         if isinstance(self.stop, str) or not all(isinstance(s, str) for s in self.stop):
             raise RequestError("stop", "must be a sequence of strings")
         object.__setattr__(self, "stop", tuple(self.stop))
@@ -127,6 +265,15 @@ class SamplingParams:
 
 MAX_STOP_STRINGS = 16
 """Every token's text is searched for each of them; clients of chat APIs may send four."""
+
+
+_LARGEST_SCALING = 1e9
+"""No value of a rotary scaling comes near it; a damaged header easily does."""
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not 0 < value < _LARGEST_SCALING:
+        raise ValueError(f"{name} is {value!r}")
 
 
 def _require_int(name: str, value: object, low: int, high: int) -> None:

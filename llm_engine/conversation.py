@@ -12,10 +12,10 @@ from typing import cast
 
 from latency_budget.turn import TurnId
 from llm_engine.config import SamplingParams
-from llm_engine.core import Request
 from llm_engine.dialogue import Dialogue
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import TokenChunk
+from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, Role
 from llm_engine.tokenizer import LONG_TEXT_CHARS
@@ -77,7 +77,7 @@ class Conversation:
         self._sampling = sampling
         self._generation: _Generation | None = None
         self._preview: Stream | None = None
-        self._closed = False
+        self.is_closed = False
 
     @property
     def messages(self) -> list[ChatMessage]:
@@ -90,42 +90,45 @@ class Conversation:
         Returns at once. Each preview replaces the one before; text may change in any way. Does
         nothing while a reply is being generated. Raises RequestError for text that cannot be one.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         if self._generation is not None:
             return
         prompt = self._dialogue.open_prompt(
             text, _reserve(self._sampling.max_tokens, self._context_length)
         )
-        request = Request(prompt, self._sampling, self._end_ids, 0, self._sequence)
+        request = Request(
+            prompt,
+            self._sampling,
+            self._end_ids,
+            max_tokens=0,
+            sequence=self._sequence,
+            num_fixed=self._dialogue.num_fixed,
+        )
         self._preview = self._worker.submit(request)
 
-    async def warm(self) -> None:
-        """Prefill what is known so far; returns when it is done or something else came first."""
-        await self.preview("")
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Wait until the last preview is computed or was superseded. Raises EngineError."""
+    async def warm(self, text: str = "") -> None:
+        """As `preview`, until it is computed or something else came first. Raises EngineError."""
+        await self.preview(text)
         preview, self._preview = self._preview, None
         if preview is not None:
             await preview.next()
 
     async def commit(self, text: str, role: str = "user") -> None:
         """A message is complete and part of the history. Raises RequestError, changing nothing."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         await _prepare(self._dialogue, [ChatMessage(cast(Role, role), text)])
         self._dialogue.append(role, text)
 
     async def check(self, text: str, role: str = "user") -> None:
         """Raise RequestError where it could never be committed, however short the history. The role
         "system" asks for `set_system`."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         await _prepare(self._dialogue, [ChatMessage(cast(Role, role), text)])
         self._dialogue.check(role, text)
 
     async def uncommit(self) -> None:
         """Take back the last user message and the reply to it: the caller went on speaking."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._stop()
         self._dialogue.uncommit()
 
@@ -135,29 +138,33 @@ class Conversation:
         deadline_ns: int | None = None,
         *,
         max_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
         """Answer. What has been yielded is history; closing the generator stops the engine.
 
         `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
+        `sampling` replaces the conversation's own for this reply.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         if self._generation is not None:
             raise RequestError(
                 "turn", f"turn {self._generation.turn} is still being answered; cancel it first"
             )
+        sampling = sampling or self._sampling
         if max_tokens is not None:
-            replace(self._sampling, max_tokens=max_tokens)  # checks the range
-        limit = max_tokens or self._sampling.max_tokens
+            sampling = replace(sampling, max_tokens=max_tokens)
+        limit = sampling.max_tokens
         prompt = self._dialogue.prompt(_reserve(limit, self._context_length))
         request = Request(
             prompt,
-            self._sampling,
+            sampling,
             self._end_ids,
-            limit or self._context_length,
-            self._sequence,
-            deadline_ns,
+            max_tokens=limit or self._context_length,
+            sequence=self._sequence,
+            deadline_ns=deadline_ns,
+            num_fixed=self._dialogue.num_fixed,
         )
         generation = self._generation = _Generation(turn, self._worker.submit(request))
         reply = self._dialogue.begin_reply()
@@ -174,6 +181,12 @@ class Conversation:
                 self._stop()
             self._dialogue.forget_if_empty(reply)
 
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        """The speech made of this reply so far lasts until then (monotonic): the engine may serve
+        others first. Ignores turns that are not being answered."""
+        if self._generation is not None and self._generation.turn == turn:
+            self._worker.played_until(self._generation.stream, at_ns)
+
     async def cancel(self, turn: TurnId) -> None:
         """Stop answering this turn; its generator ends with `cancelled`. Ignores other turns."""
         if self._generation is not None and self._generation.turn == turn:
@@ -184,13 +197,13 @@ class Conversation:
 
         0 takes the reply out of the history. A reply still being generated is stopped.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._stop()
         self._dialogue.truncate_reply(num_chars_heard)
 
     async def set_system(self, text: str) -> None:
         """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         await _prepare(self._dialogue, [ChatMessage("system", text)])
         self._dialogue.set_system(text)
 
@@ -201,7 +214,7 @@ class Conversation:
         A system message at the front replaces the system prompt; otherwise that stays. Raises
         RequestError, changing nothing.
         """
-        _require_open(self._closed)
+        _require_open(self.is_closed)
         self._stop()
         present = set(self._dialogue.messages())
         await _prepare(self._dialogue, [each for each in messages if each not in present])
@@ -209,9 +222,9 @@ class Conversation:
 
     async def close(self) -> None:
         """Stop, and release the cache. Does nothing the second time."""
-        if not self._closed:
+        if not self.is_closed:
             self._stop()
-            self._closed = True
+            self.is_closed = True
             sequence, close_sequence = self._sequence, self._close_sequence
             self._worker.post(lambda: close_sequence(sequence))
 

@@ -1,109 +1,49 @@
 """The engine without its thread: add and abort requests, and run them a step at a time.
 
-A step is one plan for the backend: the next token of every reply under way, and at most one chunk
-of one prompt. So a new reply's tokens never wait longer than a chunk for another's long prompt, and
-replies take turns token by token.
+`llm_engine.scheduler` decides who gets a step, `llm_engine.cache` what of a prompt is already known
+and where the rest goes. A sequence outlives its requests. Each request brings its whole prompt;
+what the sequence has cached of it is found by comparing token ids, so that committing, changing
+one's mind and being cut off are all the same thing to the engine: another prompt.
 
-Which prompt gets the chunk: previews (work on text that may still change) only when nothing else
-wants it; otherwise the earliest deadline, then who was served longest ago.
-
-A sequence outlives its requests. Each request brings its whole prompt; what the sequence has cached
-of it is found by comparing token ids, so that committing, changing one's mind and being cut off are
-all the same thing to the engine: another prompt.
+A request's tokens are its prompt and what was chosen so far. Whatever of them is not in the cache
+has yet to be computed, and after the last one the next is chosen. A reply that had to give up its
+pages is therefore no special case: it computes its tokens anew, and goes on as it would have.
 
 Not thread-safe; the engine's thread owns it.
 """
 
-import math
+import logging
 import random
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Container, Sequence
+from dataclasses import replace
 from itertools import count
-from typing import NewType
 
 from latency_budget.clock import Clock
-from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
-from llm_engine.config import SamplingParams
+from llm_engine.backends.base import Backend, PageCopy
+from llm_engine.cache import KvCache
+from llm_engine.drafts import Drafter
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.reply import FinishReason, GrowingReply, Usage
+from llm_engine.metrics import Counters, EngineStats, snapshot
+from llm_engine.pages import OutOfPagesError
+from llm_engine.reply import FinishReason, GrowingReply
+from llm_engine.requests import (
+    ActiveRequest,
+    EngineMark,
+    Output,
+    Prepared,
+    Request,
+    RequestId,
+)
+from llm_engine.runner import Runner
+from llm_engine.scheduler import schedule
 from llm_engine.sequence import CachedSequence, SequenceId
+from llm_engine.speculation import Speculation
 
-RequestId = NewType("RequestId", int)
-
-PREVIEW_CHUNK = 16
-"""Prompt tokens of a preview in a step that also decodes: the replies under way slow down by a
-third rather than to a crawl. Smaller chunks pay the pass over the weights too often."""
-
-
-class EngineMark(StrEnum):
-    """Instants of a request."""
-
-    QUEUED = "llm_queued"
-    PREFILL_START = "llm_prefill_start"
-    FIRST_TOKEN = "llm_first_token"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A prompt to be prefilled and, unless `max_tokens` is 0, continued."""
-
-    prompt: tuple[int, ...]
-    sampling: SamplingParams
-    end_ids: frozenset[int]
-    max_tokens: int
-    """0 prefills only: a preview, at low priority."""
-    sequence: SequenceId
-    deadline_ns: int | None = None
-    """When the first token should exist; orders prompts that wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What a step brought one request."""
-
-    request_id: RequestId
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    finish_reason: FinishReason | None = None
-    usage: Usage | None = None
-    """Stands with `finish_reason`."""
-    error: EngineError | None = None
-    """The request has failed; nothing more will come."""
-    marks: tuple[tuple[EngineMark, int], ...] = ()
-    """With the first token: instants so far, monotonic ns."""
-
-
-@dataclass(slots=True)
-class _Active:
-    id: RequestId
-    request: Request
-    sequence: CachedSequence
-    reply: GrowingReply
-    seed: int
-    cached_tokens: int
-    last_served: int
-    """Number of the step in which its prompt last advanced."""
-    last_token: int | None = None
-    """Sampled, not yet in the cache."""
-    chosen: list[int] = field(default_factory=list)
-    """The reply's tokens; kept only for a repetition penalty."""
-    marks: list[tuple[EngineMark, int]] = field(default_factory=list)
-
-    @property
-    def is_preview(self) -> bool:
-        return self.request.max_tokens == 0
-
-    @property
-    def is_complete_preview(self) -> bool:
-        return self.is_preview and len(self.sequence.token_ids) == len(self.request.prompt)
-
-    def prefill_order(self) -> tuple[bool, float, int]:
-        deadline = self.request.deadline_ns
-        return self.is_preview, math.inf if deadline is None else deadline, self.last_served
+_log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """Requests, sequences and the step. See the module's text."""
+    """Requests and the step. See the module's text."""
 
     def __init__(
         self,
@@ -114,66 +54,53 @@ class EngineCore:
         prefill_chunk: int,
         max_sequences: int,
         clock: Clock,
+        drafters: Sequence[Drafter] = (),
     ) -> None:
+        """`drafters` are asked in this order, until one has an idea."""
         self._backend = backend
         self._token_bytes = token_bytes
         self._context_length = context_length
         self._prefill_chunk = prefill_chunk
-        self._max_sequences = max_sequences
         self._clock = clock
-        self._sequences: dict[SequenceId, CachedSequence] = {}
-        self._active: dict[RequestId, _Active] = {}
+        self._capacity = backend.layout.capacity
+        self.cache = KvCache(backend, max_sequences)
+        self._drafters = [(drafter, Speculation(drafter.name)) for drafter in drafters]
+        self._active: dict[RequestId, ActiveRequest] = {}
         self._ids = count(1)
         self._num_steps = 0
-        self._cancelled: list[Output] = []
-        """Ends of requests that another call cut off, to be told by the next step."""
+        self._prompt_was_last = False
+        self._pending: list[Output] = []
+        """Ends of requests outside a step, to be told by the next one."""
+        self._counters = Counters()
+        self._runner = Runner(backend, self.cache, self._counters, clock)
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._active or self._cancelled)
-
-    @property
-    def num_sequences(self) -> int:
-        return len(self._sequences)
+        return bool(self._active or self._pending)
 
     def open_sequence(self) -> SequenceId:
         """A new, empty sequence. Raises RequestError when there are too many."""
-        if len(self._sequences) >= self._max_sequences:
-            raise RequestError(
-                "max_sequences", f"all {self._max_sequences} of the engine's sequences are in use"
-            )
-        sequence = CachedSequence(SequenceId(next(self._ids)), self._backend.open_slot())
-        self._sequences[sequence.id] = sequence
-        return sequence.id
+        return self.cache.open().id
 
     def close_sequence(self, sequence_id: SequenceId) -> None:
         """Forget a sequence and what still runs on it. Does nothing the second time."""
-        sequence = self._sequences.pop(sequence_id, None)
+        sequence = self.cache.sequences.get(sequence_id)
         if sequence is not None:
-            self._abort_all_on(sequence_id)
-            self._backend.close_slot(Slot(sequence.slot))
+            self._end_all_on(sequence)
+            self.cache.close(sequence)
 
     def add(self, request: Request) -> RequestId:
         """Take on a request; one that still runs on the same sequence is aborted.
 
-        Raises RequestError when the prompt is empty or does not fit into the context.
+        Raises RequestError when the prompt is empty or can never fit.
         """
-        sequence = self._sequences.get(request.sequence)
+        sequence = self.cache.sequences.get(request.sequence)
         if sequence is None:
             raise RequestError("sequence", f"{request.sequence} is closed")
-        num_tokens = len(request.prompt)
-        if num_tokens == 0:
-            raise RequestError("prompt", "is empty")
-        if num_tokens >= self._context_length:
-            raise RequestError(
-                "prompt",
-                f"has {num_tokens} tokens; the context holds {self._context_length}, and at least "
-                "one is needed for the answer",
-            )
-        self._abort_all_on(request.sequence)
-        cached = sequence.reuse(request.prompt, keep_last_open=request.max_tokens > 0)
-        room = self._context_length - num_tokens
+        room = _room(len(request.prompt), self._context_length, self._capacity)
+        self._end_all_on(sequence)
+        cached = self.cache.match(sequence, request.prompt, is_preview=request.max_tokens == 0)
         reply = GrowingReply(
             self._token_bytes,
             request.end_ids,
@@ -181,7 +108,7 @@ class EngineCore:
             min(request.max_tokens, room),
         )
         seed = request.sampling.seed
-        active = _Active(
+        active = ActiveRequest(
             id=RequestId(next(self._ids)),
             request=request,
             sequence=sequence,
@@ -189,114 +116,155 @@ class EngineCore:
             seed=random.SystemRandom().getrandbits(63) if seed is None else seed,
             cached_tokens=cached,
             last_served=self._num_steps,
+            tokens=list(request.prompt),
+            drafts=[(drafter.begin(), speculation) for drafter, speculation in self._drafters],
         )
+        active.marks.append((EngineMark.QUEUED, self._clock.now_ns()))
         self._active[active.id] = active
-        self._mark(active, EngineMark.QUEUED)
+        if not active.num_missing:
+            self._end(active, active.ended(FinishReason.LENGTH))
         return active.id
 
     def abort(self, request_id: RequestId) -> None:
         """Nothing more will come of this request. Does nothing if it is already over."""
-        self._active.pop(request_id, None)
+        active = self._active.pop(request_id, None)
+        if active is not None:
+            active.close()
+
+    def played_until(self, request_id: RequestId, at_ns: int) -> None:
+        """The reply so far keeps its listener busy until then. Ignores requests that are over."""
+        active = self._active.get(request_id)
+        if active is not None:
+            active.played_until_ns = at_ns
+
+    def stats(self) -> EngineStats:
+        """What has been counted, and what is under way."""
+        callers = [active for active in self._active.values() if not active.is_preview]
+        return snapshot(
+            self._counters,
+            self.cache,
+            num_waiting=sum(not active.num_chosen for active in callers),
+            num_replying=sum(active.num_chosen > 0 for active in callers),
+            cache_bytes=self._backend.cache_bytes(),
+            drafts={each.name: replace(each.counts) for _, each in self._drafters},
+        )
 
     def step(self) -> list[Output]:
         """Run one plan. Returns at once when there is nothing to do.
 
         A backend that raises fails the requests it raises for, as outputs; nothing is raised here.
         """
-        finished, self._cancelled = self._cancelled, []
-        done = [active for active in self._active.values() if active.is_complete_preview]
-        finished += [self._finish_preview(active) for active in done]
-        prefilling = [a for a in self._active.values() if a.last_token is None]
-        work = [
-            (active, _rows(active, (active.last_token,), num_sampled=1))
-            for active in self._active.values()
-            if active.last_token is not None
-        ]
-        if prefilling:
-            chosen = min(prefilling, key=_Active.prefill_order)
-            work.append((chosen, self._prefill(chosen, beside_replies=bool(work))))
-        if not work:
-            return finished
+        jobs = schedule(
+            [active.work() for active in self._active.values()],
+            self._clock.now_ns(),
+            prefill_chunk=self._prefill_chunk,
+            prompt_was_last=self._prompt_was_last,
+        )
         self._num_steps += 1
-        return finished + self._run(work)
+        self._prompt_was_last = False
+        prepared: list[Prepared] = []
+        copies: list[PageCopy] = []
+        for job in jobs:
+            active = self._active.get(RequestId(job.key))
+            if active is not None:  # not a preview that made room for a job before it
+                copies += self._prepare(active, job.num_tokens, prepared, is_alone=len(jobs) == 1)
+        outputs: list[Output] = []
+        if prepared:
+            speculations = [speculation for _, speculation in self._drafters]
+            outputs = self._runner.run(prepared, tuple(copies), speculations)
+        for output in outputs:
+            if output.is_last:
+                self._active.pop(output.request_id).close()
+        ended, self._pending = self._pending, []
+        return ended + outputs
 
-    def _prefill(self, active: _Active, *, beside_replies: bool) -> SequenceRows:
-        if len(active.sequence.token_ids) == active.cached_tokens:
-            self._mark(active, EngineMark.PREFILL_START)
-        active.last_served = self._num_steps + 1
-        start = len(active.sequence.token_ids)
-        slow = active.is_preview and beside_replies
-        size = min(self._prefill_chunk, PREVIEW_CHUNK) if slow else self._prefill_chunk
-        token_ids = active.request.prompt[start : start + size]
-        is_last = start + len(token_ids) == len(active.request.prompt)
-        wants_token = is_last and not active.is_preview
-        return _rows(active, token_ids, num_sampled=int(wants_token))
-
-    def _run(self, work: list[tuple[_Active, SequenceRows]]) -> list[Output]:
-        plan = Plan(tuple(SubBatch((rows,)) for _, rows in work))
+    def _prepare(
+        self, active: ActiveRequest, num_tokens: int, prepared: list[Prepared], *, is_alone: bool
+    ) -> tuple[PageCopy, ...]:
+        """Add a request's part to the step, unless there is no room for it. Returns its copies."""
+        # Its turn, even if there is no room: or replies that could make some never get one.
+        self._prompt_was_last |= not active.is_decoding and not active.is_preview
+        active.last_served = self._num_steps
+        start_ns = self._clock.now_ns()
+        speculation, draft = self._draft(active) if is_alone else (None, ())
+        spared = {active.id, *(each.active.id for each in prepared)}
         try:
-            result = self._backend.collect(self._backend.launch(plan))
-        except Exception as error:
-            if len(work) > 1:
-                # Which request is at fault? Positions make a step repeatable: run them alone.
-                return [output for item in work for output in self._run([item])]
-            active, _ = work[0]
-            return [self._fail(active, error)]
-        outputs: list[Output | None] = []
-        for active, rows in work:
-            active.sequence.extend(rows.token_ids)
-            if rows.num_sampled:
-                outputs.append(self._accept(active, result.tokens[rows.slot][0]))
-            elif active.is_complete_preview:
-                outputs.append(self._finish_preview(active))
-        return [output for output in outputs if output is not None]
+            copies = self._reserve(active, num_tokens + len(draft), spared)
+        except OutOfPagesError:
+            if active.is_late(self._clock.now_ns()):
+                error = EngineError("the cache is full of other calls: no room before the deadline")
+                self._end(active, Output(active.id, error=error))
+            return ()
+        if len(active.marks) == 1:
+            active.marks.append((EngineMark.PREFILL_START, start_ns))
+        rows = active.rows(num_tokens, draft)
+        prepared.append(Prepared(active, rows, start_ns, speculation, len(draft)))
+        return copies
 
-    def _accept(self, active: _Active, token_id: int) -> Output | None:
-        marks: tuple[tuple[EngineMark, int], ...] = ()
-        if active.last_token is None:
-            self._mark(active, EngineMark.FIRST_TOKEN)
-            marks = tuple(active.marks)
-        active.last_token = token_id
-        if active.request.sampling.repetition_penalty != 1:
-            active.chosen.append(token_id)
-        reply = active.reply
-        text, token_ids = reply.accept(token_id)
-        if reply.finish_reason is None:
-            return Output(active.id, text, token_ids, marks=marks) if text or marks else None
-        del self._active[active.id]
-        return Output(active.id, text, token_ids, reply.finish_reason, _usage(active), marks=marks)
+    def _draft(self, active: ActiveRequest) -> tuple[Speculation | None, tuple[int, ...]]:
+        """What may come next. A drafter that raises is not asked again."""
+        try:
+            return active.draft()
+        except Exception:
+            _log.exception("drafting failed; the engine goes on without")
+            self._drafters.clear()
+            for each in self._active.values():
+                each.drafts.clear()
+            return None, ()
 
-    def _finish_preview(self, active: _Active) -> Output:
-        del self._active[active.id]
-        return Output(active.id, finish_reason=FinishReason.LENGTH, usage=_usage(active))
+    def _reserve(
+        self, active: ActiveRequest, num_tokens: int, spared: Container[RequestId]
+    ) -> tuple[PageCopy, ...]:
+        """Make room, if need be at the cost of less urgent requests. Raises OutOfPagesError."""
+        busy = {each.sequence.id for each in self._active.values()}
+        while True:
+            try:
+                return self.cache.reserve(active.sequence, num_tokens, busy)
+            except OutOfPagesError:
+                if not self._preempt(active, spared):
+                    raise
 
-    def _fail(self, active: _Active, error: Exception) -> Output:
-        del self._active[active.id]
-        failure = EngineError(f"the language model failed: {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return Output(active.id, error=failure)
+    def _preempt(self, active: ActiveRequest, spared: Container[RequestId]) -> bool:
+        """Take the pages of the least urgent request that has any. False when there is none."""
+        victims = [
+            each
+            for each in self._active.values()
+            if each.id not in spared and each.sequence.token_ids and each.rank > active.rank
+        ]
+        if not victims:
+            return False
+        victim = max(victims, key=lambda each: each.rank)
+        self.cache.forget(victim.sequence)
+        if victim.is_preview:
+            self._end(victim, victim.ended(FinishReason.CANCELLED))
+        else:
+            self._counters.num_preempted += 1
+        return True
 
-    def _abort_all_on(self, sequence_id: SequenceId) -> None:
+    def _end_all_on(self, sequence: CachedSequence) -> None:
         for active in list(self._active.values()):
-            if active.sequence.id == sequence_id:
-                del self._active[active.id]
-                self._cancelled.append(Output(active.id, finish_reason=FinishReason.CANCELLED))
+            if active.sequence is sequence:
+                self._end(active, Output(active.id, finish_reason=FinishReason.CANCELLED))
 
-    def _mark(self, active: _Active, name: EngineMark) -> None:
-        active.marks.append((name, self._clock.now_ns()))
-
-
-def _usage(active: _Active) -> Usage:
-    return Usage(len(active.request.prompt), active.cached_tokens, active.reply.num_tokens)
+    def _end(self, active: ActiveRequest, output: Output) -> None:
+        """It is over without a step; the next one tells."""
+        self._active.pop(active.id).close()
+        self._pending.append(output)
 
 
-def _rows(active: _Active, token_ids: tuple[int, ...], *, num_sampled: int) -> SequenceRows:
-    return SequenceRows(
-        slot=Slot(active.sequence.slot),
-        token_ids=token_ids,
-        first_position=len(active.sequence.token_ids),
-        num_sampled=num_sampled,
-        sampling=active.request.sampling,
-        seed=active.seed,
-        chosen=tuple(active.chosen),
-    )
+def _room(num_prompt: int, context_length: int, capacity: int) -> int:
+    """Tokens that a reply to such a prompt may have. Raises RequestError for none at all."""
+    if num_prompt == 0:
+        raise RequestError("prompt", "is empty")
+    if num_prompt >= context_length:
+        raise RequestError(
+            "prompt",
+            f"has {num_prompt} tokens; the context holds {context_length}, and at least one is "
+            "needed for the answer",
+        )
+    if num_prompt >= capacity:
+        raise RequestError(
+            "prompt",
+            f"has {num_prompt} tokens; the cache holds {capacity} in all. Raise kv_cache_mb",
+        )
+    return min(context_length, capacity) - num_prompt

@@ -54,6 +54,9 @@ class Dialogue:
         self._turns: list[Message] = []
         self._last_reply: Message | None = None
         self.num_dropped_messages = 0
+        self.num_fixed = 0
+        """How many of the newest prompt's ids are those of system prompt and examples, with which
+        every prompt of this and other dialogues begins."""
         self.set_system(system)
 
     def prepare(self, messages: Sequence[ChatMessage]) -> None:
@@ -158,14 +161,18 @@ class Dialogue:
         Drops the oldest turns where they do not fit; raises RequestError if nothing can go.
         """
         self._drop_to_fit([], reserve)
-        return Layout(self._template, [*self._head, *self._turns]).ids()
+        return self._layout([]).ids()
 
     def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
         """Ids up to the end of a user message that still goes on."""
         opened = self._writer.written("user", text)
         self._drop_to_fit([opened], reserve)
-        layout = Layout(self._template, [*self._head, *self._turns, opened])
-        return layout.ids(is_open=True)
+        return self._layout([opened]).ids(is_open=True)
+
+    def _layout(self, more: Sequence[Message]) -> Layout:
+        layout = Layout(self._template, [*self._head, *self._turns, *more])
+        self.num_fixed = sum(layout.sizes()[: len(self._head)])
+        return layout
 
     def _drop_to_fit(self, more: Sequence[Message], reserve: int) -> None:
         """All that has to go goes in one pass.
@@ -176,7 +183,7 @@ class Dialogue:
         num_before = len(self._turns)
         limit = self._context_length
         while True:
-            layout = Layout(self._template, [*self._head, *self._turns, *more])
+            layout = self._layout(more)
             num_tokens = layout.num_tokens()
             ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
             if num_tokens + reserve <= limit or not ends:

@@ -1,24 +1,33 @@
 """The engine: a loaded model on a thread of its own, ready to talk."""
 
-from collections.abc import AsyncGenerator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
 from latency_budget.clock import Clock, SystemClock
 from latency_budget.turn import TurnId
 from llm_engine.backends.base import Backend
-from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.choice import make_backend
+from llm_engine.chats import Chats
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.conversation import Conversation, OnMark, chunks
-from llm_engine.core import EngineCore, Request
+from llm_engine.core import EngineCore
 from llm_engine.dialogue import Dialogue
+from llm_engine.drafts import Drafter, NgramDrafter
 from llm_engine.errors import ModelError, RequestError
+from llm_engine.metrics import EngineStats
+from llm_engine.model_drafter import load_drafter
 from llm_engine.reply import TokenChunk
+from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import Tokenizer
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_SAMPLING = SamplingParams()
 _NO_TURN = TurnId(0)
@@ -46,6 +55,7 @@ class Engine:
         context_length: int,
         config: EngineConfig,
         clock: Clock,
+        drafters: Sequence[Drafter] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.context_length = context_length
@@ -56,8 +66,10 @@ class Engine:
             prefill_chunk=config.prefill_chunk,
             max_sequences=config.max_sequences,
             clock=clock,
+            drafters=drafters,
         )
         self._worker = Worker(self._core)
+        self._chats = Chats(self.open_conversation)
 
     @classmethod
     def load(
@@ -66,23 +78,30 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         clock: Clock | None = None,
+        on_progress: Callable[[float], None] = lambda share: None,
     ) -> "Engine":
         """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
 
-        Raises ModelError naming the file, what was found and what is supported.
+        `on_progress` hears, on the calling thread, which share of the weights is converted; it
+        hears nothing where they need not be. Raises ModelError naming the file, what was found and
+        what is supported.
         """
         config = config or EngineConfig()
         checkpoint = load_checkpoint(Path(path))
         longest = checkpoint.config.context_length
         context_length = min(config.context_length or longest, longest)
         vocabulary = read_vocabulary(checkpoint.tokenizer, checkpoint.path)
-        backend = CpuBackend(checkpoint, config, context_length)
+        backend = make_backend(checkpoint, config, context_length, on_progress)
+        drafters: list[Drafter] = [NgramDrafter()] if config.ngram_drafts else []
+        if config.draft_model is not None:
+            drafters.append(load_drafter(config.draft_model, vocabulary.tokenizer, config))
         return cls(
             backend,
             vocabulary,
             context_length=context_length,
             config=config,
             clock=clock or SystemClock(),
+            drafters=drafters,
         )
 
     async def generate(
@@ -146,12 +165,42 @@ class Engine:
             sampling=sampling,
         )
 
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        sampling: SamplingParams = _DEFAULT_SAMPLING,
+        *,
+        turn: TurnId = _NO_TURN,
+        deadline_ns: int | None = None,
+        on_mark: OnMark | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
+
+        What an earlier request had in common with this one is not computed again. Raises
+        RequestError and EngineError. Use it from one event loop.
+        """
+        system, conversation = await self._chats.resume(messages)
+        try:
+            reply = conversation.generate(turn, deadline_ns, sampling=sampling, on_mark=on_mark)
+            async with aclosing(reply):
+                async for chunk in reply:
+                    yield chunk
+        except RequestError:
+            await conversation.close()
+            raise
+        finally:
+            await self._chats.give_back(system, conversation)
+
     async def warm(self) -> None:
         """Run a short prompt, so that no caller waits for what happens only once."""
         prompt = self.vocabulary.tokenizer.encode("one two three four five six seven eight")
         sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=0, max_tokens=4)
         async for _ in self.generate(prompt, sampling):
             pass
+
+    async def stats(self) -> EngineStats:
+        """What the engine has counted, between two of its steps."""
+        return await self._worker.call(self._core.stats, undo=lambda _: None)
 
     def stop(self) -> None:
         """As `close`, without waiting for the thread: for an engine that may hang."""
@@ -162,7 +211,15 @@ class Engine:
         self._worker.close()
 
     async def _open_sequence(self) -> SequenceId:
-        return await self._worker.call(self._core.open_sequence, undo=self._core.close_sequence)
+        """A place in the engine, if need be that of the dialogue that has been idle longest."""
+        while True:
+            try:
+                return await self._worker.call(
+                    self._core.open_sequence, undo=self._core.close_sequence
+                )
+            except RequestError:
+                if not await self._chats.make_room():
+                    raise
 
     def _chat_template(self) -> ChatTemplate:
         if self.vocabulary.template is None:
@@ -202,6 +259,12 @@ def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
         )
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
+    if not template.is_incremental:
+        _log.warning(
+            "%s: the chat template writes a message differently once another follows; each prompt "
+            "is rendered whole, and computed anew from where it begins to differ",
+            path,
+        )
     after_reply = template.after_reply()
     ends = {after_reply} & tokenizer.control_ids if after_reply is not None else set()
     return Vocabulary(tokenizer, template, tokenizer.end_ids | ends)

@@ -32,7 +32,8 @@ def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
     declared = {by_text.get(_text_of(settings.get("eos_token")), -1)}
     for values in (model_config, _optional_json(path / "generation_config.json")):
         ends = values.get("eos_token_id")
-        declared.update(ends if isinstance(ends, list) else [-1 if ends is None else ends])
+        listed = ends if isinstance(ends, list) else [ends]
+        declared.update(index for index in listed if isinstance(index, int))
     return Tokenizer(
         plain=plain,
         full=full,

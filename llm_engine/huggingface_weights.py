@@ -1,46 +1,49 @@
 """A Hugging Face directory: config.json, safetensors (one file or sharded), tokenizer.json."""
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import ModelConfig, RopeScaling
+from llm_engine.checkpoint import Checkpoint, has_place
+from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
+from llm_engine.fp8 import Fp8Matrix, declared_blocks, scaled
+from llm_engine.huggingface_config import read_config
 from llm_engine.huggingface_tokenizer import load_tokenizer
 
-SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-_IGNORED_SUFFIX = "rotary_emb.inv_freq"
-"""Old exports store what follows from the configuration."""
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_FP8 = "F8_E4M3"
+_SCALE_EXPONENTS = "F8_E8M0"
+"""Scales that are powers of two."""
+_SCALE_SUFFIXES = ("_scale", "_scale_inv")
+"""Behind the name of a weight of 8-bit floats; both are multiplied with it."""
+_SCALES = re.compile(r"(.*\.weight)_scale(_inv)?")
+
+_IGNORED = re.compile(
+    # what follows from the configuration, in old exports; how to quantize activations and the cache
+    r".*(rotary_emb\.inv_freq|\.(input|output|activation|[qkv])_scale(_ub)?)"
+)
 
 
 def open_directory(path: Path) -> Checkpoint:
     """Open a model directory. Raises ModelError."""
     values = read_json(path / "config.json")
-    config = read_config(values, path)
-    files = _tensor_files(path)
+    config = read_config(values, path / "config.json")
+    blocks = declared_blocks(values.get("quantization_config"), path / "config.json")
+    stored = _decoder_tensors(path, config)
     if values.get("tie_word_embeddings", False):
-        files.pop("lm_head.weight", None)
-
-    def read(name: str) -> torch.Tensor:
-        file, stored_name = files[name]
-        try:
-            with safe_open(file, framework="pt") as shard:
-                tensor: torch.Tensor = shard.get_tensor(stored_name)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: tensor {stored_name!r} cannot be read: {error}") from None
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise ModelError(
-                f"{file}: tensor {stored_name!r} is {tensor.dtype}; float32, float16 and bfloat16 "
-                "are supported"
-            )
-        return tensor
-
+        stored = {name: found for name, found in stored.items() if not name.startswith("lm_head.")}
+    tensors = _Tensors(stored, blocks)
     tokenizer = load_tokenizer(path, values)
-    return Checkpoint(path, config, tokenizer, frozenset(files), read)
+    names = frozenset(name for name in stored if not name.endswith(_SCALE_SUFFIXES))
+    for name in names:
+        tensors.check(name)
+    return Checkpoint(path, config, tokenizer, names, tensors.read, tensors.read_fp8)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -52,102 +55,115 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path.parent}: {path.name} is missing; a Hugging Face model has config.json, "
             "tokenizer.json and *.safetensors"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(values, dict):
         raise ModelError(f"{path}: holds {type(values).__name__} instead of an object")
     return values
 
 
-def _tensor_files(path: Path) -> dict[str, tuple[Path, str]]:
-    """Where each tensor lies: our name -> (file, name in the file)."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where one tensor lies, and as what."""
+
+    file: Path
+    name: str
+    """In the file."""
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: tensor {self.name!r}"
+
+    def load(self) -> torch.Tensor:
+        try:
+            with safe_open(self.file, framework="pt") as shard:
+                tensor: torch.Tensor = shard.get_tensor(self.name)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{self} cannot be read: {error}") from None
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """A directory's tensors, read one at a time."""
+
+    stored: dict[str, _Stored]
+    """By our name."""
+    blocks: tuple[tuple[int, int], ...]
+    """Shapes of the blocks that may share a scale."""
+
+    def check(self, name: str) -> None:
+        """Raises ModelError for a kind of number that is not supported, and for scales amiss."""
+        stored = self.stored[name]
+        if stored.dtype not in (*_FLOATS, _FP8):
+            supported = ", ".join((*_FLOATS, _FP8))
+            raise ModelError(f"{stored} is {stored.dtype}; {supported} are supported")
+        scales = self._scales(name)
+        if len(scales) != (stored.dtype == _FP8):
+            raise ModelError(
+                f"{stored} is {stored.dtype} and has {len(scales)} tensors of scales; a tensor of "
+                f"{_FP8} needs one, named 'weight_scale' or 'weight_scale_inv', others have none"
+            )
+        if scales and scales[0].dtype not in (*_FLOATS, _SCALE_EXPONENTS):
+            raise ModelError(f"{scales[0]} is {scales[0].dtype}, which scales cannot be")
+
+    def read(self, name: str) -> torch.Tensor:
+        matrix = self.read_fp8(name)
+        return self.stored[name].load() if matrix is None else matrix.dequantize()
+
+    def read_fp8(self, name: str) -> Fp8Matrix | None:
+        stored = self.stored[name]
+        if stored.dtype != _FP8:
+            return None
+        values, scales = stored.load(), self._scales(name)[0].load()
+        try:
+            return scaled(values, scales, self.blocks)
+        except ValueError as error:
+            raise ModelError(f"{stored} {error}") from None
+
+    def _scales(self, name: str) -> list[_Stored]:
+        found = (self.stored.get(name + suffix) for suffix in _SCALE_SUFFIXES)
+        return [stored for stored in found if stored is not None]
+
+
+def _decoder_tensors(path: Path, config: ModelConfig) -> dict[str, _Stored]:
+    """By our names. Raises ModelError for those that have no place."""
+    tensors: dict[str, _Stored] = {}
+    for stored in _stored_tensors(path):
+        name = stored.name.removeprefix("model.")
+        if _IGNORED.fullmatch(name):
+            continue
+        if not has_place(_SCALES.sub(r"\1", name), config):
+            raise ModelError(
+                f"{stored} has no place in a decoder of {config.num_layers} layers of the "
+                f"{config.architecture} family"
+            )
+        tensors[name] = stored
+    return tensors
+
+
+def _stored_tensors(path: Path) -> list[_Stored]:
     index = path / "model.safetensors.index.json"
     if index.exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict):
             raise ModelError(f"{index}: lacks 'weight_map'")
-        stored = {name: path / str(file) for name, file in weight_map.items()}
+        files = sorted({str(file) for file in weight_map.values()})
+        missing = [file for file in files if not (path / file).exists()]
+        if missing:
+            raise ModelError(f"{path}: {', '.join(missing)} missing, named by {index.name}")
     else:
-        file = path / "model.safetensors"
+        files, weight_map = ["model.safetensors"], None
+    stored = []
+    for file in files:
         try:
-            with safe_open(file, framework="pt") as shard:
-                stored = dict.fromkeys(shard.keys(), file)
+            with safe_open(path / file, framework="pt") as shard:
+                for name in shard.keys() if weight_map is None else weight_map:
+                    if weight_map is None or str(weight_map[name]) == file:
+                        dtype = str(shard.get_slice(name).get_dtype())
+                        stored.append(_Stored(path / file, name, dtype))
         except FileNotFoundError:
-            raise ModelError(f"{path}: model.safetensors is missing") from None
+            raise ModelError(f"{path}: {file} is missing") from None
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: truncated or not safetensors: {error}") from None
-    missing = {file.name for file in stored.values() if not file.exists()}
-    if missing:
-        raise ModelError(f"{path}: {', '.join(sorted(missing))} missing, named by {index.name}")
-    return {
-        name.removeprefix("model."): (file, name)
-        for name, file in stored.items()
-        if not name.endswith(_IGNORED_SUFFIX)
-    }
-
-
-def read_config(values: dict[str, Any], path: Path) -> ModelConfig:
-    """The decoder's shape. Raises ModelError naming what is not supported."""
-    architecture = values.get("model_type")
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        names = ", ".join(SUPPORTED_ARCHITECTURES)
-        raise ModelError(
-            f"{path}: model type {architecture!r} is not supported; these are: {names}"
-        )
-    _refuse_variants(values, path)
-
-    def integer(name: str, default: int | None = None) -> int:
-        value = values.get(name)
-        if value is None:
-            value = default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ModelError(f"{path}/config.json: {name!r} must be a positive whole number")
-        return value
-
-    num_heads = integer("num_attention_heads")
-    hidden_size = integer("hidden_size")
-    rope = values.get("rope_parameters") or {}
-    return ModelConfig(
-        architecture=str(architecture),
-        num_layers=integer("num_hidden_layers"),
-        hidden_size=hidden_size,
-        intermediate_size=integer("intermediate_size"),
-        num_heads=num_heads,
-        num_kv_heads=integer("num_key_value_heads", num_heads),
-        head_dim=integer("head_dim", hidden_size // num_heads),
-        vocab_size=integer("vocab_size"),
-        context_length=integer("max_position_embeddings", 2048),
-        norm_eps=float(values.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(values.get("rope_theta") or rope.get("rope_theta") or 10000.0),
-        rope_scaling=_rope_scaling(values.get("rope_scaling") or rope, path),
-    )
-
-
-def _refuse_variants(values: dict[str, Any], path: Path) -> None:
-    refused = {
-        "hidden_act": values.get("hidden_act", "silu") != "silu",
-        "mlp_bias": bool(values.get("mlp_bias")),
-        "use_sliding_window": bool(values.get("use_sliding_window")),
-        "quantization_config": bool(values.get("quantization_config")),
-        "partial_rotary_factor": values.get("partial_rotary_factor", 1.0) != 1.0,
-    }
-    for name, is_refused in refused.items():
-        if is_refused:
-            raise ModelError(f"{path}/config.json: {name!r} = {values[name]!r} is not supported")
-
-
-def _rope_scaling(values: dict[str, Any], path: Path) -> RopeScaling | None:
-    kind = values.get("rope_type") or values.get("type") or "default"
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise ModelError(f"{path}/config.json: rotary scaling {kind!r} is not supported")
-    try:
-        return RopeScaling(
-            float(values["factor"]),
-            float(values["low_freq_factor"]),
-            float(values["high_freq_factor"]),
-            int(values["original_max_position_embeddings"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}/config.json: rotary scaling lacks {error}") from None
+            raise ModelError(f"{path / file}: truncated or not safetensors: {error}") from None
+    return stored

@@ -1,4 +1,4 @@
-"""The decoder of the Llama, Qwen2 and Qwen3 families, in plain torch operations.
+"""The decoder of the Llama, Mistral, Qwen2 and Qwen3 families, in plain torch operations.
 
 Written for one sequence at a time: rows are tokens, `[T, ...]`, with no batch dimension. Queries,
 keys and values come out of one matrix, and so do gate and up: fewer, larger products. How a matrix
@@ -7,6 +7,10 @@ here once.
 
 Grouped attention needs no repeated keys: the queries that share a key head are laid side by side
 as rows of that head, `[kv_heads, group * T, head_dim]`.
+
+A layer with a sliding window is given only the keys that some row can see; where rows see different
+ones of them, a mask says which. Caches keep all keys: cutting a conversation back brings old ones
+into sight again.
 """
 
 import math
@@ -19,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import RopeScaling
+from llm_engine.rope import inverse_frequencies as inverse_frequencies
 
 Linear = Callable[[Tensor], Tensor]
 """`[T, in]` float32 -> `[T, out]` float32."""
@@ -48,6 +52,8 @@ class Layer:
     post_norm: Tensor
     gate_up: Linear
     down: Linear
+    window: int | None
+    """How many of the latest keys a row sees; None: all."""
 
 
 class Decoder:
@@ -62,6 +68,7 @@ class Decoder:
         vocabulary = (config.vocab_size, config.hidden_size)
         self._embedding = checkpoint.tensor("embed_tokens.weight", *vocabulary).float()
         self._layers = [reader.layer(index) for index in range(config.num_layers)]
+        self._windows = {layer.window for layer in self._layers}
         self._norm = reader.vector("norm", config.hidden_size)
         if "lm_head.weight" in checkpoint.names:
             self._head = make_linear(checkpoint.tensor("lm_head.weight", *vocabulary).float(), None)
@@ -70,7 +77,10 @@ class Decoder:
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, frequencies).repeat(1, 2)
-        self._cos, self._sin = angles.cos()[:, None], angles.sin()[:, None]
+        self._cos, self._sin = (
+            turned[:, None] * config.rope_attention_factor
+            for turned in (angles.cos(), angles.sin())
+        )
 
     def hidden(self, token_ids: Tensor, first_position: int, caches: list[LayerCache]) -> Tensor:
         """Final hidden states `[T, hidden]` of tokens `[T]` at consecutive positions.
@@ -80,13 +90,12 @@ class Decoder:
         num_rows = token_ids.shape[0]
         positions = slice(first_position, first_position + num_rows)
         cos, sin = self._cos[positions], self._sin[positions]
-        mask = self._causal_mask(num_rows, first_position)
+        masks = {window: self._mask(num_rows, first_position, window) for window in self._windows}
         rows = self._embedding[token_ids]
         width, eps = (self.config.hidden_size,), self.config.norm_eps
         for layer, cache in zip(self._layers, caches, strict=True):
-            attended = self._attend(
-                layer, F.rms_norm(rows, width, layer.input_norm, eps), cos, sin, mask, cache
-            )
+            normed = F.rms_norm(rows, width, layer.input_norm, eps)
+            attended = self._attend(layer, normed, cos, sin, masks[layer.window], cache)
             rows = rows + layer.out(attended)
             gate, up = layer.gate_up(F.rms_norm(rows, width, layer.post_norm, eps)).chunk(2, dim=1)
             rows = rows + layer.down(F.silu(gate) * up)
@@ -123,6 +132,9 @@ class Decoder:
         turned = turned * cos + torch.cat([-second, first], dim=2) * sin
         queries, keys = torch.split(turned, [heads, kv_heads], dim=1)
         all_keys, all_values = cache.extend(keys.transpose(0, 1), values.transpose(0, 1))
+        if layer.window is not None:
+            first_seen = -(layer.window + num_rows - 1)
+            all_keys, all_values = all_keys[:, first_seen:], all_values[:, first_seen:]
         group = heads // kv_heads
         by_kv_head = queries.view(num_rows, kv_heads, group, config.head_dim).permute(1, 2, 0, 3)
         attended = F.scaled_dot_product_attention(
@@ -134,12 +146,21 @@ class Decoder:
         by_token = attended.view(kv_heads, group, num_rows, config.head_dim).permute(2, 0, 1, 3)
         return by_token.reshape(num_rows, heads * config.head_dim)
 
-    def _causal_mask(self, num_rows: int, first_position: int) -> Tensor | None:
-        """Added to the scores `[group * T, past + T]`; one row sees everything and needs none."""
+    def _mask(self, num_rows: int, first_position: int, window: int | None) -> Tensor | None:
+        """Added to the scores `[group * T, keys]` of the keys that a layer is given.
+
+        A single row sees all of those and needs none.
+        """
         if num_rows == 1:
             return None
-        mask = torch.full((num_rows, first_position + num_rows), -math.inf)
-        mask = mask.triu_(diagonal=first_position + 1)
+        num_keys = first_position + num_rows
+        if window is not None:
+            num_keys = min(num_keys, window + num_rows - 1)
+        own_key = num_keys - num_rows  # of the first row; the next row's is one further
+        hidden = torch.ones(num_rows, num_keys, dtype=torch.bool).triu_(own_key + 1)
+        if window is not None:
+            hidden |= torch.ones_like(hidden).tril_(own_key - window)
+        mask = torch.zeros(num_rows, num_keys).masked_fill_(hidden, -math.inf)
         return mask.repeat(self.config.num_heads // self.config.num_kv_heads, 1)
 
 
@@ -175,6 +196,7 @@ class _Reader:
                 hidden, {f"{prefix}mlp.gate_proj": inner, f"{prefix}mlp.up_proj": inner}
             ),
             down=self._linear(inner, {f"{prefix}mlp.down_proj": hidden}),
+            window=config.sliding_window(index),
         )
 
     def vector(self, name: str, size: int) -> Tensor:
@@ -192,19 +214,3 @@ class _Reader:
                 biases.append(torch.zeros(num_outputs))
         bias = torch.cat(biases)
         return self._make_linear(torch.cat(weights), bias if bool(bias.any()) else None)
-
-
-def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
-    """Rotary frequencies `[head_dim / 2]` in radians per position.
-
-    With Llama 3.1's scaling, wavelengths beyond the original context are stretched by `factor`,
-    short ones are left alone, and those between are blended.
-    """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    frequencies = 1.0 / theta**exponents
-    if scaling is None:
-        return frequencies
-    turns = scaling.original_context_length * frequencies / (2 * math.pi)
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / scaling.factor)

@@ -59,7 +59,7 @@ class GrowingReply:
         self._detokenizer = Detokenizer(token_bytes)
         self._stops = StopMatcher(stops)
         self._end_ids = end_ids
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._unreleased: list[tuple[int, int]] = []
         """(first character, id) of tokens whose text is held back."""
         self._num_released_chars = 0
@@ -78,7 +78,7 @@ class GrowingReply:
         if self._stops.hit:
             self.finish_reason = FinishReason.STOP
             return self._release(text)
-        if self.num_tokens >= self._max_tokens:
+        if self.num_tokens >= self.max_tokens:
             self.finish_reason = FinishReason.LENGTH
             return self._release(text + self._stops.flush(), everything=True)
         return self._release(text)

@@ -5,6 +5,7 @@ together, how the prompt was cut into chunks and what was thrown away before the
 the text.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,12 +20,20 @@ top_p lies within them, and where it does not the whole vocabulary is sorted."""
 
 
 def choose(
-    logits: Tensor, params: SamplingParams, seed: int, position: int, chosen: Sequence[int] = ()
+    logits: Tensor,
+    params: SamplingParams,
+    seed: int,
+    position: int,
+    chosen: Sequence[int] = (),
+    banned: Sequence[int] = (),
 ) -> int:
     """A token id from float32 logits `[vocab]` for the token at `position` of its sequence.
 
-    `chosen` are the reply's tokens so far; only the repetition penalty looks at them.
+    `chosen` are the reply's tokens so far; only the repetition penalty looks at them. `banned` ones
+    are never chosen.
     """
+    if banned:
+        logits = logits.index_fill(0, torch.tensor(banned), -math.inf)
     if params.repetition_penalty != 1 and chosen:
         logits = _penalized(logits, params.repetition_penalty, chosen)
     if params.temperature == 0:

@@ -1,38 +1,33 @@
-"""Which tokens a sequence's cache holds, and what of it a new prompt can use."""
+"""Which tokens a sequence's cache holds."""
 
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 from typing import NewType
+
+from llm_engine.backends.base import Slot
+from llm_engine.pages import BlockTable
 
 SequenceId = NewType("SequenceId", int)
 
 
 @dataclass(slots=True)
 class CachedSequence:
-    """The tokens whose keys and values a backend's slot holds."""
+    """The tokens whose keys and values a backend has, and the pages in which they lie."""
 
     id: SequenceId
-    slot: int
+    slot: Slot
+    table: BlockTable
     token_ids: list[int] = field(default_factory=list)
-
-    def reuse(self, prompt: Ids[int], *, keep_last_open: bool) -> int:
-        """Cut back to the longest common prefix with a prompt; return its length.
-
-        With `keep_last_open` the prompt's last token is never taken from the cache: its logits are
-        wanted, and the cache has none.
-        """
-        limit = len(prompt) - 1 if keep_last_open else len(prompt)
-        num_common = common_prefix_length(self.token_ids, prompt[:limit])
-        self.truncate(num_common)
-        return num_common
 
     def truncate(self, num_tokens: int) -> None:
         """Keep the first `num_tokens`."""
         del self.token_ids[num_tokens:]
+        self.table.truncate(num_tokens)
 
     def extend(self, token_ids: Ids[int]) -> None:
-        """These were computed after those it has."""
+        """These were computed after those it has, in pages reserved for them."""
         self.token_ids.extend(token_ids)
+        self.table.advance(len(token_ids))
 
 
 def common_prefix_length(first: Ids[int], second: Ids[int]) -> int:

@@ -15,14 +15,18 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from llm_engine.core import EngineCore, Output, Request, RequestId
+from llm_engine.core import EngineCore
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import FinishReason
+from llm_engine.requests import Output, Request, RequestId
 
 _log = logging.getLogger(__name__)
 
 MAX_COMMANDS: Final = 1024
 """A step takes at most about 0.2 s on a CPU; more commands than this in that time is an attack."""
+
+CHECK_AFTER_S: Final = 1.0
+"""Nothing to do for this long: time to check the books, which takes a millisecond."""
 
 Result = TypeVar("Result")
 Payload = TypeVar("Payload")
@@ -118,6 +122,15 @@ class Worker:
 
         self._post(stop, always=True)
 
+    def played_until(self, stream: Stream, at_ns: int) -> None:
+        """See `EngineCore.played_until`. Any thread."""
+
+        def note() -> None:
+            if stream.request_id is not None:
+                self._core.played_until(stream.request_id, at_ns)
+
+        self._post(note, always=True)
+
     async def call(
         self, function: Callable[[], Result], *, undo: Callable[[Result], None]
     ) -> Result:
@@ -184,12 +197,19 @@ class Worker:
             self._changed.notify()
 
     def _run(self) -> None:
+        is_checked = True
         while True:
             with self._changed:
                 while not (self._commands or self._closing or self._core.has_work):
-                    self._changed.wait()
+                    if not self._changed.wait(None if is_checked else CHECK_AFTER_S):
+                        break
                 commands, self._commands = self._commands, []
                 closing = self._closing
+            if not (commands or closing or self._core.has_work):
+                self._check()
+                is_checked = True
+                continue
+            is_checked = False
             for command in commands:
                 try:
                     command()
@@ -208,8 +228,16 @@ class Worker:
                 for output in outputs:
                     self._deliver(output)
 
+    def _check(self) -> None:
+        """Idle: are all pages accounted for? If not, better forget everything than serve it."""
+        try:
+            self._core.cache.check()
+        except AssertionError:
+            _log.exception("the cache's books do not balance; conversations are computed anew")
+            self._core.cache.forget_everything()
+
     def _deliver(self, output: Output) -> None:
-        is_last = output.finish_reason is not None or output.error is not None
+        is_last = output.is_last
         take = self._streams.pop if is_last else self._streams.get
         stream = take(output.request_id, None)
         if stream is not None and not stream.send(output) and not is_last:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+import llm_engine
 from agent.calls import Calls
 from agent.config import Config
 from agent.models import ModelStore
@@ -82,15 +83,21 @@ class LiveServer:
 
         return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(SETTLE_S)
 
-    def num_sequences(self) -> int:
-        """Sequences that the language model holds."""
-
-        async def count() -> int:
+    def engine_stats(self) -> llm_engine.EngineStats:
+        async def stats() -> llm_engine.EngineStats:
             engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
-            core = engine._core  # white box: nothing else can tell a leak
-            return await engine._worker.call(lambda: core.num_sequences, undo=lambda _: None)
+            return await engine.stats()
 
-        return self.ask(count)
+        return self.ask(stats)
+
+    def num_sequences(self) -> int:
+        """Sequences that the language model holds for somebody who is still there."""
+
+        async def num_idle() -> int:
+            engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
+            return len(engine._chats._idle)  # kept for the next request of a stateless client
+
+        return self.engine_stats().num_sequences - self.ask(num_idle)
 
     def settle(self) -> None:
         """Wait until all calls are over and hold nothing."""

@@ -1,10 +1,11 @@
 """Values out of range are refused by name."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
 from llm_engine.errors import RequestError
 
 BAD_SAMPLING: list[tuple[str, Any]] = [
@@ -30,6 +31,10 @@ BAD_SAMPLING: list[tuple[str, Any]] = [
 ]
 BAD_ENGINE: list[tuple[str, Any]] = [
     ("precision", "int2"),
+    ("backend", "abacus"),
+    ("backend", "onnx"),  # float32 is not its business
+    ("kv_cache_mb", 0),
+    ("max_batch", 0),
     ("num_threads", 0),
     ("prefill_chunk", 0),
     ("context_length", 3),
@@ -54,3 +59,6 @@ def test_good_values_are_taken() -> None:
     params = SamplingParams(temperature=2, top_p=1, seed=0, stop=["a", "b"])  # type: ignore[arg-type]
     assert params.stop == ("a", "b")
     assert EngineConfig(precision="int8").precision is Precision.INT8  # type: ignore[arg-type]
+    config = EngineConfig(precision="int8", backend="onnx", cache_dir="here")  # type: ignore[arg-type]
+    assert config.backend is BackendName.ONNX
+    assert config.cache_dir == Path("here")

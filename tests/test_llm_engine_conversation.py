@@ -67,7 +67,7 @@ async def answer(talk: Conversation, turn: TurnId) -> tuple[list[int], str, Usag
     return ids, text, chunk.usage
 
 
-async def test_reuse_equals_a_cold_start(engine: Engine) -> None:
+async def test_reuse_equals_a_cold_start(engine: Engine, model: Path) -> None:
     warm = await engine.open_conversation("You are short.", sampling=GREEDY)
     for turn, question in enumerate(("hello there", "what time is it", "and now?"), 1):
         history = warm.messages
@@ -75,7 +75,8 @@ async def test_reuse_equals_a_cold_start(engine: Engine) -> None:
         await warm.preview(question[:9])
         await warm.commit(question)
         ids, _, usage = await answer(warm, TurnId(turn))
-        cold = await engine.open_conversation("You are short.", sampling=GREEDY)
+        other = await asyncio.to_thread(Engine.load, model, EngineConfig(num_threads=1))
+        cold = await other.open_conversation("You are short.", sampling=GREEDY)
         await cold.reset(history)
         # A cold start has only text; give it the very ids, then compare what it answers.
         cold._dialogue._turns = list(warm._dialogue._turns[:-1])
@@ -85,14 +86,45 @@ async def test_reuse_equals_a_cold_start(engine: Engine) -> None:
         assert cold_usage.cached_tokens == 0
         if turn > 1:
             assert usage.cached_tokens > usage.prompt_tokens // 2
-        await cold.close()
+        other.close()
+
+
+async def test_conversations_share_what_they_begin_with(engine: Engine) -> None:
+    for number in range(3):
+        talk = await engine.open_conversation("You are short.", sampling=GREEDY)
+        await talk.commit("hello")
+        _, _, usage = await answer(talk, ONE)
+        fixed = talk._dialogue.num_fixed
+        assert fixed > 5
+        assert usage.cached_tokens == (fixed if number else 0)
+    stats = await engine.stats()
+    assert stats.num_sequences == 3
+    assert stats.cached_tokens == 2 * fixed
+    assert stats.first_token_ms.count == 3
+    assert stats.between_tokens_ms.count == stats.output_tokens - 3
+
+
+async def test_books_that_do_not_balance_are_closed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("llm_engine.worker.CHECK_AFTER_S", 0.01)
+    talk = await engine.open_conversation("You are short.", sampling=GREEDY)
+    await talk.commit("hello")
+    first, _, _ = await answer(talk, ONE)
+    engine._core.cache.pool._free.pop()
+    await talk.truncate_reply(0)
+    while "do not balance" not in caplog.text:
+        await engine.stats()  # work, and then none
+        await asyncio.sleep(0.02)
+    again, _, usage = await answer(talk, TWO)
+    assert again == first
+    assert usage.cached_tokens == 0
 
 
 async def test_a_preview_leaves_little_to_compute(engine: Engine) -> None:
     talk = await engine.open_conversation("You are short.", sampling=GREEDY)
     await talk.warm()
-    await talk.preview("the cat sat on the mat and said")
-    await talk.settle()
+    await talk.warm("the cat sat on the mat and said")
     await talk.commit("the cat sat on the mat and said hello")
     _, _, usage = await answer(talk, ONE)
     gap = len(engine.vocabulary.tokenizer.encode_template("<|im_end|>\n<|im_start|>assistant\n"))
@@ -107,8 +139,7 @@ async def test_the_callers_last_word_may_change(engine: Engine) -> None:
     for guesses in (("what tim",), ("what time is it now", "what"), ("the", "")):
         talk = await engine.open_conversation("S", sampling=GREEDY)
         for guess in guesses:
-            await talk.preview(guess)
-        await talk.settle()
+            await talk.warm(guess)
         await talk.commit("what time is it")
         ids, _, _ = await answer(talk, ONE)
         assert ids == expected

@@ -4,7 +4,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -292,3 +294,25 @@ def test_a_template_that_fails_names_the_file(model: Path) -> None:
     object.__setattr__(tokenizer, "chat_template", "{% for %}")
     with pytest.raises(ModelError, match=f"{model}: the model's chat template fails"):
         read_vocabulary(tokenizer, model)
+
+
+async def test_a_reply_of_a_given_length(model: Path) -> None:
+    """The end of the turn can be put off, and the rest of the reply stays what it was."""
+    engine = await asyncio.to_thread(Engine.load, model, EngineConfig(num_threads=1))
+    tokens = len(engine.vocabulary.tokenizer.token_bytes)
+    end = frozenset(range(0, tokens, 2))  # half of them, so that it ends soon
+    engine.vocabulary = replace(engine.vocabulary, end_ids=end)
+    try:
+
+        async def length(**settings: Any) -> tuple[int, FinishReason | None]:
+            sampling = SamplingParams(temperature=1.0, seed=3, max_tokens=30, **settings)
+            chunks = await take_all(engine.generate([5, 6, 7], sampling))
+            return sum(len(chunk.token_ids) for chunk in chunks), chunks[-1].finish_reason
+
+        assert (await length())[0] < 10
+        least, reason = await length(min_tokens=12)
+        assert 12 <= least < 30
+        assert reason is FinishReason.STOP
+        assert await length(ignore_eos=True) == (30, FinishReason.LENGTH)
+    finally:
+        engine.close()

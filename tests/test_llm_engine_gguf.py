@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import DivisorScaling
 from llm_engine.errors import ModelError
+from llm_engine.gguf_config import read_config
+from llm_engine.gguf_reader import GgufFile
+from llm_engine.model import inverse_frequencies
 from llm_engine.weights import load_checkpoint
-from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
+from tests.fakes.k_quants import K_QUANTS, SIZE, pack
+from tests.fakes.llm_decoding import greedy
+from tests.fakes.llm_models import greedy_oracle, save_tiny_gguf, save_tiny_model
 from tests.models import model_path
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -56,27 +64,22 @@ def test_the_same_model_as_in_safetensors(family: str, tmp_path: Path) -> None:
     assert file.tokenizer.chat_template == directory.tokenizer.chat_template
 
 
-def test_llama_3_rope_is_found_in_its_divisors(tmp_path: Path) -> None:
-    rope = {
-        "rope_type": "llama3",
-        "rope_theta": 500000.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    oracle = save_tiny_model(tmp_path, "llama", rope_parameters=rope)
-    plain = 500000.0 ** -(np.arange(0, 16, 2) / 16)
-    divisors = (plain / oracle.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
-    save_tiny_gguf(tmp_path / "m.gguf", tmp_path, rope_divisors=divisors)
-    scaling = load_checkpoint(tmp_path / "m.gguf").config.rope_scaling
-    expected = load_checkpoint(tmp_path).config.rope_scaling
-    assert scaling is not None
-    assert replace(scaling, factor=8.0) == expected
-    assert scaling.factor == pytest.approx(8.0)
-    save_tiny_gguf(tmp_path / "odd.gguf", tmp_path, rope_divisors=divisors[::-1].copy())
-    with pytest.raises(ModelError, match="not Llama 3's kind of rotary scaling"):
-        load_checkpoint(tmp_path / "odd.gguf")
+def test_divisors_of_rotary_frequencies(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "llama", num_hidden_layers=1)
+    ones = np.ones(8, np.float32)
+    path = tmp_path / "m.gguf"
+    save_tiny_gguf(path, tmp_path, rope_divisors=ones)
+    assert load_checkpoint(path).config.rope_scaling is None
+    save_tiny_gguf(path, tmp_path, rope_divisors=ones * 8)
+    assert load_checkpoint(path).config.rope_scaling == DivisorScaling((8.0,) * 8)
+    for bad, message in (
+        (ones * 0, r"m\.gguf: rotary scaling: a divisor is 0\.0"),
+        (ones * np.nan, r"m\.gguf: rotary scaling: a divisor is nan"),
+        (ones[:5], r"shape \(5,\) does not go with heads of 16"),
+    ):
+        save_tiny_gguf(path, tmp_path, rope_divisors=bad)
+        with pytest.raises(ModelError, match=message):
+            load_checkpoint(path)
 
 
 @pytest.mark.parametrize("quantization", ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
@@ -84,6 +87,38 @@ def test_quantized_tensors(quantization: str, tmp_path: Path) -> None:
     save_tiny_model(tmp_path, "llama", num_hidden_layers=1)
     stored = save_tiny_gguf(tmp_path / "m.gguf", tmp_path, quantization)
     assert_same_tensors(load_checkpoint(tmp_path / "m.gguf"), stored)
+
+
+@pytest.mark.parametrize("quantization", K_QUANTS)
+def test_k_quants(quantization: str, tmp_path: Path) -> None:
+    """Their bytes are written here, so what they stand for is known without any reader."""
+    oracle = save_tiny_model(tmp_path, "llama", hidden_size=256, intermediate_size=512, head_dim=64)
+    stored = save_tiny_gguf(tmp_path / "m.gguf", tmp_path, quantization)
+    checkpoint = load_checkpoint(tmp_path / "m.gguf")
+    assert_same_tensors(checkpoint, stored)
+    original = load_checkpoint(tmp_path)
+    for name in original.names:
+        values = original.read(name)
+        assert (stored[name] - values).norm() < 0.15 * values.norm()
+    oracle.load_state_dict(
+        {name if name.startswith("lm_") else f"model.{name}": stored[name] for name in stored}
+    )
+    prompt = [3 + 7 * index % 311 for index in range(50)]
+    assert greedy(checkpoint, prompt, 30) == greedy_oracle(oracle, prompt, 30)
+
+
+@pytest.mark.parametrize("kind", K_QUANTS)
+def test_k_quants_of_any_numbers(kind: str) -> None:
+    """The `gguf` package, which reads them for the engine, takes the bytes as they are meant."""
+    random = np.random.default_rng(3)
+    sizes = 10.0 ** random.uniform(-4, 2, (40, 1))
+    rows = (random.normal(size=(40, 3 * SIZE)) * sizes).astype(np.float32)
+    rows[7] = 0
+    rows[8] = 5
+    raw, plain = pack(rows, kind)
+    np.testing.assert_allclose(
+        dequantize(raw, GGMLQuantizationType[kind]), plain, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -147,6 +182,43 @@ def test_any_damage_to_the_header_is_told_or_harmless(tiny: Path, data: st.DataO
     assert "damaged.gguf" in message
 
 
+JUNK = st.one_of(
+    st.booleans(),
+    st.integers(-2, 600),
+    st.sampled_from([2**64 - 1, 1e300, float("nan"), float("inf"), -1.0, 0.0, 0.5, 4.0]),
+    st.sampled_from(["", "none", "linear", "yarn", "longrope", "llama"]),
+    st.lists(st.booleans(), max_size=4),
+)
+KEYS = (
+    "rope.scaling.type rope.scaling.factor rope.scaling.attn_factor rope.scaling.yarn_attn_factor "
+    "rope.scaling.original_context_length rope.scaling.yarn_ext_factor rope.scaling.yarn_beta_fast "
+    "rope.scaling.yarn_beta_slow rope.scale_linear rope.freq_base rope.dimension_count block_count "
+    "attention.sliding_window attention.sliding_window_pattern attention.layer_norm_rms_epsilon "
+    "attention.head_count attention.head_count_kv attention.key_length context_length logit_scale "
+    "embedding_length expert_count attention.causal"
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS.split()), JUNK, max_size=5), st.booleans())
+@settings(max_examples=400)
+def test_any_metadata_are_used_or_refused(tiny: Path, values: dict[str, Any], yarn: bool) -> None:
+    file = GgufFile(tiny)
+    if yarn:
+        file.metadata |= {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
+    file.metadata |= {f"llama.{key}": value for key, value in values.items()}
+    tokenizer = load_checkpoint(tiny).tokenizer
+    try:
+        config = read_config(file)
+        Checkpoint(tiny, config, tokenizer, frozenset(), lambda _: torch.zeros(1))
+    except ModelError as error:
+        assert str(tiny) in str(error)  # noqa: PT017
+    else:
+        frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        assert bool(frequencies.isfinite().all())
+        assert 0 < config.rope_attention_factor < 1e12
+        assert config.sliding_window(config.num_layers - 1) != 0
+
+
 def patched(tiny: Path, tmp_path: Path, old: bytes, new: bytes) -> Path:
     whole = tiny.read_bytes()
     assert old in whole
@@ -164,6 +236,20 @@ def test_unsupported_parts_are_named(tiny: Path, tmp_path: Path) -> None:
     path = patched(tiny, tmp_path, architecture + text("llama"), architecture + text("mamba"))
     with pytest.raises(ModelError, match="'mamba' is not supported; these are: llama, qwen2"):
         load_checkpoint(path)
+    for key, value, message in (
+        ("rope.scaling.type", "longrope", "'longrope' is not supported; these are: linear, yarn"),
+        ("expert_count", 8, "mixtures of experts"),
+        ("final_logit_softcapping", 30.0, "capped logits"),
+        ("attention.max_alibi_bias", 8.0, "ALiBi"),
+        ("attention.causal", False, "attention to later tokens"),
+        ("rope.scaling.alpha", 2.0, "dynamic NTK scaling"),
+        ("rope.dimension_count", 8, "rotary embedding of part of a head"),
+        ("attention.value_length", 8, "keys and values of different size"),
+    ):
+        file = GgufFile(tiny)
+        file.metadata[f"llama.{key}"] = value
+        with pytest.raises(ModelError, match=rf"tiny\.gguf: .*{message}"):
+            read_config(file)
     pre = text("tokenizer.ggml.pre") + struct.pack("<I", 8)
     path = patched(tiny, tmp_path, pre + text("gpt-2"), pre + text("gpt-9"))
     with pytest.raises(ModelError, match=r"'gpt-9' is not supported; these are: .*smollm"):

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from llm_engine.backends.base import Plan, SequenceRows, SubBatch
+from llm_engine.backends.base import PageCopy, PageId, Plan, SequenceRows
 from llm_engine.backends.cpu import CpuBackend, int8_is_exact, int8_linear
-from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_decoding import PAGES, greedy
 from tests.fakes.llm_models import greedy_oracle, save_tiny_model
 from tests.models import model_path
 
@@ -28,7 +28,7 @@ LLAMA3_ROPE = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
-    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, own head size": ("llama", {"head_dim": 24}),
     "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
     "llama, theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
@@ -38,35 +38,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, sharded": ("llama", {"max_shard_size": "40KB"}),
 }
 PROMPTS = [[5, 17, 300], list(range(3, 150, 2))]
-
-
-def greedy(
-    checkpoint: Checkpoint,
-    prompt: list[int],
-    num_tokens: int,
-    *,
-    chunk: int = 1000,
-    precision: Precision = Precision.FLOAT32,
-) -> list[int]:
-    backend = CpuBackend(
-        checkpoint, EngineConfig(precision=precision, num_threads=1), context_length=512
-    )
-    slot = backend.open_slot()
-
-    def run(token_ids: list[int], first: int, num_sampled: int) -> tuple[int, ...]:
-        rows = SequenceRows(slot, tuple(token_ids), first, num_sampled, SamplingParams(), 0)
-        return backend.collect(backend.launch(Plan((SubBatch((rows,)),)))).tokens[slot]
-
-    position = 0
-    for start in range(0, len(prompt) - 1, chunk):
-        piece = prompt[start : min(start + chunk, len(prompt) - 1)]
-        assert run(piece, position, 0) == ()
-        position += len(piece)
-    ids = [prompt[-1]]
-    for _ in range(num_tokens):
-        ids += run(ids[-1:], position, 1)
-        position += 1
-    return ids[1:]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -95,7 +66,7 @@ def test_a_position_is_forgotten_when_it_is_written_again(tmp_path: Path) -> Non
     def logits(slot_tokens: list[tuple[tuple[int, ...], int]]) -> torch.Tensor:
         slot = backend.open_slot()
         for token_ids, first in slot_tokens:
-            rows = SequenceRows(slot, token_ids, first, 1, SamplingParams(), 0)
+            rows = SequenceRows(slot, token_ids, first, 1, SamplingParams(), 0, pages=PAGES)
             result = backend.logits(rows)
         return result
 
@@ -105,20 +76,31 @@ def test_a_position_is_forgotten_when_it_is_written_again(tmp_path: Path) -> Non
     torch.testing.assert_close(detour, direct)
 
 
-def test_caches_grow_and_are_counted(tmp_path: Path) -> None:
+def test_pages_are_counted_and_copied(tmp_path: Path) -> None:
     save_tiny_model(tmp_path, "llama")
     checkpoint = load_checkpoint(tmp_path)
-    prompt = [3 + index % 300 for index in range(400)]
-    assert greedy(checkpoint, prompt, 5) == greedy(checkpoint, prompt, 5, chunk=10)
     backend = CpuBackend(checkpoint, EngineConfig(num_threads=1), context_length=512)
+    size = backend.layout.page_size
     assert backend.cache_bytes() == 0
-    slot = backend.open_slot()
-    at_first = backend.cache_bytes()
-    with torch.inference_mode():
-        backend.logits(SequenceRows(slot, tuple(prompt), 0, 1, SamplingParams(), 0))
-    assert backend.cache_bytes() == 2 * at_first
-    backend.close_slot(slot)
-    assert backend.cache_bytes() == 0
+    slot, prompt = backend.open_slot(), tuple(range(3, 3 + 2 * size + 5))
+    first, second = (0, 1, 2), (0, 1, 7)
+
+    def logits(pages: tuple[int, ...], token_ids: tuple[int, ...], start: int) -> torch.Tensor:
+        rows = SequenceRows(
+            slot, token_ids, start, 1, SamplingParams(), 0, pages=[PageId(page) for page in pages]
+        )
+        with torch.inference_mode():
+            return backend.logits(rows)
+
+    logits(first, prompt[:-1], 0)
+    used = backend.cache_bytes()
+    assert used == 3 * size * 2 * 3 * 2 * 16 * 4  # keys and values, layers, heads, size, float32
+    copy = PageCopy(PageId(2), PageId(7))
+    backend.collect(backend.launch(Plan((), (copy,))))
+    expected = logits(first, prompt[-1:], len(prompt) - 1)
+    logits(first, (9, 9, 9), len(prompt) - 3)  # overwrites what the copy must have kept
+    assert torch.equal(logits(second, prompt[-1:], len(prompt) - 1), expected)
+    assert backend.cache_bytes() == used * 4 // 3
 
 
 def test_int8_products_do_not_depend_on_their_neighbours() -> None:

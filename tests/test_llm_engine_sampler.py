@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llm_engine.config import SamplingParams
 from llm_engine.sampler import choose, uniform
@@ -83,3 +85,11 @@ def test_the_random_number_depends_on_seed_and_position_only() -> None:
     assert all(0 <= number < 1 for number in numbers)
     assert abs(sum(numbers) / 2500 - 0.5) < 0.025
     assert uniform(1 << 62, 1 << 20) == uniform(1 << 62, 1 << 20)
+
+
+@given(st.integers(0, 1000), st.sampled_from([0.0, 0.7, 2.0]))
+def test_banned_tokens_are_never_chosen(seed: int, temperature: float) -> None:
+    logits = torch.tensor([9.0, 8.0, 1.0, 0.0])
+    params = SamplingParams(temperature=temperature, top_p=0.9)
+    assert choose(logits, params, seed, 3, banned=(0, 1)) in (2, 3)
+    assert logits[0] == 9

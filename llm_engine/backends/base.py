@@ -1,16 +1,22 @@
 """What an engine asks of the thing that calculates.
 
-A backend owns the weights and, per *slot*, the keys and values of one sequence. The engine decides
-what runs: it sends a `Plan` with `launch` and fetches the outcome with `collect`, at most one step
-later, so that a backend on another device can calculate while the host prepares the next step.
+A backend owns the weights and the keys and values of the sequences. The engine decides what runs:
+it sends a `Plan` with `launch` and fetches the outcome with `collect`, at most one step later, so
+that a backend on another device can calculate while the host prepares the next step.
 
-There is no call to shorten a sequence: rows at `first_position` replace whatever the slot held from
-there on. Cutting a conversation back costs nothing and needs no word to the backend.
+Where keys and values lie is told in *pages* of a fixed number of tokens: every sequence has a block
+table, whose page i holds its positions from i * page_size. Pages are the engine's contract, their
+layout is the backend's business. One that reads through the block table lets sequences share pages
+(`CacheLayout.shares_pages`). One that keeps each sequence in a buffer of its own, its *slot*,
+ignores the tables, and copies where the others share; pages then only count what memory is used.
+
+There is no call to shorten a sequence: rows at `first_position` replace whatever it held from there
+on. Cutting a conversation back costs nothing and needs no word to the backend.
 
 All calls come from one thread, the engine's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -18,6 +24,33 @@ from llm_engine.config import SamplingParams
 
 Slot = NewType("Slot", int)
 """A backend's place for one sequence."""
+
+PageId = NewType("PageId", int)
+"""From 0 to `CacheLayout.num_pages` - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """How much a backend can remember, and whether sequences may share it."""
+
+    page_size: int
+    """Tokens in a page."""
+    num_pages: int
+    shares_pages: bool
+    """Whether the same page may stand in several block tables."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit, if one sequence has everything."""
+        return self.num_pages * self.page_size
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """A page to be copied before a step: it was shared, and one who shares it will write."""
+
+    source: PageId
+    target: PageId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +60,7 @@ class SequenceRows:
     slot: Slot
     token_ids: tuple[int, ...]
     first_position: int
-    """Position of the first of them; the slot holds at least as many tokens from before."""
+    """Position of the first of them; the cache holds at least as many tokens from before."""
     num_sampled: int
     """Tokens to choose: after each of this many last rows one. 0 while a prompt goes on."""
     sampling: SamplingParams
@@ -36,6 +69,11 @@ class SequenceRows:
     chosen: tuple[int, ...] = ()
     """The reply's tokens up to the first sampled row, for `sampling.repetition_penalty`. Each later
     sampled row adds its own token. Empty where there is no penalty."""
+    banned: tuple[int, ...] = ()
+    """Tokens that the first `num_banned` sampled rows may not choose."""
+    num_banned: int = 0
+    pages: Sequence[PageId] = ()
+    """The block table, with room for these tokens. The engine's own list: not to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +88,8 @@ class Plan:
     """One step. A backend may run the sub-batches one after another."""
 
     sub_batches: tuple[SubBatch, ...]
+    copies: tuple[PageCopy, ...] = ()
+    """Done before everything else. Empty for a backend that does not share pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +110,20 @@ class StepHandle(Protocol):
 class Backend(Protocol):
     """See the module's text. Whatever a call raises fails the requests in its plan."""
 
+    @property
+    def layout(self) -> CacheLayout: ...
+
     def open_slot(self) -> Slot:
         """A new, empty sequence."""
         ...
 
     def close_slot(self, slot: Slot) -> None:
         """Release its memory."""
+        ...
+
+    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        """Let the target begin with the source's first tokens. Nothing to do where these are in
+        shared pages."""
         ...
 
     def launch(self, plan: Plan) -> StepHandle:
@@ -87,5 +135,5 @@ class Backend(Protocol):
         ...
 
     def cache_bytes(self) -> int:
-        """Memory that the open slots hold."""
+        """Memory that keys and values take now."""
         ...

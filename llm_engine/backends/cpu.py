@@ -1,5 +1,8 @@
 """The decoder on the CPU in plain torch: the reference, and a fast int8 mode.
 
+Keys and values are really read through the block tables, which copies them for every step: slow,
+and the oracle of backends that are clever about it.
+
 **float32** is what equality tests compare with.
 
 **int8** quantizes weights per output row at load, and at run time each activation to two 8-bit
@@ -17,33 +20,36 @@ Digits are stored unsigned around 128: oneDNN's matmul (torch 2.13) is as fast w
 AMX, but 600 times slower on plain AVX512-VNNI.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_engine.backends.base import Plan, SequenceRows, Slot, StepHandle, StepResult
+from llm_engine.backends.base import (
+    CacheLayout,
+    PageCopy,
+    PageId,
+    Plan,
+    SequenceRows,
+    Slot,
+    StepHandle,
+    StepResult,
+)
+from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import ModelError
 from llm_engine.model import Decoder, LayerCache, Linear
-from llm_engine.sampler import choose
 
-_FIRST_CAPACITY = 256
-"""Tokens for which a new sequence has room. Growing doubles, so a call copies its cache a few times
-at most; a short loose request of a 135 M model takes 12 MB."""
+PAGE_SIZE = 16
+"""Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""
 
 _ZERO = 128
 """What an activation of 0 is stored as."""
 _FINER = 254
 """Steps of an activation's second digit in one of its first: half a step up or down is 127."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    plan: Plan
-    result: StepResult
 
 
 class CpuBackend:
@@ -53,8 +59,8 @@ class CpuBackend:
         """Reads all weights. Raises ModelError."""
         self._config = checkpoint.config
         self._num_threads = config.num_threads
-        self._context_length = context_length
-        self._slots: dict[Slot, SequenceCache] = {}
+        self._layout = cache_layout(self._config, config.kv_cache_mb)
+        self._cache = PagedCache(self._config, self._layout)
         self._next_slot = 0
         if config.precision is Precision.INT8 and not int8_is_exact():
             raise ModelError("this CPU's 8-bit products saturate; use precision float32")
@@ -62,14 +68,19 @@ class CpuBackend:
         with torch.inference_mode():
             self._decoder = Decoder(checkpoint, make_linear, context_length)
 
+    @property
+    def layout(self) -> CacheLayout:
+        return self._layout
+
     def open_slot(self) -> Slot:
-        slot = Slot(self._next_slot)
         self._next_slot += 1
-        self._slots[slot] = SequenceCache(self._config, self._context_length)
-        return slot
+        return Slot(self._next_slot)
 
     def close_slot(self, slot: Slot) -> None:
-        del self._slots[slot]
+        """Nothing to do: its pages may be used again."""
+
+    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        """Nothing to do: it lies in pages that both list."""
 
     def launch(self, plan: Plan) -> StepHandle:
         # OpenMP keeps this setting per thread, and the engine's thread did not exist at load.
@@ -77,82 +88,106 @@ class CpuBackend:
             torch.set_num_threads(self._num_threads)
         tokens: dict[Slot, tuple[int, ...]] = {}
         with torch.inference_mode():
+            self._cache.copy(plan.copies)
             for sub_batch in plan.sub_batches:
                 for rows in sub_batch.sequences:
-                    tokens[rows.slot] = self._run(rows)
-        return _Done(plan, StepResult(tokens))
+                    tokens[rows.slot] = choose_tokens(rows, self._sampled(rows))
+        return DoneStep(plan, StepResult(tokens))
 
     def collect(self, handle: StepHandle) -> StepResult:
-        assert isinstance(handle, _Done)
+        assert isinstance(handle, DoneStep)
         return handle.result
 
     def cache_bytes(self) -> int:
-        return sum(cache.num_bytes for cache in self._slots.values())
+        return self._cache.num_bytes
 
-    def _run(self, rows: SequenceRows) -> tuple[int, ...]:
-        logits = self.logits(rows)
-        first_sampled = len(rows.token_ids) - rows.num_sampled
-        position = rows.first_position + first_sampled + 1
-        drafted = rows.token_ids[first_sampled + 1 :]
-        return tuple(
-            choose(row, rows.sampling, rows.seed, position + index, rows.chosen + drafted[:index])
-            for index, row in enumerate(logits)
-        )
+    def _sampled(self, rows: SequenceRows) -> Tensor:
+        """`[num_sampled, vocab]`, one row at a time: torch's products of one row and of several
+        round differently, and a drafted token must not change the one after it."""
+        num_before = len(rows.token_ids) - max(rows.num_sampled, 1)
+        if num_before:
+            self.logits(_part(rows, 0, num_before))
+        parts = range(num_before, len(rows.token_ids))
+        return torch.cat([self.logits(_part(rows, index, index + 1)) for index in parts])
 
     def logits(self, rows: SequenceRows) -> Tensor:
-        """`[num_sampled, vocab]` after the last rows; the slot is extended by all of them."""
-        caches = self._slots[rows.slot].cut_to(rows.first_position)
+        """`[num_sampled, vocab]` after the last rows; the cache is extended by all of them."""
+        caches = self._cache.view(rows)
         hidden = self._decoder.hidden(torch.tensor(rows.token_ids), rows.first_position, caches)
         return self._decoder.logits(hidden[len(rows.token_ids) - rows.num_sampled :])
 
 
-class SequenceCache:
-    """Keys and values of one sequence, contiguous, `[layers, kv_heads, capacity, head_dim]`."""
+def _part(rows: SequenceRows, start: int, end: int) -> SequenceRows:
+    """Some of the rows; one alone is sampled."""
+    return replace(
+        rows,
+        token_ids=rows.token_ids[start:end],
+        first_position=rows.first_position + start,
+        num_sampled=int(end - start == 1 and rows.num_sampled > 0),
+    )
 
-    def __init__(self, config: ModelConfig, max_tokens: int) -> None:
-        self._config = config
-        self._max_tokens = max_tokens
-        self._keys, self._values = (self._buffer(min(_FIRST_CAPACITY, max_tokens)) for _ in "kv")
-        self._layers: list[LayerCache] = [_LayerView(self, i) for i in range(config.num_layers)]
-        self._length = 0
+
+class PagedCache:
+    """Keys and values of all sequences, `[layers, tokens, kv_heads, head_dim]` each.
+
+    Page p has the tokens from p * page_size. Memory is taken as pages are first written.
+    """
+
+    def __init__(self, config: ModelConfig, layout: CacheLayout) -> None:
+        self._page_size = layout.page_size
+        num_tokens = layout.num_pages * layout.page_size
+        shape = config.num_layers, num_tokens, config.num_kv_heads, config.head_dim
+        self._keys, self._values = torch.empty(shape), torch.empty(shape)
+        self._token_bytes = 2 * self._keys[:, 0].nbytes
+        self._touched: set[PageId] = set()
 
     @property
     def num_bytes(self) -> int:
-        return 2 * self._keys.nbytes
+        return len(self._touched) * self._page_size * self._token_bytes
 
-    def cut_to(self, num_tokens: int) -> list[LayerCache]:
-        """Forget everything after the first `num_tokens`; the caches to extend from there."""
-        self._length = num_tokens
-        return self._layers
+    def copy(self, pages: Iterable[PageCopy]) -> None:
+        for each in pages:
+            for buffer in (self._keys, self._values):
+                source, target = (each.source * self._page_size, each.target * self._page_size)
+                buffer[:, target : target + self._page_size] = buffer[
+                    :, source : source + self._page_size
+                ]
+            self._touched.add(each.target)
 
-    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        end = self._length + keys.shape[1]
-        if end > self._keys.shape[2]:
-            self._grow(end)
-        self._keys[layer, :, self._length : end] = keys
-        self._values[layer, :, self._length : end] = values
-        return self._keys[layer, :, :end], self._values[layer, :, :end]
-
-    def _grow(self, needed: int) -> None:
-        capacity = min(max(needed, 2 * self._keys.shape[2]), self._max_tokens)
-        for name in ("_keys", "_values"):
-            old = getattr(self, name)
-            new = self._buffer(capacity)
-            new[:, :, : self._length] = old[:, :, : self._length]
-            setattr(self, name, new)
-
-    def _buffer(self, capacity: int) -> Tensor:
-        config = self._config
-        return torch.empty(config.num_layers, config.num_kv_heads, capacity, config.head_dim)
+    def view(self, rows: SequenceRows) -> list[LayerCache]:
+        """For each layer a cache of one sequence, to be extended by these rows."""
+        start, end = rows.first_position, rows.first_position + len(rows.token_ids)
+        pages = torch.tensor(rows.pages[: -(-end // self._page_size)])
+        self._touched.update(rows.pages[start // self._page_size : len(pages)])
+        offsets = torch.arange(self._page_size)
+        places = (pages[:, None] * self._page_size + offsets).flatten()[:end]
+        return [
+            _LayerView(keys, values, places, start)
+            for keys, values in zip(self._keys, self._values, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerView:
-    cache: SequenceCache
-    layer: int
+    keys: Tensor
+    values: Tensor
+    places: Tensor
+    """Where each of the sequence's tokens lies."""
+    start: int
+    """How many of them are there already."""
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return self.cache.extend(self.layer, keys, values)
+        fresh = self.places[self.start :]
+        self.keys[fresh] = keys.transpose(0, 1)
+        self.values[fresh] = values.transpose(0, 1)
+        return self.keys[self.places].transpose(0, 1), self.values[self.places].transpose(0, 1)
+
+
+def cache_layout(config: ModelConfig, kv_cache_mb: int) -> CacheLayout:
+    """Pages for so much memory, in float32; one at least."""
+    token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
+    num_pages = max(1, (kv_cache_mb << 20) // (PAGE_SIZE * token_bytes))
+    return CacheLayout(PAGE_SIZE, num_pages, shares_pages=True)
 
 
 def float_linear(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -12,7 +12,16 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer as Bpe
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from llm_engine.backends.base import Plan, SequenceRows, Slot, StepHandle, StepResult
+from llm_engine.backends.base import (
+    CacheLayout,
+    PageId,
+    Plan,
+    SequenceRows,
+    Slot,
+    StepHandle,
+    StepResult,
+)
+from tests.fakes.k_quants import K_QUANTS, pack
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] "
@@ -89,23 +98,87 @@ def greedy_oracle(model: Any, prompt: Sequence[int], num_tokens: int) -> list[in
 def save_tiny_gguf(
     path: Path, source: Path, quantization: str = "F32", *, rope_divisors: Any = None
 ) -> dict[str, torch.Tensor]:
-    """Convert a saved tiny Llama or Qwen directory to GGUF; the tensors as they were quantized.
+    """Convert a saved tiny model to GGUF; the tensors as they were quantized.
 
-    An independent reading of the format: the tests compare both loaders through it.
+    An independent reading of the format: the tests compare both loaders through it. Llama 3's
+    rotary scaling needs its divisors.
     """
     config = json.loads((source / "config.json").read_text())
     family = config["model_type"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    writer = gguf.GGUFWriter(path, family)
+    interleaves = family in ("llama", "mistral")
+    writer = gguf.GGUFWriter(path, "llama" if interleaves else family)
+    _write_shape(writer, config)
+    _write_rope(writer, config["rope_parameters"])
+    _write_windows(writer, config)
+    _write_tokenizer(writer, source)
+    if rope_divisors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_divisors)
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    stored: dict[str, torch.Tensor] = {}
+    kind = gguf.GGMLQuantizationType[quantization]
+    for file in sorted(source.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            values = tensor.float().numpy()
+            is_matrix = values.ndim == 2
+            raw, plain = quantized(values, kind) if is_matrix else (values, values)
+            stored[name.removeprefix("model.")] = torch.from_numpy(plain.copy())
+            part = name.split(".")[-2]
+            if interleaves and part in heads:
+                paired = raw.reshape(heads[part], 2, -1, *raw.shape[1:]).swapaxes(1, 2)
+                raw = np.ascontiguousarray(paired.reshape(raw.shape))
+            writer.add_tensor(_gguf_name(name), raw, raw_dtype=kind if is_matrix else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return stored
+
+
+def quantized(values: Any, kind: gguf.GGMLQuantizationType) -> tuple[Any, Any]:
+    """A matrix as GGUF stores it, each row by itself, and what that stands for."""
+    if kind.name in K_QUANTS:
+        return pack(values, kind.name)
+    raw = gguf.quants.quantize(values, kind)
+    return raw, gguf.quants.dequantize(raw, kind)
+
+
+def _write_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    heads = config["num_attention_heads"]
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(config.get("head_dim") or config["hidden_size"] // heads)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+
+
+def _write_rope(writer: gguf.GGUFWriter, rope: dict[str, Any]) -> None:
+    kind = rope["rope_type"]
+    if kind not in ("linear", "yarn"):
+        return
+    writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+    writer.add_rope_scaling_factor(rope["factor"])
+    if kind == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "attention_factor" in rope:
+            writer.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
+        if "beta_fast" in rope:
+            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+
+
+def _write_windows(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+        if "layer_types" in config:
+            slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+            writer.add_sliding_window_pattern(slides)
+
+
+def _write_tokenizer(writer: gguf.GGUFWriter, source: Path) -> None:
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     vocabulary = sorted(tokenizer["model"]["vocab"].items(), key=lambda item: item[1])
     writer.add_tokenizer_model("gpt2")
@@ -115,29 +188,6 @@ def save_tiny_gguf(
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_eos_token_id(2)
     writer.add_chat_template(CHATML)
-    if rope_divisors is not None:
-        writer.add_tensor("rope_freqs.weight", rope_divisors)
-    stored: dict[str, torch.Tensor] = {}
-    kind = gguf.GGMLQuantizationType[quantization]
-    for file in sorted(source.glob("*.safetensors")):
-        for name, tensor in load_file(file).items():
-            values = tensor.float().numpy()
-            is_matrix = values.ndim == 2
-            raw = gguf.quants.quantize(values, kind) if is_matrix else values
-            plain = gguf.quants.dequantize(raw, kind) if is_matrix else values
-            stored[name.removeprefix("model.")] = torch.from_numpy(plain.copy())
-            part = name.split(".")[-2]
-            if family == "llama" and part in ("q_proj", "k_proj"):
-                num = heads if part == "q_proj" else kv_heads
-                paired = plain.reshape(num, 2, -1, *plain.shape[1:]).swapaxes(1, 2)
-                ordered = np.ascontiguousarray(paired.reshape(plain.shape))
-                raw = gguf.quants.quantize(ordered, kind) if is_matrix else ordered
-            writer.add_tensor(_gguf_name(name), raw, raw_dtype=kind if is_matrix else None)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return stored
 
 
 def _gguf_name(name: str) -> str:
@@ -165,12 +215,21 @@ def _gguf_name(name: str) -> str:
 class ScriptedBackend:
     """Answers from a function of each sequence's tokens so far, and notes what it was asked.
 
-    Checks what every backend may rely on: a slot is open, and rows follow what it holds.
+    Checks what every backend may rely on: a slot is open, rows follow what is there, and have room.
+    With shared pages it knows only what it reads through the block tables, without only its slots.
     """
 
-    def __init__(self, next_token: Callable[[list[int]], int]) -> None:
+    def __init__(
+        self,
+        next_token: Callable[[list[int]], int],
+        *,
+        num_pages: int = 1000,
+        shares_pages: bool = True,
+    ) -> None:
         self._next_token = next_token
+        self.layout = CacheLayout(4, num_pages, shares_pages)
         self.slots: dict[Slot, list[int]] = {}
+        self.pages: dict[PageId, list[int]] = {}
         self.steps: list[list[SequenceRows]] = []
         self._num_opened = 0
 
@@ -183,19 +242,47 @@ class ScriptedBackend:
     def close_slot(self, slot: Slot) -> None:
         del self.slots[slot]
 
+    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        if not self.layout.shares_pages:
+            self.slots[target][:] = self.slots[source][:num_tokens]
+
     def launch(self, plan: Plan) -> StepHandle:
+        assert self.layout.shares_pages or not plan.copies
+        for copy in plan.copies:
+            self.pages[copy.target] = list(self.pages[copy.source])
         rows = [rows for batch in plan.sub_batches for rows in batch.sequences]
         self.steps.append(rows)
         tokens: dict[Slot, tuple[int, ...]] = {}
-        for sequence in rows:
-            held = self.slots[sequence.slot]
-            assert sequence.token_ids
-            assert sequence.first_position <= len(held)
-            held[sequence.first_position :] = sequence.token_ids
-            tokens[sequence.slot] = tuple(
-                self._next_token(list(held)) for _ in range(sequence.num_sampled)
+        for each in rows:
+            held = self._write(each)
+            tokens[each.slot] = tuple(
+                self._next_token(held[: len(held) - left])
+                for left in reversed(range(each.num_sampled))
             )
         return ScriptedStep(plan, StepResult(tokens))
+
+    def _write(self, rows: SequenceRows) -> list[int]:
+        """Take the rows in; what the sequence holds then."""
+        start, end = rows.first_position, rows.first_position + len(rows.token_ids)
+        assert rows.token_ids
+        assert len(rows.pages) * self.layout.page_size >= end
+        held = self.slots[rows.slot]
+        if self.layout.shares_pages:
+            held = [
+                self.pages[rows.pages[place // self.layout.page_size]][
+                    place % self.layout.page_size
+                ]
+                for place in range(start)
+            ]
+        assert start <= len(held)
+        held[start:] = rows.token_ids
+        if self.layout.shares_pages:
+            for place in range(start, end):
+                page = self.pages.setdefault(
+                    rows.pages[place // self.layout.page_size], [-1] * self.layout.page_size
+                )
+                page[place % self.layout.page_size] = held[place]
+        return list(held)
 
     def collect(self, handle: StepHandle) -> StepResult:
         assert isinstance(handle, ScriptedStep)

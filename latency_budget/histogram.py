@@ -1,0 +1,44 @@
+"""Durations counted in buckets: bounded memory, no sorting, a known error.
+
+Bucket bounds grow by a tenth, so a quantile read from them is at most 5 % off. 150 buckets reach
+from 0.1 ms to over two minutes; what lies outside counts in the first or last one.
+"""
+
+import math
+
+LOWEST_MS = 0.1
+GROWTH = 1.1
+NUM_BUCKETS = 150
+_LOG_GROWTH = math.log(GROWTH)
+
+
+class Histogram:
+    """Counts durations. Not thread-safe: one thread records; others may read a `copy`."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * NUM_BUCKETS
+        self.count = 0
+        self.sum_ms = 0.0
+
+    def record(self, ms: float, times: int = 1) -> None:
+        """Count a duration, `times` times."""
+        place = int(math.log(ms / LOWEST_MS) / _LOG_GROWTH) + 1 if ms > LOWEST_MS else 0
+        self._counts[min(place, NUM_BUCKETS - 1)] += times
+        self.count += times
+        self.sum_ms += ms * times
+
+    def quantile(self, share: float) -> float:
+        """The duration in ms that this share of all stays below; 0 when there are none."""
+        rank = math.ceil(share * self.count)
+        passed = 0
+        for place, count in enumerate(self._counts):
+            passed += count
+            if count and passed >= rank:
+                return LOWEST_MS * GROWTH ** (place - 0.5 if place else 0)
+        return 0.0
+
+    def copy(self) -> "Histogram":
+        """What has been counted so far."""
+        twin = Histogram()
+        twin._counts, twin.count, twin.sum_ms = list(self._counts), self.count, self.sum_ms
+        return twin

@@ -1,0 +1,184 @@
+"""The quick decoder on the CPU: one ONNX Runtime graph, weights and activations in 8-bit blocks.
+
+**One arithmetic.** A row's result must not depend on the rows that run beside it, or reusing a
+prefix, previewing and chunking would change answers. Every block of every activation row has a
+scale of its own, and MatMulNBits sums a row in the same order whatever its neighbours; so does
+attention, except that its kernel for one lone row adds in another order. A lone row therefore
+attends twice, as itself and as the next position, whose keys and values lie beyond the sequence's
+end and are overwritten by the next token. That costs 1 % where running the whole model on two rows
+costs 10. Which kernels a CPU has is not ours to know, so all of this is checked at load, bit by
+bit, on the model itself.
+
+**No spinning.** Threads of a product that wait for each other give the core away: spinning gains
+8 % on an idle machine, and doubles a token's time once speech runs on the second core.
+
+**Several sequences** of a sub-batch share a pass over the weights if `EngineConfig.max_batch`
+allows it, in a second session whose graph has an attention for each. Idle ones cost a lone
+sequence 10 %, so that this keeps a session of its own: memory for time. Four replies at once take
+19 ms a token instead of 42.
+
+All work is done when a plan is launched, on the calling thread and one more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from llm_engine.backends.base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
+from llm_engine.backends.immediate import DoneStep, choose_tokens
+from llm_engine.backends.onnx_agreement import make_rows_agree
+from llm_engine.backends.onnx_session import DecoderSession, LaneRows, SequenceBuffers
+from llm_engine.backends.onnx_weights import KIND, convert
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import EngineConfig, ModelConfig
+from llm_engine.errors import ModelError
+from llm_engine.weight_cache import stored_weights
+
+_PAGE_SIZE = 16
+_FIRST_CAPACITY = 256
+"""Tokens for which a new sequence has room. Growing doubles, so a call copies its cache a few times
+at most; a short loose request of a 135 M model takes 12 MB."""
+
+
+class OnnxBackend:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        context_length: int,
+        *,
+        on_progress: Callable[[float], None] = lambda share: None,
+    ) -> None:
+        """Converts the weights, or finds them in `config.cache_dir`. Raises ModelError."""
+        self._config = checkpoint.config
+        page_bytes = _PAGE_SIZE * _bytes_per_token(self._config)
+        num_pages = max(1, (config.kv_cache_mb << 20) // page_bytes)
+        self._layout = CacheLayout(_PAGE_SIZE, num_pages, shares_pages=False)
+        self._num_threads = config.num_threads
+        # One more for the row beside a lone one.
+        self._max_capacity = context_length + 1
+        self._slots: dict[Slot, SequenceBuffers] = {}
+        self._next_slot = 0
+        try:
+            with stored_weights(
+                config.cache_dir, checkpoint.path, KIND, lambda: convert(checkpoint, on_progress)
+            ) as weights:
+                self._sessions = [
+                    DecoderSession(
+                        self._config,
+                        weights,
+                        context_length=context_length,
+                        num_threads=config.num_threads,
+                        num_lanes=num_lanes,
+                    )
+                    for num_lanes in sorted({1, config.max_batch})
+                ]
+        except OSError as error:
+            raise ModelError(f"converted weights of {checkpoint.path}: {error}") from None
+        make_rows_agree(self._sessions, self._config)
+
+    @property
+    def layout(self) -> CacheLayout:
+        return self._layout
+
+    def open_slot(self) -> Slot:
+        slot = Slot(self._next_slot)
+        self._next_slot += 1
+        self._slots[slot] = self._buffers(min(_FIRST_CAPACITY, self._max_capacity))
+        return slot
+
+    def close_slot(self, slot: Slot) -> None:
+        self._forget(self._slots.pop(slot))
+
+    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        self._with_room(target, num_tokens, kept=0).copy_from(self._slots[source], num_tokens)
+
+    def launch(self, plan: Plan) -> StepHandle:
+        # Sampling uses torch. OpenMP keeps this setting per thread, and the engine's thread did
+        # not exist at load.
+        if torch.get_num_threads() != self._num_threads:
+            torch.set_num_threads(self._num_threads)
+        tokens: dict[Slot, tuple[int, ...]] = {}
+        with torch.inference_mode():
+            for sub_batch in plan.sub_batches:
+                for rows, logits in self.read(sub_batch.sequences):
+                    tokens[rows.slot] = choose_tokens(rows, logits)
+        return DoneStep(plan, StepResult(tokens))
+
+    def collect(self, handle: StepHandle) -> StepResult:
+        assert isinstance(handle, DoneStep)
+        return handle.result
+
+    def cache_bytes(self) -> int:
+        return sum(buffers.num_bytes for buffers in self._slots.values())
+
+    def logits(self, rows: SequenceRows) -> Tensor:
+        """`[num_sampled, vocab]` after the last rows, valid until the next run."""
+        ((_, logits),) = self.read([rows])
+        return logits
+
+    def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Tensor]]:
+        """Run all rows. A sequence comes when its last is done, with the logits of the sampled
+        ones, which are valid until the next is asked for."""
+        num_lanes = self._sessions[-1].num_lanes
+        for first in range(0, len(sequences), num_lanes):
+            yield from self._read_together(sequences[first : first + num_lanes])
+
+    def _read_together(
+        self, sequences: Sequence[SequenceRows]
+    ) -> Iterator[tuple[SequenceRows, Tensor]]:
+        earlier: dict[Slot, list[Tensor]] = {rows.slot: [] for rows in sequences}
+        start = 0
+        while sequences:
+            session = self._sessions[0 if len(sequences) == 1 else -1]
+            outcomes = session.run([self._piece(rows, start) for rows in sequences])
+            start += session.max_rows
+            for rows, outcome in zip(sequences, outcomes, strict=True):
+                logits = torch.from_numpy(outcome)
+                parts = earlier[rows.slot]
+                if start < len(rows.token_ids):
+                    parts.append(logits.clone())
+                else:
+                    yield rows, torch.cat([*parts, logits]) if parts else logits
+            sequences = [rows for rows in sequences if start < len(rows.token_ids)]
+
+    def _piece(self, rows: SequenceRows, start: int) -> LaneRows:
+        num_rows = len(rows.token_ids)
+        end = min(start + self._sessions[0].max_rows, num_rows)
+        first_sampled = max(start, num_rows - rows.num_sampled)
+        # The row beside a lone one needs room as well.
+        needed = rows.first_position + num_rows + 1
+        return LaneRows(
+            buffers=self._with_room(rows.slot, needed, kept=rows.first_position + start),
+            token_ids=rows.token_ids[start:end],
+            first_position=rows.first_position + start,
+            num_sampled=max(0, end - first_sampled),
+        )
+
+    def _with_room(self, slot: Slot, num_tokens: int, kept: int) -> SequenceBuffers:
+        """A slot's buffers, grown if need be; their first `kept` tokens stay."""
+        buffers = self._slots[slot]
+        if num_tokens <= buffers.capacity:
+            return buffers
+        if num_tokens > self._max_capacity:
+            raise ValueError(f"{num_tokens - 1} tokens are more than the context holds")
+        grown = self._buffers(min(max(num_tokens, 2 * buffers.capacity), self._max_capacity))
+        grown.copy_from(buffers, kept)
+        self._forget(buffers)
+        self._slots[slot] = grown
+        return grown
+
+    def _buffers(self, capacity: int) -> SequenceBuffers:
+        return SequenceBuffers(self._config, capacity)
+
+    def _forget(self, buffers: SequenceBuffers) -> None:
+        for session in self._sessions:
+            session.forget(buffers)
+
+
+def _bytes_per_token(config: ModelConfig) -> int:
+    floats = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return floats * 4

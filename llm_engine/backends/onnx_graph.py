@@ -1,0 +1,303 @@
+"""The decoder as one ONNX graph, for any shape of the Llama, Qwen2 and Qwen3 families.
+
+Its rows are consecutive tokens of one sequence, or of one after another: each sequence has a
+*lane*, an attention of its own in every layer, while all rows go through the same products.
+
+A lane's keys and values come in as one pair of buffers a layer, `[1, kv_heads, capacity,
+head_dim]`, and go out as the same buffers: bound to one address, GroupQueryAttention writes the new
+rows in place at the end that `total` names, and reads no further. Cutting a sequence back is
+therefore running it with a smaller total. A lane in use attends at least two rows, an idle one a
+single row, with buffers for one token.
+
+Attention sees rows picked by `ATTENDED` and gives back those picked by `KEPT`: its kernel for a
+single row adds in another order than the one for several, so that a lone token goes in twice. The
+head is computed for `SAMPLED` rows alone, which may be none.
+
+Weights stay in their file, which ONNX calls external data: the session maps it, packs the matrices
+for the CPU's kernels, and lets go of what it has packed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from llm_engine.backends.onnx_weights import BLOCK
+from llm_engine.config import ModelConfig
+from llm_engine.weight_cache import StoredArray, WeightFile
+
+TOKENS = "tokens"
+"""int64 `[1, T]`."""
+ATTENDED = "attended"
+"""int64: rows that attention sees, lane by lane, in order of position."""
+LANE_SIZES = "lane_sizes"
+"""int64 `[lanes]`: how many of them are whose. Only where there are several lanes."""
+KEPT = "kept"
+"""int64 `[T]`: rows of what attention gave."""
+SAMPLED = "sampled"
+"""int64 `[S]`: rows whose logits are wanted."""
+LOGITS = "logits"
+"""float32 `[1, S, vocab]`."""
+
+COSINES, SINES = "cosines", "sines"
+"""float32 `[positions, head_dim / 2]`. Initializers like the weights, but the session is given
+their memory: they depend on the context's length."""
+
+_OPSET = 21
+_IR_VERSION = 10
+"""Not newer than they need be: the oldest onnxruntime we allow reads them."""
+_CONTRIBUTED = "com.microsoft"
+_CONTRIBUTED_OPS = frozenset(
+    {"GroupQueryAttention", "MatMulNBits", "QuickGelu", "SkipSimplifiedLayerNormalization"}
+)
+INT8_ACTIVATIONS = 4
+"""MatMulNBits' accuracy level: each block of an activation row is rounded to 8 bits of its own
+scale, and products are summed in integers. Level 1, float32, takes three times as long."""
+
+_ELEMENT_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "uint8": TensorProto.UINT8,
+}
+
+
+def last_position(lane: int) -> str:
+    """int32 `[1]`: position of the last attended row."""
+    return f"last_position.{lane}"
+
+
+def total(lane: int) -> str:
+    """int32 scalar: tokens in the sequence after this run, one more than the last position."""
+    return f"total.{lane}"
+
+
+def caches(layer: int, lane: int) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Names of a layer's buffers, keys and values: each as input and as output."""
+    place = f"{layer}.{lane}"
+    return (f"past_keys.{place}", f"keys.{place}"), (f"past_values.{place}", f"values.{place}")
+
+
+def decoder_graph(
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_lanes: int = 1
+) -> bytes:
+    """A serialized model whose weights, those of `onnx_weights.convert`, are in a file."""
+    build = _Builder(config, frozenset(weights.arrays), num_lanes)
+    rows = build.embedded()
+    delta = None
+    for index in range(config.num_layers):
+        rows, delta = build.layer(index, rows, delta)
+    assert delta is not None
+    build.head(rows, delta)
+    rotary = StoredArray("float32", (num_positions, config.head_dim // 2), 0, 0)
+    stored = {**weights.arrays, COSINES: rotary, SINES: rotary}
+    model = helper.make_model(
+        helper.make_graph(
+            build.nodes,
+            "decoder",
+            _inputs(config, num_lanes),
+            _outputs(config, num_lanes),
+            [_initializer(name, array, weights.path.name) for name, array in stored.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)],
+        ir_version=_IR_VERSION,
+    )
+    serialized: bytes = model.SerializeToString()
+    return serialized
+
+
+class _Builder:
+    """Collects nodes. Values go by the names of the nodes that make them."""
+
+    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_lanes: int) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._config = config
+        self._weight_names = weight_names
+        self._num_lanes = num_lanes
+        self._width = config.num_heads * config.head_dim
+
+    def embedded(self) -> str:
+        """float32 `[1, T, hidden]`."""
+        stored = self._add("Gather", ["embedding", TOKENS])
+        return self._add("Cast", [stored], to=TensorProto.FLOAT)
+
+    def layer(self, index: int, rows: str, delta: str | None) -> tuple[str, str]:
+        """Rows before this layer's end and what is to be added to them; likewise given."""
+        prefix = f"layers.{index}."
+        hidden, inner = self._config.hidden_size, self._config.intermediate_size
+        normed, rows = self._norm(f"{prefix}input_layernorm", rows, delta)
+        attended = self._attention(index, normed)
+        delta = self._linear(f"{prefix}out", attended, self._width, hidden)
+        normed, rows = self._norm(f"{prefix}post_attention_layernorm", rows, delta)
+        gate_up = self._linear(f"{prefix}gate_up", normed, hidden, 2 * inner)
+        gate, up = self._split(gate_up, [inner] * 2)
+        # x * sigmoid(1.0 * x) is SiLU.
+        gated = self._add("Mul", [self._add("QuickGelu", [gate], alpha=1.0), up])
+        return rows, self._linear(f"{prefix}down", gated, inner, hidden)
+
+    def head(self, rows: str, delta: str) -> None:
+        rows, delta = (self._add("Gather", [value, SAMPLED], axis=1) for value in (rows, delta))
+        normed, _ = self._norm("norm", rows, delta)
+        hidden, vocabulary = self._config.hidden_size, self._config.vocab_size
+        self._linear("head", normed, hidden, vocabulary, output=LOGITS)
+
+    def _attention(self, index: int, normed: str) -> str:
+        config = self._config
+        qkv_width = self._width + 2 * config.num_kv_heads * config.head_dim
+        qkv = self._linear(f"layers.{index}.qkv", normed, config.hidden_size, qkv_width)
+        qkv = self._add("Gather", [qkv, ATTENDED], axis=1)
+        # One packed input, or three.
+        inputs = self._normed_heads(index, qkv) if config.has_qk_norm else [qkv, "", ""]
+        lanes = [self._lane(index, lane, inputs) for lane in range(self._num_lanes)]
+        attended = lanes[0] if len(lanes) == 1 else self._add("Concat", lanes, axis=1)
+        return self._add("Gather", [attended, KEPT], axis=1)
+
+    def _lane(self, index: int, lane: int, inputs: list[str]) -> str:
+        (past_keys, keys), (past_values, values) = caches(index, lane)
+        attended = f"layers.{index}.attended.{lane}"
+        own = [self._of_lane(name, lane) if name else "" for name in inputs]
+        self._node(
+            "GroupQueryAttention",
+            [*own, past_keys, past_values, last_position(lane), total(lane), COSINES, SINES],
+            [attended, keys, values],
+            num_heads=self._config.num_heads,
+            kv_num_heads=self._config.num_kv_heads,
+            do_rotary=1,
+        )
+        return attended
+
+    def _of_lane(self, rows: str, lane: int) -> str:
+        """A lane's share of rows."""
+        if self._num_lanes == 1:
+            return rows
+        outputs = [f"{rows}.lane.{lane}" for lane in range(self._num_lanes)]
+        if lane == 0:
+            self._node("Split", [rows, LANE_SIZES], outputs, axis=1)
+        return outputs[lane]
+
+    def _normed_heads(self, index: int, qkv: str) -> list[str]:
+        config = self._config
+        kv_width = config.num_kv_heads * config.head_dim
+        queries, keys, values = self._split(qkv, [self._width, kv_width, kv_width])
+        prefix = f"layers.{index}.self_attn."
+        return [
+            self._normed_head(queries, f"{prefix}q_norm", config.num_heads),
+            self._normed_head(keys, f"{prefix}k_norm", config.num_kv_heads),
+            values,
+        ]
+
+    def _linear(
+        self, name: str, rows: str, num_inputs: int, num_outputs: int, output: str | None = None
+    ) -> str:
+        inputs = [rows, f"{name}.codes", f"{name}.scales"]
+        if f"{name}.bias" in self._weight_names:
+            inputs += ["", "", f"{name}.bias"]
+        return self._add(
+            "MatMulNBits",
+            inputs,
+            output=output,
+            K=num_inputs,
+            N=num_outputs,
+            bits=8,
+            block_size=BLOCK,
+            accuracy_level=INT8_ACTIVATIONS,
+        )
+
+    def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
+        """RMS norm of the sum of both, and the sum."""
+        epsilon = self._config.norm_eps
+        if delta is None:
+            return self._add("SimplifiedLayerNormalization", [rows, name], epsilon=epsilon), rows
+        total = f"{name}.sum"
+        self._node(
+            "SkipSimplifiedLayerNormalization",
+            [rows, delta, name],
+            [f"{name}.rows", "", "", total],
+            epsilon=epsilon,
+        )
+        return f"{name}.rows", total
+
+    def _normed_head(self, rows: str, name: str, num_heads: int) -> str:
+        """Each head of `[1, T, num_heads * head_dim]` normalized by itself."""
+        to_heads = self._constant(f"{name}.heads", (0, 0, num_heads, self._config.head_dim))
+        to_flat = self._constant(f"{name}.flat", (0, 0, num_heads * self._config.head_dim))
+        heads = self._add("Reshape", [rows, to_heads])
+        epsilon = self._config.norm_eps
+        normed = self._add("SimplifiedLayerNormalization", [heads, name], epsilon=epsilon)
+        return self._add("Reshape", [normed, to_flat])
+
+    def _split(self, rows: str, sizes: list[int]) -> list[str]:
+        outputs = [f"{rows}.{part}" for part in range(len(sizes))]
+        self._node("Split", [rows, self._constant(f"{rows}.sizes", sizes)], outputs, axis=-1)
+        return outputs
+
+    def _constant(self, name: str, values: Sequence[int]) -> str:
+        tensor = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+        self._node("Constant", [], [name], value=tensor)
+        return name
+
+    def _add(
+        self, op_type: str, inputs: list[str], *, output: str | None = None, **attributes: Any
+    ) -> str:
+        """A node with one output; its name."""
+        name = output or f"{op_type}.{len(self.nodes)}"
+        self._node(op_type, inputs, [name], **attributes)
+        return name
+
+    def _node(self, op_type: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+        domain = _CONTRIBUTED if op_type in _CONTRIBUTED_OPS else ""
+        node = helper.make_node(op_type, inputs, outputs, name=outputs[0], domain=domain)
+        node.attribute.extend(
+            helper.make_attribute(key, value) for key, value in sorted(attributes.items())
+        )
+        self.nodes.append(node)
+
+
+def _inputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+    int32, int64 = TensorProto.INT32, TensorProto.INT64
+    info = helper.make_tensor_value_info
+    sizes = [info(LANE_SIZES, int64, [num_lanes])] if num_lanes > 1 else []
+    return [
+        info(TOKENS, int64, [1, "T"]),
+        info(ATTENDED, int64, ["A"]),
+        *sizes,
+        info(KEPT, int64, ["T"]),
+        info(SAMPLED, int64, ["S"]),
+        *(info(last_position(lane), int32, [1]) for lane in range(num_lanes)),
+        *(info(total(lane), int32, []) for lane in range(num_lanes)),
+        *_buffers(config, num_lanes, which=0),
+    ]
+
+
+def _outputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+    logits: list[int | str] = [1, "S", config.vocab_size]
+    return [
+        helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, logits),
+        *_buffers(config, num_lanes, which=1),
+    ]
+
+
+def _buffers(config: ModelConfig, num_lanes: int, which: int) -> list[onnx.ValueInfoProto]:
+    return [
+        helper.make_tensor_value_info(
+            names[which],
+            TensorProto.FLOAT,
+            [1, config.num_kv_heads, f"capacity.{lane}", config.head_dim],
+        )
+        for lane in range(num_lanes)
+        for layer in range(config.num_layers)
+        for names in caches(layer, lane)
+    ]
+
+
+def _initializer(name: str, array: StoredArray, file_name: str) -> TensorProto:
+    tensor = TensorProto(
+        name=name,
+        data_type=_ELEMENT_TYPES[array.dtype],
+        dims=array.shape,
+        data_location=TensorProto.EXTERNAL,
+    )
+    tensor.external_data.add(key="location", value=file_name)
+    tensor.external_data.add(key="offset", value=str(array.first_byte))
+    tensor.external_data.add(key="length", value=str(array.num_bytes))
+    return tensor

@@ -1,0 +1,230 @@
+"""Running the ONNX decoder over buffers that stay where they are.
+
+Keys and values of a sequence lie in one array, bound to the graph as input and output alike, and
+bound again only when it grows or another sequence takes its lane. What a step adds is a handful of
+integers, written into arrays that stay bound; logits come out in one as well.
+
+A lone row attends twice, as itself and as the next position, for the sake of one arithmetic (see
+`onnx_graph`). Keys and values of the second lie beyond the sequence's end, where the next token
+overwrites them: buffers and rotary tables have room for one token more than the context.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnxruntime as ort
+import torch
+
+from llm_engine.backends import onnx_graph as graph
+from llm_engine.config import ModelConfig
+from llm_engine.errors import ModelError
+from llm_engine.model import inverse_frequencies
+from llm_engine.weight_cache import Array, WeightFile
+
+_MAX_ROWS = 64
+"""Of one sequence in one run: as many as the engine sends of a prompt. Larger runs gain nothing."""
+_FATAL_ONLY = 4
+"""Log level: whatever goes wrong is raised as well."""
+
+_Shape: TypeAlias = tuple[tuple[int, int], ...]
+"""Of a run: for each lane its rows and how many of them are sampled."""
+_IDLE = 0, 0
+
+
+class SequenceBuffers:
+    """Keys and values of one sequence, `[layers, 2, 1, kv_heads, capacity, head_dim]`."""
+
+    def __init__(self, config: ModelConfig, capacity: int) -> None:
+        layers, heads = config.num_layers, config.num_kv_heads
+        self._array = np.empty((layers, 2, 1, heads, capacity, config.head_dim), np.float32)
+        self.values = [[_value(part) for part in layer] for layer in self._array]
+        """For each layer what is bound: keys and values."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self._array.nbytes
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit."""
+        return int(self._array.shape[-2])
+
+    def copy_from(self, other: "SequenceBuffers", num_tokens: int) -> None:
+        """Begin with another's first tokens."""
+        self._array[..., :num_tokens, :] = other._array[..., :num_tokens, :]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRows:
+    """Consecutive tokens of one sequence, 1 to `DecoderSession.max_rows`."""
+
+    buffers: SequenceBuffers
+    """With room for them and one more."""
+    token_ids: Sequence[int]
+    first_position: int
+    num_sampled: int
+    """The last so many rows' logits are wanted."""
+
+
+class DecoderSession:
+    """A loaded graph, for up to `num_lanes` sequences at once. One thread at a time may run it."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: WeightFile,
+        *,
+        context_length: int,
+        num_threads: int,
+        num_lanes: int = 1,
+    ) -> None:
+        """The file is mapped here and not needed afterwards. Raises ModelError."""
+        self.num_lanes = num_lanes
+        # Beyond twice the head's size attention takes the last rows through another kernel.
+        self.max_rows = min(_MAX_ROWS, 2 * config.head_dim)
+        self.min_rows = 1
+        self._session = _load(config, weights, context_length + 1, num_threads, num_lanes)
+        max_rows = self.max_rows * num_lanes
+        self._tokens = np.zeros((1, max_rows), np.int64)
+        self._last_positions = np.zeros((num_lanes, 1), np.int32)
+        self._totals = np.ones((num_lanes, 1), np.int32)
+        self._logits = np.empty((max_rows, config.vocab_size), np.float32)
+        self._binding = self._session.io_binding()
+        self._shape: _Shape = ()
+        self._nobody = SequenceBuffers(config, 1)
+        self._lanes: list[SequenceBuffers | None] = [None] * num_lanes
+        for lane in range(num_lanes):
+            self._bind_input(graph.last_position(lane), self._last_positions[lane])
+            self._bind_input(graph.total(lane), self._totals[lane].reshape(()))
+            self._take_lane(lane, self._nobody)
+
+    def run(self, work: Sequence[LaneRows]) -> list[Array]:
+        """Extend each sequence by its rows; none may stand in `work` twice.
+
+        Returns for each its logits `[num_sampled, vocab]`, valid until the next run.
+        """
+        lanes = self._assign(work)
+        shape = tuple((len(rows.token_ids), rows.num_sampled) if rows else _IDLE for rows in lanes)
+        if shape != self._shape:
+            self._bind_shape(shape)
+        num_rows = num_sampled = 0
+        logits: dict[int, Array] = {}
+        for lane, rows in enumerate(lanes):
+            if rows is None:
+                self._last_positions[lane], self._totals[lane] = 0, 1
+                self._take_lane(lane, self._nobody)
+                continue
+            size = len(rows.token_ids)
+            end = rows.first_position + max(size, 2)
+            self._last_positions[lane], self._totals[lane] = end - 1, end
+            self._take_lane(lane, rows.buffers)
+            self._tokens[0, num_rows : num_rows + size] = rows.token_ids
+            num_rows += size
+            logits[id(rows)] = self._logits[num_sampled : num_sampled + rows.num_sampled]
+            num_sampled += rows.num_sampled
+        if num_rows < self.min_rows:
+            self._tokens[0, num_rows] = self._tokens[0, 0]
+        self._session.run_with_iobinding(self._binding)
+        return [logits[id(rows)] for rows in work]
+
+    def pair_lone_rows(self) -> None:
+        """Let linear layers, too, have two rows at least: their kernels for one add otherwise."""
+        self.min_rows = 2
+        self._shape = ()
+
+    def forget(self, buffers: SequenceBuffers) -> None:
+        """Let go of a sequence's memory."""
+        for lane, taken in enumerate(self._lanes):
+            if taken is buffers:
+                self._take_lane(lane, self._nobody)
+
+    def _assign(self, work: Sequence[LaneRows]) -> list[LaneRows | None]:
+        """Each sequence to the lane it has, or else to a free one."""
+        by_buffers = {id(rows.buffers): rows for rows in work}
+        lanes = [by_buffers.pop(id(taken), None) for taken in self._lanes]
+        rest = iter(by_buffers.values())
+        return [next(rest, None) if rows is None else rows for rows in lanes]
+
+    def _take_lane(self, lane: int, buffers: SequenceBuffers) -> None:
+        if self._lanes[lane] is buffers:
+            return
+        self._lanes[lane] = buffers
+        for layer, values in enumerate(buffers.values):
+            for (before, after), value in zip(graph.caches(layer, lane), values, strict=True):
+                self._binding.bind_ortvalue_input(before, value)
+                self._binding.bind_ortvalue_output(after, value)
+
+    def _bind_shape(self, shape: _Shape) -> None:
+        """Bind which rows are whose; until the shape changes, these numbers stay."""
+        self._shape = shape
+        attended: list[int] = []
+        kept: list[int] = []
+        sampled: list[int] = []
+        lane_sizes: list[int] = []
+        num_rows = sum(size for size, _ in shape)
+        is_paired = num_rows < self.min_rows
+        first = 0
+        for size, num_sampled in shape:
+            own = list(range(first, first + size))
+            first += size
+            sampled += own[size - num_sampled :]
+            if is_paired and own:
+                own = [0, 1]
+            kept += range(len(attended), len(attended) + len(own))
+            # A lone row stands beside itself. An idle lane needs a row as well, any row.
+            seen = own if len(own) > 1 else own * 2 or [0]
+            attended += seen
+            lane_sizes.append(len(seen))
+        if len(sampled) == 1:
+            sampled *= self.min_rows
+        num_rows = max(num_rows, self.min_rows)
+        self._bind_input(graph.TOKENS, self._tokens[:, :num_rows])
+        self._bind_input(graph.ATTENDED, np.array(attended))
+        self._bind_input(graph.KEPT, np.array(kept))
+        self._bind_input(graph.SAMPLED, np.array(sampled, np.int64))
+        if self.num_lanes > 1:
+            self._bind_input(graph.LANE_SIZES, np.array(lane_sizes))
+        logits = self._logits[None, : len(sampled)]
+        self._binding.bind_ortvalue_output(graph.LOGITS, _value(logits))
+
+    def _bind_input(self, name: str, array: Array) -> None:
+        self._binding.bind_ortvalue_input(name, _value(array))
+
+
+def _value(array: Array) -> Any:
+    """An OrtValue over an array's own memory."""
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _rotary_tables(config: ModelConfig, num_positions: int) -> dict[str, Array]:
+    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+    factor = config.rope_attention_factor
+    tables = {graph.COSINES: angles.cos() * factor, graph.SINES: angles.sin() * factor}
+    return {name: table.numpy() for name, table in tables.items()}
+
+
+def _load(
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_threads: int, num_lanes: int
+) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    # Threads that wait give the core away, see `onnx_cpu`.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Scratch memory goes back after each run; as fast as an arena that keeps its largest ever.
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(weights.path.parent)
+    )
+    tables = _rotary_tables(config, num_positions)
+    options.add_external_initializers(list(tables), [_value(table) for table in tables.values()])
+    model = graph.decoder_graph(config, weights, num_positions, num_lanes)
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own kinds have nothing else in common
+        raise ModelError(f"ONNX Runtime cannot run this model: {error}") from error

@@ -1,0 +1,225 @@
+"""OpenAI's chat completions: requests read, answers written. Pure; see `agent.chat_completions`.
+
+Checked against the API's reference and the fields that serving benchmarks add (`ignore_eos`,
+`min_tokens`, `top_k`, `min_p`, `repetition_penalty`). What would change the answer and is not
+supported is refused by name; unknown fields are ignored, as clients send many.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from llm_engine.config import SamplingParams
+from llm_engine.errors import RequestError
+from llm_engine.reply import FinishReason, Usage
+from llm_engine.template import ChatMessage, Role
+
+MAX_MESSAGES: Final = 4096
+"""More do not fit into any context."""
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_SAMPLING: Final = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "min_tokens",
+    "ignore_eos",
+)
+"""Fields that are called the same here and there."""
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "audio": (),
+    "modalities": (["text"],),
+}
+"""Fields whose other values are not supported."""
+_FINISH: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a client asks for."""
+
+    model: str
+    messages: tuple[ChatMessage, ...]
+    sampling: SamplingParams
+    stream: bool
+    include_usage: bool
+
+
+def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:
+    """Read a request's JSON. Raises RequestError naming the field.
+
+    `defaults` stand for sampling fields that the client leaves out.
+    """
+    if not isinstance(body, dict):
+        raise RequestError("body", "must be a JSON object")
+    for name, allowed in _NEUTRAL.items():
+        value = body.get(name)
+        if value is not None and value not in allowed:
+            raise RequestError(name, f"{_short(value)} is not supported")
+    options = body.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestError("stream_options", "must be an object")
+    model = body.get("model") or ""
+    if not isinstance(model, str):
+        raise RequestError("model", "must be a string")
+    return ChatRequest(
+        model=model,
+        messages=tuple(_messages(body.get("messages"))),
+        sampling=_sampling(body, defaults),
+        stream=_flag(body, "stream"),
+        include_usage=_flag(options, "include_usage"),
+    )
+
+
+def _messages(values: object) -> list[ChatMessage]:
+    if not isinstance(values, list) or not values:
+        raise RequestError("messages", "must be a list with at least one message")
+    if len(values) > MAX_MESSAGES:
+        raise RequestError("messages", f"has {len(values)} messages; {MAX_MESSAGES} are too many")
+    messages: list[ChatMessage] = []
+    for index, value in enumerate(values):
+        name = f"messages[{index}]"
+        if not isinstance(value, dict):
+            raise RequestError(name, "must be an object")
+        role = value.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise RequestError(f"{name}.role", f"must be one of {', '.join(_ROLES)}")
+        if value.get("tool_calls"):
+            raise RequestError(f"{name}.tool_calls", "are not supported")
+        text = _text(value.get("content"), f"{name}.content")
+        if not text.strip():
+            if role == "assistant":
+                continue  # a reply that was cut off before its first word
+            raise RequestError(f"{name}.content", "is empty")
+        messages.append(ChatMessage(_ROLES[role], text))
+    return messages
+
+
+def _text(content: object, name: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        raise RequestError(name, "must be a string or a list of parts")
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(text, str):
+            raise RequestError(f"{name}[{index}]", "only parts of type text are supported")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
+    given = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
+    for name in ("max_tokens", "max_completion_tokens"):  # the newer name wins
+        if body.get(name) is not None:
+            given["max_tokens"] = body[name]
+    stop = body.get("stop")
+    if stop is not None:
+        given["stop"] = (stop,) if isinstance(stop, str) else stop
+        if not isinstance(given["stop"], list | tuple):
+            raise RequestError("stop", "must be a string or a list of strings")
+    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        if isinstance(given.get(name), int) and not isinstance(given[name], bool):
+            given[name] = float(given[name])
+    if "ignore_eos" in given:
+        given["ignore_eos"] = _flag(given, "ignore_eos")
+    seed = given.get("seed")
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        given["seed"] = seed & ((1 << 63) - 1)  # clients send negative ones too
+    return replace(defaults, **given)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise RequestError(name, "must be true or false")
+    return bool(value)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+class Completion:
+    """Writes the answer to one request."""
+
+    def __init__(self, completion_id: str, created_s: int, model: str) -> None:
+        """`created_s` is Unix time."""
+        self._common = {"id": completion_id, "created": created_s, "model": model}
+
+    def chunk(self, text: str, *, is_first: bool) -> dict[str, Any]:
+        """A piece of a streamed answer; the first one also says whose it is."""
+        delta = {"role": "assistant", "content": text} if is_first else {"content": text}
+        return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
+
+    def last_chunk(self, reason: FinishReason, *, is_first: bool) -> dict[str, Any]:
+        """The end of a streamed answer."""
+        delta = {"role": "assistant", "content": ""} if is_first else {}
+        return self._chunk([{"index": 0, "delta": delta, "finish_reason": _FINISH[reason]}])
+
+    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
+        """Comes after the last one, for clients that ask for it."""
+        return {**self._chunk([]), "usage": _usage(usage)}
+
+    def whole(self, text: str, reason: FinishReason, usage: Usage) -> dict[str, Any]:
+        """An answer that is not streamed."""
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": _FINISH[reason],
+        }
+        return {
+            **self._common,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(usage),
+        }
+
+    def _chunk(self, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {**self._common, "object": "chat.completion.chunk", "choices": list(choices)}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def error_body(error: Exception, *, is_clients: bool) -> dict[str, Any]:
+    """The body of a refusal, or an event in a stream that breaks off."""
+    return {
+        "error": {
+            "message": str(error),
+            "type": "invalid_request_error" if is_clients else "server_error",
+            "param": error.field if isinstance(error, RequestError) else None,
+            "code": None,
+        }
+    }

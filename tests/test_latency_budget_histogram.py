@@ -1,0 +1,39 @@
+"""Quantiles from buckets stay near the exact ones."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latency_budget.histogram import LOWEST_MS, Histogram
+
+DURATIONS = st.lists(st.floats(LOWEST_MS, 60_000), min_size=1, max_size=60)
+
+
+@given(DURATIONS, st.floats(0.01, 1))
+def test_quantiles_are_within_five_percent(durations: list[float], share: float) -> None:
+    histogram = Histogram()
+    for ms in durations:
+        histogram.record(ms)
+    exact = sorted(durations)[math.ceil(share * len(durations)) - 1]
+    assert abs(histogram.quantile(share) / exact - 1) <= 0.05
+    assert histogram.count == len(durations)
+    assert math.isclose(histogram.sum_ms, sum(durations))
+
+
+def test_the_ends_hold_everything_beyond() -> None:
+    histogram = Histogram()
+    assert histogram.quantile(0.5) == 0
+    histogram.record(0, times=3)
+    histogram.record(1e9)
+    assert histogram.count == 4
+    assert histogram.quantile(0.75) == LOWEST_MS
+    assert histogram.quantile(1) > 60_000
+
+
+def test_a_copy_stands_still() -> None:
+    histogram = Histogram()
+    histogram.record(5)
+    copy = histogram.copy()
+    histogram.record(5)
+    assert (copy.count, histogram.count) == (1, 2)

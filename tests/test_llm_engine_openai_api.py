@@ -1,0 +1,159 @@
+"""Chat completion requests as clients write them, and as nobody should."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_engine.config import SamplingParams
+from llm_engine.errors import RequestError
+from llm_engine.openai_api import Completion, error_body, parse_chat_request
+from llm_engine.reply import FinishReason, Usage
+from llm_engine.template import ChatMessage
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+DEFAULTS = SamplingParams(max_tokens=64, repetition_penalty=1.1)
+
+
+def sampling(**fields: Any) -> SamplingParams:
+    return parse_chat_request({"messages": HELLO, **fields}, DEFAULTS).sampling
+
+
+def test_roles_and_parts() -> None:
+    request = parse_chat_request(
+        {
+            "model": "anything",
+            "messages": [
+                {"role": "developer", "content": "Be brief."},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                },
+                {"role": "assistant", "content": None},
+                {"role": "assistant", "content": "Yes."},
+                {"role": "user", "name": "Ann", "content": "c"},
+            ],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "user": "x",
+            "some_new_field": 1,
+        },
+        DEFAULTS,
+    )
+    assert request.messages == (
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "ab"),
+        ChatMessage("assistant", "Yes."),
+        ChatMessage("user", "c"),
+    )
+    assert (request.model, request.stream, request.include_usage) == ("anything", True, True)
+    assert request.sampling == DEFAULTS
+
+
+def test_sampling_fields() -> None:
+    assert sampling(temperature=1, top_p=1, stop="x", seed=-1, max_tokens=5) == SamplingParams(
+        temperature=1.0,
+        top_p=1.0,
+        repetition_penalty=1.1,
+        seed=(1 << 63) - 1,
+        stop=("x",),
+        max_tokens=5,
+    )
+    assert sampling(max_tokens=5, max_completion_tokens=7).max_tokens == 7
+    assert sampling(stop=["a", "b"], min_tokens=3, ignore_eos=True, top_k=4).stop == ("a", "b")
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "temperature: must be a number in [0, 2], not 3": {"temperature": 3},
+    "temperature: must be a number in [0, 2], not 'hot'": {"temperature": "hot"},
+    "max_tokens: must be a whole number": {"max_tokens": 0},
+    "max_tokens: must be a whole number from 1 to 16777216, not -5": {"max_completion_tokens": -5},
+    "top_p: must": {"top_p": float("nan")},
+    "seed: must": {"seed": 1.5},
+    "stop: must be a string or a list": {"stop": 5},
+    "stop: must be a sequence of strings": {"stop": [5]},
+    "stop: takes at most": {"stop": ["x"] * 50},
+    "ignore_eos: must be true or false": {"ignore_eos": "yes"},
+    "stream: must be true or false": {"stream": 1},
+    "n: 2 is not supported": {"n": 2},
+    "presence_penalty: 0.5 is not": {"presence_penalty": 0.5},
+    "tools: [{'type': 'function'": {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    "response_format: {'type': 'json_object'} is": {"response_format": {"type": "json_object"}},
+    "messages: must be a list": {"messages": "Hello"},
+    "messages: must be a list with at least one": {"messages": []},
+    "messages: has 5000": {"messages": HELLO * 5000},
+    "messages[0]: must be an object": {"messages": ["Hello"]},
+    "messages[0].role: must be one of": {"messages": [{"role": "caller", "content": "x"}]},
+    "messages[0].role: must": {"messages": [{"role": ["user"], "content": "x"}]},
+    "messages[0].content: is empty": {"messages": [{"role": "user", "content": " "}]},
+    "messages[0].content: must be a string": {"messages": [{"role": "user", "content": 5}]},
+    "messages[0].content[0]: only parts of type text": {
+        "messages": [
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+        ]
+    },
+    "model: must be a string": {"model": 5},
+    "stream_options: must be an object": {"stream_options": "x"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_refused_names_the_field(message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_chat_request({"messages": HELLO, **REFUSED[message]}, DEFAULTS)
+    assert str(caught.value).startswith(message)
+    body = error_body(caught.value, is_clients=True)["error"]
+    assert body["param"] == message.partition(":")[0]
+    assert body["type"] == "invalid_request_error"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    ["messages", "temperature", "seed", "stop", "n", "stream", "stream_options", "tools"]
+)
+
+
+@given(JSON | st.dictionaries(FIELDS, JSON, max_size=4).map(lambda d: {"messages": HELLO, **d}))
+def test_nothing_but_request_errors(body: Any) -> None:
+    with contextlib.suppress(RequestError):
+        parse_chat_request(body, DEFAULTS)
+
+
+def test_a_streamed_answer() -> None:
+    completion = Completion("chatcmpl-1", 1_700_000_000, "smol")
+    frames = [
+        completion.chunk("Hel", is_first=True),
+        completion.chunk("lo", is_first=False),
+        completion.last_chunk(FinishReason.STOP, is_first=False),
+        completion.usage_chunk(Usage(9, 4, 2)),
+    ]
+    json.dumps(frames)
+    assert {(f["id"], f["object"], f["model"], f["created"]) for f in frames} == {
+        ("chatcmpl-1", "chat.completion.chunk", "smol", 1_700_000_000)
+    }
+    assert [f["choices"][0]["delta"] for f in frames[:3]] == [
+        {"role": "assistant", "content": "Hel"},
+        {"content": "lo"},
+        {},
+    ]
+    assert [f["choices"][0]["finish_reason"] for f in frames[:3]] == [None, None, "stop"]
+    assert frames[3]["choices"] == []
+    assert frames[3]["usage"]["total_tokens"] == 11
+    assert completion.last_chunk(FinishReason.LENGTH, is_first=True)["choices"][0]["delta"] == {
+        "role": "assistant",
+        "content": "",
+    }
+
+
+def test_a_whole_answer() -> None:
+    whole = Completion("chatcmpl-1", 1, "smol").whole("Hello", FinishReason.LENGTH, Usage(9, 4, 2))
+    assert whole["choices"][0]["message"]["content"] == "Hello"
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}

@@ -1,0 +1,93 @@
+"""Who goes first, whatever the mixture of work."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_engine.scheduler import COMFORT_NS, PREVIEW_CHUNK, Job, Work, schedule
+
+CHUNK = 64
+NOW = 5 * COMFORT_NS
+LONG = 8000
+
+
+def jobs(*work: Work, prompt_was_last: bool = False) -> list[Job]:
+    return schedule(work, NOW, prefill_chunk=CHUNK, prompt_was_last=prompt_was_last)
+
+
+@st.composite
+def works(draw: st.DrawFn) -> list[Work]:
+    kinds = st.tuples(
+        st.integers(1, 200),
+        st.booleans(),
+        st.booleans(),
+        st.none() | st.integers(0, 20 * COMFORT_NS),
+        st.integers(0, 9),
+    )
+    return [
+        Work(key, num, begun and not preview, preview, due, served)
+        for key, (num, begun, preview, due, served) in enumerate(draw(st.lists(kinds, max_size=8)))
+    ]
+
+
+@given(works(), st.booleans())
+def test_a_step_is_short_and_never_empty(work: list[Work], prompt_was_last: bool) -> None:
+    chosen = jobs(*work, prompt_was_last=prompt_was_last)
+    assert bool(chosen) == bool(work)
+    by_key = {each.key: each for each in work}
+    assert len({job.key for job in chosen}) == len(chosen)
+    prompts = [job for job in chosen if not by_key[job.key].is_decoding]
+    assert len(prompts) <= 1
+    for job in chosen:
+        assert 1 <= job.num_tokens <= min(by_key[job.key].num_tokens, CHUNK)
+
+
+@given(works())
+def test_nobody_waits_for_a_preview(work: list[Work]) -> None:
+    waiting = [each for each in work if not each.is_preview and not each.is_decoding]
+    if waiting:
+        (job,) = jobs(*work)
+        assert job.key == min(waiting, key=lambda each: each.urgency).key
+
+
+@given(works())
+def test_pressed_replies_get_every_other_step(work: list[Work]) -> None:
+    pressed = {
+        each.key
+        for each in work
+        if each.is_decoding and (each.due_ns is None or each.due_ns < NOW + COMFORT_NS)
+    }
+    after_a_prompt = {job.key for job in jobs(*work, prompt_was_last=True)}
+    assert pressed <= after_a_prompt
+    longest = [job.num_tokens for job in jobs(*work, prompt_was_last=True)]
+    if pressed and longest:
+        assert max(longest) <= PREVIEW_CHUNK
+
+
+def test_the_earliest_deadline_first() -> None:
+    late, soon = Work(1, LONG, False, due_ns=900), Work(2, LONG, False, due_ns=100)
+    never = Work(3, LONG, False)
+    assert jobs(never, late, soon) == [Job(2, CHUNK)]
+
+
+def test_without_deadlines_prompts_take_turns() -> None:
+    first = Work(1, LONG, False, last_served=4)
+    assert jobs(first, Work(2, LONG, False, last_served=3)) == [Job(2, CHUNK)]
+
+
+def test_replies_with_speech_to_spare_let_others_pass() -> None:
+    rich, poor = Work(1, 1, True, due_ns=NOW + 2 * COMFORT_NS), Work(2, 1, True, due_ns=NOW)
+    assert jobs(rich, poor) == [Job(2, 1)]
+    assert jobs(rich) == [Job(1, 1)]
+    assert jobs(rich, Work(3, LONG, False), prompt_was_last=True) == [Job(3, CHUNK)]
+
+
+def test_a_preview_has_the_machine_only_when_nobody_else_wants_it() -> None:
+    preview = Work(1, LONG, False, is_preview=True, due_ns=0)
+    assert jobs(preview) == [Job(1, CHUNK)]
+    assert jobs(preview, Work(2, 1, True)) == [Job(2, 1), Job(1, PREVIEW_CHUNK)]
+
+
+def test_what_a_reply_lost_is_computed_like_a_prompt() -> None:
+    lost = Work(1, 90, True, due_ns=NOW)
+    assert not lost.is_decoding
+    assert jobs(lost, Work(2, LONG, False, due_ns=NOW + 1)) == [Job(1, CHUNK)]

@@ -1,0 +1,148 @@
+"""Converted weights on disk: whole or not at all, checked, replaced when damaged."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llm_engine.weight_cache import Array, WeightFile, fingerprint, read, stored_weights, write
+
+ARRAYS: dict[str, Array] = {
+    "codes": np.arange(70, dtype=np.uint8).reshape(2, 7, 5),
+    "scales": np.linspace(0, 1, 14, dtype=np.float32).reshape(2, 7),
+    "embedding": np.ones((3, 1), np.float16),
+    "turned": np.arange(12, dtype=np.float32).reshape(3, 4).T,
+}
+
+
+def contents(file: WeightFile) -> dict[str, Array]:
+    data = file.path.read_bytes()
+    return {
+        name: np.frombuffer(
+            data, array.dtype, array.num_bytes // np.dtype(array.dtype).itemsize, array.first_byte
+        ).reshape(array.shape)
+        for name, array in file.arrays.items()
+    }
+
+
+def assert_holds(file: WeightFile | None, arrays: dict[str, Array] = ARRAYS) -> None:
+    assert file is not None
+    stored = contents(file)
+    assert stored.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert stored[name].dtype == array.dtype
+        np.testing.assert_array_equal(stored[name], array)
+        assert file.arrays[name].first_byte % 64 == 0
+
+
+class Conversion:
+    """Counts how often it is asked for."""
+
+    def __init__(self) -> None:
+        self.num_runs = 0
+
+    def __call__(self) -> Iterator[tuple[str, Array]]:
+        self.num_runs += 1
+        yield from ARRAYS.items()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"weights")
+    return path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.weights"
+    assert_holds(write(path, "key", ARRAYS.items()))
+    assert_holds(read(path, "key"))
+    assert [file.name for file in path.parent.iterdir()] == ["file.weights"]
+    write(path, "key", iter({"other": ARRAYS["codes"]}.items()))
+    assert_holds(read(path, "key"), {"other": ARRAYS["codes"]})
+
+
+def test_every_damaged_byte_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "file.weights"
+    write(path, "key", ARRAYS.items())
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert read(path, "key") is None, position
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert read(path, "key") is None, length
+    path.write_bytes(whole + b"\0")
+    assert read(path, "key") is None
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    path.write_bytes(whole)
+    assert_holds(read(path, "key"))
+
+
+def test_another_version_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "file.weights"
+    write(path, "int8 1", ARRAYS.items())
+    assert read(path, "int8 2") is None
+    assert read(tmp_path / "nothing", "int8 1") is None
+
+
+def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> Iterator[tuple[str, Array]]:
+        yield "codes", ARRAYS["codes"]
+        raise ValueError("the model is damaged")
+
+    with pytest.raises(ValueError, match="the model is damaged"):
+        write(tmp_path / "file.weights", "key", fail())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_is_converted_once(tmp_path: Path, model: Path) -> None:
+    convert, directory = Conversion(), tmp_path / "cache"
+    for _ in range(3):
+        with stored_weights(directory, model, "int8 1", convert) as file:
+            assert_holds(file)
+    assert convert.num_runs == 1
+    with stored_weights(directory, model, "int8 2", convert) as file:
+        assert_holds(file)
+    assert convert.num_runs == 2
+    model.write_bytes(b"other weights")
+    with stored_weights(directory, model, "int8 2", convert) as file:
+        assert_holds(file)
+    assert convert.num_runs == 3
+    file.path.write_bytes(b"")
+    with stored_weights(directory, model, "int8 2", convert) as file:
+        assert_holds(file)
+    assert convert.num_runs == 4
+
+
+def test_without_a_directory_nothing_stays(model: Path) -> None:
+    with stored_weights(None, model, "int8 1", Conversion()) as file:
+        assert_holds(file)
+    assert not file.path.exists()
+    assert not file.path.parent.exists()
+
+
+def test_a_directory_that_cannot_be_used_is_reported(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a directory")
+    with stored_weights(in_the_way, model, "int8 1", Conversion()) as file:
+        assert_holds(file)
+    assert "cannot be kept" in caplog.text
+
+
+def test_a_fingerprint_covers_every_weight_and_setting(tmp_path: Path) -> None:
+    for name in ("config.json", "model-1.safetensors", "model-2.safetensors", "notes.txt"):
+        (tmp_path / name).write_text(name)
+    before = fingerprint(tmp_path)
+    (tmp_path / "notes.txt").write_text("other")
+    assert fingerprint(tmp_path) == before
+    for name in ("config.json", "model-2.safetensors"):
+        (tmp_path / name).write_text(f"{name}!")
+        assert fingerprint(tmp_path) != before
+        before = fingerprint(tmp_path)
+    (tmp_path / "model-2.safetensors").rename(tmp_path / "model-3.safetensors")
+    assert fingerprint(tmp_path) != before
