@@ -9,6 +9,7 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
     "voice": ("agent.bench_voice", "voice to voice at the caller's ear, over recordings"),
     "asr": ("asr.bench", "word error rate and time of the speech recognizer"),
     "tts": ("agent.bench_tts", "the voices: speed, first sound, and what a listener understands"),
+    "quality": ("llm_engine.quality", "what calculating in 8 bits costs the language model"),
     "llm": ("llm_engine.bench", "the language model: load, first token, time per token"),
 }
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"There is no bench {arguments[0]!r}.", file=out)
     print("usage: halfsec bench NAME ... (halfsec bench NAME --help says more)\n", file=out)
     for name, (_, what) in BENCHES.items():
-        print(f"  {name:<6} {what}", file=out)
+        print(f"  {name:<8} {what}", file=out)
     return 0 if wanted else 2
 
 

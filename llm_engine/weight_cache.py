@@ -1,9 +1,10 @@
 """Converted weights on disk: converting takes seconds, mapping a file does not.
 
 A file holds named arrays where a session can map them, so that the memory they occupy is the
-file's, and the system may take it back. It is named after what it was made from and how, is written
+file's, and the system may take it back. It is named after the model it was made from, is written
 beside its place and moved there whole, and is read in full against its checksum before it is used:
-one that is damaged or written by another version is treated as absent and replaced.
+one that is damaged or written by another version is treated as absent and replaced, so that a model
+has one file.
 
 Layout: the arrays, aligned; a JSON header that says key, and name, dtype, shape and first byte of
 each; 8 bytes length of the header; SHA-256 of all that; `_MAGIC`. What is not known before all is
@@ -84,8 +85,9 @@ def stored_weights(
     directory.
     """
     if directory is not None:
-        key = f"{kind} {fingerprint(source)}"
-        path = directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.weights"
+        model = fingerprint(source)
+        key = f"{kind} {model}"
+        path = directory / f"{model[:32]}.weights"
         file = read(path, key)
         if file is None:
             try:

@@ -29,7 +29,7 @@ def checkpoint() -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def backend(checkpoint: Checkpoint) -> OnnxBackend:
-    return OnnxBackend(checkpoint, EngineConfig(precision=Precision.INT8), 1024)
+    return OnnxBackend(checkpoint, EngineConfig(precision=Precision.INT8, max_batch=3), 1024)
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +100,25 @@ def test_replies_do_not_depend_on_how_the_prompt_was_read(
     assert len(set(expected)) > 20
     for size, detour in ((1, 0), (2, 0), (5, 7), (16, 1), (1, 10)):
         assert reply(size, detour) == expected
+
+
+def test_sequences_that_share_passes_get_what_each_gets_alone(
+    backend: OnnxBackend, text: list[int], whole: Tensor
+) -> None:
+    """One reads a prompt while two reply, from different places."""
+    slots = [backend.open_slot() for _ in range(3)]
+    lengths = [0, 100, 211]
+    for slot, length in zip(slots, lengths, strict=True):
+        if length:
+            feed(backend, slot, text[:length], 0, 0)
+    for _ in range(30):
+        counts = [11, 1, 1]
+        work = [
+            SequenceRows(slot, tuple(text[start : start + count]), start, 1, SamplingParams(), 0)
+            for slot, start, count in zip(slots, lengths, counts, strict=True)
+        ]
+        lengths = [start + count for start, count in zip(lengths, counts, strict=True)]
+        for (_, logits), length in zip(backend.read(work), lengths, strict=True):
+            assert torch.equal(logits, whole[length - 1 : length])
+    for slot in slots:
+        backend.close_slot(slot)

@@ -107,6 +107,7 @@ def test_a_model_is_converted_once(tmp_path: Path, model: Path) -> None:
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
     assert convert.num_runs == 2
+    assert len(list(directory.iterdir())) == 1
     model.write_bytes(b"other weights")
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
