@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from llm_engine.conversation import Conversation
     from llm_engine.engine import Engine
     from llm_engine.errors import EngineError, ModelError, RequestError
+    from llm_engine.grammar import Grammar
     from llm_engine.metrics import EngineStats
     from llm_engine.reply import FinishReason, TokenChunk, Usage
     from llm_engine.template import ChatMessage
@@ -29,6 +30,7 @@ __all__ = [
     "EngineError",
     "EngineStats",
     "FinishReason",
+    "Grammar",
     "ModelError",
     "Precision",
     "RequestError",
@@ -51,6 +53,7 @@ _HOME = {
     "EngineError": "errors",
     "EngineStats": "metrics",
     "FinishReason": "reply",
+    "Grammar": "grammar",
     "ModelError": "errors",
     "Precision": "config",
     "RequestError": "errors",

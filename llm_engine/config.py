@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from llm_engine.errors import RequestError
+from llm_engine.grammar import Grammar
 
 
 class BackendName(StrEnum):
@@ -242,6 +243,9 @@ class SamplingParams:
     """The model can't end its turn before it has said so many."""
     ignore_eos: bool = False
     """The model can't end its turn at all. For benchmarks, which want replies of one length."""
+    grammar: Grammar | None = None
+    """What the reply must look like. It ends where nothing more can follow, whatever `min_tokens`
+    and `ignore_eos` say; `max_tokens` and `stop` may cut it short."""
 
     def __post_init__(self) -> None:
         _require_real("temperature", self.temperature, "in [0, 2]", lambda v: 0 <= v <= 2)
@@ -261,6 +265,8 @@ class SamplingParams:
         object.__setattr__(self, "stop", tuple(self.stop))
         if len(self.stop) > MAX_STOP_STRINGS or not all(self.stop):
             raise RequestError("stop", f"takes at most {MAX_STOP_STRINGS} strings, none empty")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise RequestError("grammar", "must be a Grammar")
 
 
 MAX_STOP_STRINGS = 16

@@ -12,7 +12,6 @@ pages is therefore no special case: it computes its tokens anew, and goes on as 
 Not thread-safe; the engine's thread owns it.
 """
 
-import logging
 import random
 from collections.abc import Container, Sequence
 from dataclasses import replace
@@ -21,6 +20,8 @@ from itertools import count
 from latency_budget.clock import Clock
 from llm_engine.backends.base import Backend, PageCopy
 from llm_engine.cache import KvCache
+from llm_engine.constraints import Constraints, Matcher
+from llm_engine.drafting import Drafting
 from llm_engine.drafts import Drafter
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.metrics import Counters, EngineStats, snapshot
@@ -39,8 +40,6 @@ from llm_engine.scheduler import schedule
 from llm_engine.sequence import CachedSequence, SequenceId
 from llm_engine.speculation import Speculation
 
-_log = logging.getLogger(__name__)
-
 
 class EngineCore:
     """Requests and the step. See the module's text."""
@@ -55,16 +54,19 @@ class EngineCore:
         max_sequences: int,
         clock: Clock,
         drafters: Sequence[Drafter] = (),
+        constraints: Constraints | None = None,
     ) -> None:
-        """`drafters` are asked in this order, until one has an idea."""
+        """`drafters` are asked in this order, until one has an idea; before them, if there are any,
+        a reply's grammar. Without `constraints` no reply may have one."""
         self._backend = backend
+        self._constraints = constraints
         self._token_bytes = token_bytes
         self._context_length = context_length
         self._prefill_chunk = prefill_chunk
         self._clock = clock
         self._capacity = backend.layout.capacity
         self.cache = KvCache(backend, max_sequences)
-        self._drafters = [(drafter, Speculation(drafter.name)) for drafter in drafters]
+        self._drafting = Drafting(drafters)
         self._active: dict[RequestId, ActiveRequest] = {}
         self._ids = count(1)
         self._num_steps = 0
@@ -93,12 +95,14 @@ class EngineCore:
     def add(self, request: Request) -> RequestId:
         """Take on a request; one that still runs on the same sequence is aborted.
 
-        Raises RequestError when the prompt is empty or can never fit.
+        Raises RequestError when the prompt is empty or can never fit, or for a grammar that can't
+        be compiled.
         """
         sequence = self.cache.sequences.get(request.sequence)
         if sequence is None:
             raise RequestError("sequence", f"{request.sequence} is closed")
         room = _room(len(request.prompt), self._context_length, self._capacity)
+        matcher = self._begin_grammar(request)
         self._end_all_on(sequence)
         cached = self.cache.match(sequence, request.prompt, is_preview=request.max_tokens == 0)
         reply = GrowingReply(
@@ -117,7 +121,8 @@ class EngineCore:
             cached_tokens=cached,
             last_served=self._num_steps,
             tokens=list(request.prompt),
-            drafts=[(drafter.begin(), speculation) for drafter, speculation in self._drafters],
+            drafts=self._drafting.begin(matcher),
+            matcher=matcher,
         )
         active.marks.append((EngineMark.QUEUED, self._clock.now_ns()))
         self._active[active.id] = active
@@ -146,7 +151,7 @@ class EngineCore:
             num_waiting=sum(not active.num_chosen for active in callers),
             num_replying=sum(active.num_chosen > 0 for active in callers),
             cache_bytes=self._backend.cache_bytes(),
-            drafts={each.name: replace(each.counts) for _, each in self._drafters},
+            drafts={each.name: replace(each.counts) for each in self._drafting.speculations},
         )
 
     def step(self) -> list[Output]:
@@ -170,8 +175,7 @@ class EngineCore:
                 copies += self._prepare(active, job.num_tokens, prepared, is_alone=len(jobs) == 1)
         outputs: list[Output] = []
         if prepared:
-            speculations = [speculation for _, speculation in self._drafters]
-            outputs = self._runner.run(prepared, tuple(copies), speculations)
+            outputs = self._runner.run(prepared, tuple(copies), self._drafting.speculations)
         for output in outputs:
             if output.is_last:
                 self._active.pop(output.request_id).close()
@@ -186,31 +190,35 @@ class EngineCore:
         self._prompt_was_last |= not active.is_decoding and not active.is_preview
         active.last_served = self._num_steps
         start_ns = self._clock.now_ns()
-        speculation, draft = self._draft(active) if is_alone else (None, ())
+        speculation: Speculation | None = None
+        draft: tuple[int, ...] = ()
+        if is_alone:
+            speculation, draft = self._drafting.draft(active, self._active.values())
         spared = {active.id, *(each.active.id for each in prepared)}
         try:
+            allowed = active.allowed(num_tokens, draft)
             copies = self._reserve(active, num_tokens + len(draft), spared)
         except OutOfPagesError:
             if active.is_late(self._clock.now_ns()):
                 error = EngineError("the cache is full of other calls: no room before the deadline")
                 self._end(active, Output(active.id, error=error))
             return ()
+        except EngineError as error:
+            self._end(active, Output(active.id, error=error))
+            return ()
         if len(active.marks) == 1:
             active.marks.append((EngineMark.PREFILL_START, start_ns))
-        rows = active.rows(num_tokens, draft)
+        rows = active.rows(num_tokens, draft, allowed)
         prepared.append(Prepared(active, rows, start_ns, speculation, len(draft)))
         return copies
 
-    def _draft(self, active: ActiveRequest) -> tuple[Speculation | None, tuple[int, ...]]:
-        """What may come next. A drafter that raises is not asked again."""
-        try:
-            return active.draft()
-        except Exception:
-            _log.exception("drafting failed; the engine goes on without")
-            self._drafters.clear()
-            for each in self._active.values():
-                each.drafts.clear()
-            return None, ()
+    def _begin_grammar(self, request: Request) -> Matcher | None:
+        grammar = request.sampling.grammar
+        if grammar is None or request.max_tokens == 0:
+            return None
+        if self._constraints is None:
+            raise RequestError("grammar", "this engine has no vocabulary to compile it for")
+        return self._constraints.begin(grammar, request.end_ids)
 
     def _reserve(
         self, active: ActiveRequest, num_tokens: int, spared: Container[RequestId]

@@ -1,5 +1,6 @@
 """The engine: a loaded model on a thread of its own, ready to talk."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from llm_engine.backends.base import Backend
 from llm_engine.backends.choice import make_backend
 from llm_engine.chats import Chats
 from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.constraints import Constraints
 from llm_engine.conversation import Conversation, OnMark, chunks
 from llm_engine.core import EngineCore
 from llm_engine.dialogue import Dialogue
@@ -59,6 +61,7 @@ class Engine:
     ) -> None:
         self.vocabulary = vocabulary
         self.context_length = context_length
+        self._constraints = Constraints(vocabulary.tokenizer)
         self._core = EngineCore(
             backend,
             vocabulary.tokenizer.token_bytes,
@@ -67,6 +70,7 @@ class Engine:
             max_sequences=config.max_sequences,
             clock=clock,
             drafters=drafters,
+            constraints=self._constraints,
         )
         self._worker = Worker(self._core)
         self._chats = Chats(self.open_conversation)
@@ -119,6 +123,7 @@ class Engine:
         Raises RequestError (also for a prompt beyond the context) and EngineError.
         """
         token_ids = self._prompt_ids(prompt)
+        await self._compile(sampling)
         sequence = await self._open_sequence()
         try:
             request = Request(
@@ -220,6 +225,11 @@ class Engine:
             except RequestError:
                 if not await self._chats.make_room():
                     raise
+
+    async def _compile(self, sampling: SamplingParams) -> None:
+        """So that the engine's thread, which everybody shares, finds it done."""
+        if sampling.grammar is not None:
+            await asyncio.to_thread(self._constraints.compile, sampling.grammar)
 
     def _chat_template(self) -> ChatTemplate:
         if self.vocabulary.template is None:

@@ -13,7 +13,7 @@ class FinishReason(StrEnum):
     """Why a reply ended."""
 
     STOP = "stop"
-    """The model ended its turn, or a stop string came."""
+    """The model ended its turn, a stop string came, or the grammar was at its end."""
     LENGTH = "length"
     """max_tokens, or no room left in the context."""
     CANCELLED = "cancelled"
@@ -67,8 +67,11 @@ class GrowingReply:
         """Accepted so far, not counting the one that ended the turn."""
         self.finish_reason: FinishReason | None = None
 
-    def accept(self, token_id: int) -> tuple[str, tuple[int, ...]]:
-        """The next sampled token. Returns the text and ids that may be given out now."""
+    def accept(self, token_id: int, *, is_last: bool = False) -> tuple[str, tuple[int, ...]]:
+        """The next sampled token. Returns the text and ids that may be given out now.
+
+        `is_last`: nothing but the end may follow, so that nobody need wait for it.
+        """
         if token_id in self._end_ids:
             self.finish_reason = FinishReason.STOP
             return self._release(self._stops.flush(), everything=True)
@@ -78,8 +81,8 @@ class GrowingReply:
         if self._stops.hit:
             self.finish_reason = FinishReason.STOP
             return self._release(text)
-        if self.num_tokens >= self.max_tokens:
-            self.finish_reason = FinishReason.LENGTH
+        if is_last or self.num_tokens >= self.max_tokens:
+            self.finish_reason = FinishReason.STOP if is_last else FinishReason.LENGTH
             return self._release(text + self._stops.flush(), everything=True)
         return self._release(text)
 

@@ -6,6 +6,7 @@ from typing import NewType
 
 from llm_engine.backends.base import SequenceRows
 from llm_engine.config import SamplingParams
+from llm_engine.constraints import Matcher
 from llm_engine.drafts import Draft
 from llm_engine.errors import EngineError
 from llm_engine.reply import FinishReason, GrowingReply, Usage
@@ -76,6 +77,8 @@ class ActiveRequest:
     tokens: list[int]
     """The prompt, then the reply's tokens."""
     drafts: list[tuple[Draft, Speculation]]
+    matcher: Matcher | None = None
+    """Knows the reply's tokens so far, and what its grammar lets follow."""
     played_until_ns: int | None = None
     """When the speech made of the reply so far will have been heard."""
     last_token_ns: int = 0
@@ -121,11 +124,21 @@ class ActiveRequest:
         for draft, speculation in self.drafts:
             length = speculation.length(room)
             proposed = tuple(draft.propose(self.tokens, length)) if length > 0 else ()
+            if self.matcher is not None:
+                proposed = self.matcher.fitting(proposed)
             if proposed:
                 return speculation, proposed
         return None, ()
 
-    def rows(self, num_tokens: int, draft: tuple[int, ...]) -> SequenceRows:
+    def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
+        """What `rows` may choose: see `SequenceRows.allowed`. Raises EngineError."""
+        if self.matcher is None or num_tokens < self.num_missing:
+            return ()
+        return self.matcher.allowed(draft, self._num_endless())
+
+    def rows(
+        self, num_tokens: int, draft: tuple[int, ...], allowed: tuple[bytes, ...] = ()
+    ) -> SequenceRows:
         """The next tokens to be computed, and drafted ones behind the last."""
         start = len(self.sequence.token_ids)
         wants_token = num_tokens == self.num_missing and not self.is_preview
@@ -139,7 +152,8 @@ class ActiveRequest:
             sampling=sampling,
             seed=self.seed,
             banned=tuple(self.request.end_ids),
-            num_banned=self._num_endless(),
+            num_banned=0 if allowed else self._num_endless(),
+            allowed=allowed,
             chosen=() if sampling.repetition_penalty == 1 else tuple(self.tokens[num_prompt:]),
             pages=self.sequence.table.pages,
         )
@@ -155,14 +169,19 @@ class ActiveRequest:
     ) -> tuple[str, tuple[int, ...], int]:
         """Go on with what was chosen, as far as the draft was right and the reply is not over.
 
-        Returns the text and ids that may be given out now, and how many tokens were taken.
+        Returns the text and ids that may be given out now, and how many tokens were taken. Raises
+        EngineError where a token was chosen against the grammar.
         """
         text, num_taken = "", 0
         ids: tuple[int, ...] = ()
         for place, token_id in enumerate(chosen):
             self.tokens.append(token_id)
             num_taken += 1
-            more_text, more_ids = self.reply.accept(token_id)
+            is_last = False
+            if self.matcher is not None:
+                self.matcher.accept(token_id)
+                is_last = self.matcher.is_over
+            more_text, more_ids = self.reply.accept(token_id, is_last=is_last)
             text, ids = text + more_text, ids + more_ids
             is_right = place < len(draft) and draft[place] == token_id
             if self.reply.finish_reason is not None or not is_right:

@@ -49,7 +49,10 @@ class Runner:
         for each in work:
             active, rows = each.active, each.rows
             if rows.num_sampled:
-                outputs.append(self._accept(each, result.tokens[rows.slot]))
+                try:
+                    outputs.append(self._accept(each, result.tokens[rows.slot]))
+                except EngineError as error:
+                    outputs.append(Output(active.id, error=error))
                 continue
             self._extend(active, rows.token_ids)
             if active.is_preview and not active.num_missing:

@@ -8,6 +8,7 @@ the text.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,12 +27,15 @@ def choose(
     position: int,
     chosen: Sequence[int] = (),
     banned: Sequence[int] = (),
+    allowed: bytes | None = None,
 ) -> int:
     """A token id from float32 logits `[vocab]` for the token at `position` of its sequence.
 
     `chosen` are the reply's tokens so far; only the repetition penalty looks at them. `banned` ones
-    are never chosen.
+    are never chosen, nor those whose bit is missing in `allowed` (see `SequenceRows.allowed`).
     """
+    if allowed is not None:
+        logits = logits.masked_fill(_forbidden(allowed, logits.shape[0]), -math.inf)
     if banned:
         logits = logits.index_fill(0, torch.tensor(banned), -math.inf)
     if params.repetition_penalty != 1 and chosen:
@@ -53,6 +57,13 @@ def choose(
     return int(ids[_draw(kept, uniform(seed, position))])
 
 
+def _forbidden(allowed: bytes, num_logits: int) -> Tensor:
+    """`[num_logits]` bool: 20 us for 49 k tokens."""
+    bits = np.frombuffer(allowed, dtype=np.uint8)
+    unpacked = np.unpackbits(bits, count=num_logits, bitorder="little")
+    return torch.from_numpy(unpacked) == 0
+
+
 def _penalized(logits: Tensor, penalty: float, chosen: Sequence[int]) -> Tensor:
     """Lower scores for chosen tokens (Keskar et al. 2019, "CTRL", section 4.1)."""
     ids = torch.tensor(sorted(set(chosen)))
@@ -65,7 +76,10 @@ def _draw(weights: Tensor, share: float) -> int:
     """The index at which the running sum passes `share` of the whole."""
     bounds = weights.cumsum(0, dtype=torch.float64)
     index = int(torch.searchsorted(bounds, share * float(bounds[-1]), right=True))
-    return min(index, weights.shape[0] - 1)
+    if index < weights.shape[0]:
+        return index
+    # Rounded up to the whole sum: the last that has any weight, which may not be the last of all.
+    return int(torch.searchsorted(bounds, float(bounds[-1])))
 
 
 def _covers(shortlist: Tensor, params: SamplingParams) -> bool:

@@ -8,6 +8,7 @@ the control tokens and is used only for text that comes out of the chat template
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer as Bpe
 
@@ -18,7 +19,7 @@ LONG_TEXT_CHARS = 2_000
 other threads run meanwhile. For short ones it costs more than it saves."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tokenizer:
     """Immutable; any thread may use it."""
 
@@ -54,6 +55,30 @@ class Tokenizer:
         """Ids of text from the chat template, control tokens included."""
         ids: list[int] = self.full.encode(text, add_special_tokens=False).ids
         return ids
+
+    @cached_property
+    def added_texts(self) -> Mapping[str, int]:
+        """Texts of the tokens outside the plain vocabulary, control tokens among them."""
+        added = self.full.get_added_tokens_decoder()
+        return {str(token.content): token_id for token_id, token in added.items()}
+
+    def encode_spelled(self, text: str) -> list[int]:
+        """Ids of text as a model writes it: markers that are one token are that token, if it adds
+        its own spelling to the text. Control tokens do not."""
+        ids: list[int] = []
+        for index, part in enumerate(self._markers.split(text)):
+            ids += [self.added_texts[part]] if index % 2 else self.encode(part) if part else []
+        return ids
+
+    @cached_property
+    def _markers(self) -> re.Pattern[str]:
+        texts = [
+            text
+            for text, token_id in self.added_texts.items()
+            if text and self.token_bytes[token_id] == text.encode(errors="replace")
+        ]
+        longest_first = sorted(texts, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, longest_first))})" if texts else "(?!)")
 
 
 END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>")

@@ -21,7 +21,7 @@ PURE = {
         "records identifiers chat_context ports"
     ),
     "asr": "audio endpointing stabilizer transcripts repetition utterance scoring errors",
-    "llm_engine": "config sequence pages scheduler template detokenizer stops errors",
+    "llm_engine": "config grammar sequence pages scheduler template detokenizer stops errors",
     "tts": "speakable normalize numbers dates quantities rules markup units abbreviations",
     "latency_budget": (
         "turn deadline budget ledger policy marks critical_path record history waterfall"

@@ -72,6 +72,9 @@ class SequenceRows:
     banned: tuple[int, ...] = ()
     """Tokens that the first `num_banned` sampled rows may not choose."""
     num_banned: int = 0
+    allowed: tuple[bytes, ...] = ()
+    """For each sampled row what it may choose: token i if bit i % 8 of byte i // 8 is set. Tokens
+    beyond the last byte may not be chosen. Empty where everything may."""
     pages: Sequence[PageId] = ()
     """The block table, with room for these tokens. The engine's own list: not to be kept."""
 

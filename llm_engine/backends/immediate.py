@@ -30,6 +30,7 @@ def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
             position + index,
             rows.chosen + drafted[:index] if penalized else (),
             rows.banned if index < rows.num_banned else (),
+            rows.allowed[index] if rows.allowed else None,
         )
         for index, row in enumerate(logits)
     )

@@ -1,0 +1,160 @@
+"""What a reply must look like: a grammar, before anything is compiled.
+
+A grammar is text in llguidance's dialect of Lark, in which JSON schemas stand inline. JSON is
+written on one line, with at most one space after a comma or colon. Free white space is what small
+models lose themselves in (a page of newlines is valid JSON), and every one of it costs a token.
+
+`\\u` escapes are left out: half of a surrogate pair is valid JSON and breaks whoever decodes it,
+and every character that is worth saying can stand as itself.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from llm_engine.errors import RequestError
+
+_WRITING: Final = {
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "json_allowed_escapes": 'nrbtf\\"',
+}
+_MAX_DEPTH: Final = 64
+"""Of schemas in schemas. Nobody writes so many; far more would exhaust the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A JSON schema, and which field of a request it came from."""
+
+    field: str
+    text: str
+    """As JSON, with how its values are to be written."""
+
+    @classmethod
+    def of(cls, schema: object, field: str, *, is_lenient: bool = False) -> Self:
+        """`is_lenient` ignores keywords that can't be enforced, which are refused otherwise.
+
+        Raises RequestError for what is no schema of an object's form, nests too deeply, or is met
+        by endless values only. All else is found when it is compiled.
+        """
+        if not isinstance(schema, dict):
+            raise RequestError(field, "must be a JSON schema, an object")
+        if _depth_exceeds(schema, _MAX_DEPTH):
+            raise RequestError(field, f"nests more than {_MAX_DEPTH} deep")
+        if _is_endless(schema):
+            raise RequestError(field, "can't be met: every value of it would contain another one")
+        options = {**_WRITING, "lenient": is_lenient}
+        try:
+            text = json.dumps({**schema, "x-guidance": options}, allow_nan=False)
+        except ValueError:
+            raise RequestError(field, "has a number that JSON does not have") from None
+        return cls(field, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply must look like. Hashable: equal ones are compiled once."""
+
+    lark: str
+    """With a rule `start`."""
+    schemas: tuple[Schema, ...] = ()
+    """Those inside: where it can't be compiled, the one at fault is looked for."""
+
+    @classmethod
+    def json(cls, schema: object, field: str = "grammar") -> Self:
+        """JSON that fits a schema. Raises RequestError naming the field, as `Schema.of`."""
+        checked = Schema.of(schema, field)
+        return cls(f"start: %json {checked.text}\n", (checked,))
+
+
+ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+
+
+def _depth_exceeds(value: object, limit: int) -> bool:
+    if limit < 0:
+        return True
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = list(value.values())
+    elif isinstance(value, list):
+        inner = value
+    return any(_depth_exceeds(each, limit - 1) for each in inner)
+
+
+def _is_endless(root: Mapping[str, Any]) -> bool:
+    """Whether every value that fits must contain another that fits the same schema.
+
+    Schemas refer to each other, so those with a finite value are collected until no more turn up.
+    """
+    targets = {reference: _resolved(root, reference) for reference in _references(root)}
+    finite: set[str] = set()
+    while True:
+        more = {
+            reference
+            for reference, target in targets.items()
+            if reference not in finite and _is_finite(target, finite)
+        }
+        if not more:
+            return not _is_finite(root, finite)
+        finite |= more
+
+
+def _is_finite(schema: object, finite: set[str]) -> bool:
+    """Whether some value fits that needs no reference but these. True where it is not clear."""
+    if not isinstance(schema, dict):
+        return True
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#") and reference not in finite:
+        return False
+    required = schema.get("required")
+    properties = schema.get("properties")
+    needed: list[Any] = []
+    if isinstance(required, list) and isinstance(properties, dict):
+        needed += [properties[name] for name in required if _is_key(name, properties)]
+    if isinstance(schema.get("minItems"), int) and schema["minItems"] > 0:
+        prefix = schema.get("prefixItems")
+        first = prefix[0] if isinstance(prefix, list) and prefix else schema.get("items")
+        needed.append(first)
+    if isinstance(schema.get("allOf"), list):
+        needed += schema["allOf"]
+    if not all(_is_finite(each, finite) for each in needed):
+        return False
+    choices = (schema.get(name) for name in ("anyOf", "oneOf"))
+    return all(
+        any(_is_finite(each, finite) for each in choice)
+        for choice in choices
+        if isinstance(choice, list) and choice
+    )
+
+
+def _is_key(name: object, properties: Mapping[str, Any]) -> bool:
+    return isinstance(name, str) and name in properties
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        reference = value.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            yield reference
+        for each in value.values():
+            yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def _resolved(root: Mapping[str, Any], reference: str) -> object:
+    """What a JSON pointer (RFC 6901) points at; None where nothing is there."""
+    value: object = root
+    for part in reference.lstrip("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
