@@ -58,8 +58,13 @@ class Matcher:
 
     def fitting(self, draft: Sequence[int]) -> tuple[int, ...]:
         """The beginning of a draft that the grammar allows and that does not end the reply."""
-        ends = (place for place, token_id in enumerate(draft) if token_id in self._end_ids)
-        words = list(draft[: next(ends, len(draft))])
+        # Models pad their vocabulary: a drafted id may be one that no text has.
+        wordless = (
+            place
+            for place, token_id in enumerate(draft)
+            if token_id in self._end_ids or token_id >= self._end_bit
+        )
+        words = list(draft[: next(wordless, len(draft))])
         return tuple(words[: self._matcher.validate_tokens(words)])
 
     def allowed(self, draft: Sequence[int], num_endless: int) -> tuple[bytes, ...]:
