@@ -16,7 +16,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 import llm_engine
 from latency_budget.clock import unix_ns
-from llm_engine.openai_api import ChatRequest, Completion, error_body, parse_chat_request
+from llm_engine.call_reader import CallReader
+from llm_engine.openai_answers import Completion, error_body
+from llm_engine.openai_api import ChatRequest, parse_chat_request
 
 from .config import Config
 from .errors import StageError
@@ -52,7 +54,10 @@ class ChatCompletions:
         try:
             body = await _body(request)
             asked = parse_chat_request(body, self._defaults)
-            chunks = self._chunks(asked)
+            engine = await self._stages.thinker.call(
+                lambda engine: engine, timeout_s=LOAD_TIMEOUT_S
+            )
+            chunks = self._chunks(engine, asked)
             first = await anext(chunks)  # refusals come before the first token
         except llm_engine.RequestError as error:
             return JSONResponse(error_body(error, is_clients=True), 400)
@@ -61,18 +66,23 @@ class ChatCompletions:
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         completion = Completion(
-            f"chatcmpl-{secrets.token_hex(12)}", unix_ns() // 10**9, asked.model or "default"
+            f"chatcmpl-{secrets.token_hex(12)}",
+            unix_ns() // 10**9,
+            asked.model or "default",
+            CallReader(engine.dialect, asked.tools.callable) if asked.tools else None,
         )
         if not asked.stream:
             return await _whole(request, completion, first, chunks)
         events = _events(completion, first, chunks, include_usage=asked.include_usage)
         return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
 
-    async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[llm_engine.TokenChunk, None]:
+    async def _chunks(
+        self, engine: llm_engine.Engine, asked: ChatRequest
+    ) -> AsyncGenerator[llm_engine.TokenChunk, None]:
         """The reply. Raises what the engine raises, and StageError where it hangs."""
         thinker = self._stages.thinker
-        engine = await thinker.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
-        reply = engine.chat(asked.messages, asked.sampling)
+        messages, tools, sampling = asked.prompt(engine.dialect)
+        reply = engine.chat(messages, sampling, tools=tools)
         async with aclosing(reply):
             while True:
                 try:
@@ -107,19 +117,16 @@ async def _whole(
     first: llm_engine.TokenChunk,
     chunks: AsyncGenerator[llm_engine.TokenChunk, None],
 ) -> Response:
-    texts, last = [first.text], first
+    received = [first]
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
-                texts.append(chunk.text)
-                last = chunk
+                received.append(chunk)
                 if await request.is_disconnected():
                     return Response(status_code=CLIENT_GONE)
     except (llm_engine.EngineError, StageError) as error:
         return JSONResponse(error_body(error, is_clients=False), 503)
-    assert last.finish_reason is not None
-    assert last.usage is not None
-    return JSONResponse(completion.whole("".join(texts), last.finish_reason, last.usage))
+    return JSONResponse(completion.whole(received))
 
 
 async def _events(
@@ -130,17 +137,15 @@ async def _events(
     include_usage: bool,
 ) -> AsyncIterator[str]:
     """Server-sent events, the first with the role and the first token."""
-    is_first, chunk = True, first
+    chunk = first
     async with aclosing(chunks):
         try:
             while True:
-                if chunk.text:
-                    yield _event(completion.chunk(chunk.text, is_first=is_first))
-                    is_first = False
+                for piece in completion.pieces(chunk):
+                    yield _event(piece)
                 if chunk.finish_reason is not None:
-                    yield _event(completion.last_chunk(chunk.finish_reason, is_first=is_first))
                     if include_usage and chunk.usage is not None:
-                        yield _event(completion.usage_chunk(chunk.usage))
+                        yield _event(completion.usage_piece(chunk.usage))
                     yield "data: [DONE]\n\n"
                     return
                 chunk = await anext(chunks)

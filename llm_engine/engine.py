@@ -26,6 +26,7 @@ from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import Tokenizer
+from llm_engine.tool_calls import Dialect, dialect_of
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
 
@@ -44,6 +45,11 @@ class Vocabulary:
     """None for base models, which know no dialogue."""
     end_ids: frozenset[int]
 
+    @property
+    def dialect(self) -> Dialect:
+        """How the model calls tools."""
+        return dialect_of(self.template.probe_calls() if self.template else "")
+
 
 class Engine:
     """One model. Methods that are `async` may be called from any event loop; `load` and `close`
@@ -61,6 +67,8 @@ class Engine:
     ) -> None:
         self.vocabulary = vocabulary
         self.context_length = context_length
+        self.dialect = vocabulary.dialect
+        """How the model calls tools, for prompts and replies."""
         self._constraints = Constraints(vocabulary.tokenizer)
         self._core = EngineCore(
             backend,
@@ -73,7 +81,9 @@ class Engine:
             constraints=self._constraints,
         )
         self._worker = Worker(self._core)
-        self._chats = Chats(self.open_conversation)
+        self._chats = Chats(
+            lambda setting: self.open_conversation(setting.system, tools=setting.tools)
+        )
 
     @classmethod
     def load(
@@ -145,15 +155,20 @@ class Engine:
         *,
         sampling: SamplingParams = _DEFAULT_SAMPLING,
         examples: Sequence[ChatMessage] = (),
+        tools: tuple[str, ...] = (),
     ) -> Conversation:
         """A conversation with its own cache.
 
         `examples` show the model how to speak; like the system prompt they are never dropped, and
-        `Conversation.reset` leaves them alone. Raises RequestError when these do not fit or too
-        many conversations are open.
+        `Conversation.reset` leaves them alone. `tools` are definitions in JSON for a chat template
+        that knows tools. Raises RequestError when these do not fit or too many conversations are
+        open.
         """
+        template = self._chat_template()
+        if tools:
+            template = await self._template_with(tools)
         dialogue = Dialogue(
-            self._chat_template(),
+            template,
             self.vocabulary.tokenizer.token_bytes,
             self.context_length,
             system,
@@ -175,16 +190,18 @@ class Engine:
         messages: Sequence[ChatMessage],
         sampling: SamplingParams = _DEFAULT_SAMPLING,
         *,
+        tools: tuple[str, ...] = (),
         turn: TurnId = _NO_TURN,
         deadline_ns: int | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
         """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
 
-        What an earlier request had in common with this one is not computed again. Raises
-        RequestError and EngineError. Use it from one event loop.
+        What an earlier request had in common with this one is not computed again. `tools` as in
+        `open_conversation`. Raises RequestError and EngineError. Use it from one event loop.
         """
-        system, conversation = await self._chats.resume(messages)
+        await self._compile(sampling)
+        setting, conversation = await self._chats.resume(messages, tools)
         try:
             reply = conversation.generate(turn, deadline_ns, sampling=sampling, on_mark=on_mark)
             async with aclosing(reply):
@@ -194,7 +211,7 @@ class Engine:
             await conversation.close()
             raise
         finally:
-            await self._chats.give_back(system, conversation)
+            await self._chats.give_back(setting, conversation)
 
     async def warm(self) -> None:
         """Run a short prompt, so that no caller waits for what happens only once."""
@@ -231,6 +248,15 @@ class Engine:
         if sampling.grammar is not None:
             await asyncio.to_thread(self._constraints.compile, sampling.grammar)
 
+    async def _template_with(self, tools: tuple[str, ...]) -> ChatTemplate:
+        longest = max(map(len, self.vocabulary.tokenizer.token_bytes), default=1)
+        num_tokens = sum(map(len, tools)) // longest
+        if num_tokens > self.context_length:
+            limit = self.context_length
+            problem = f"too long: more than {num_tokens} tokens; the context holds {limit}"
+            raise RequestError("tools", problem)
+        return await asyncio.to_thread(self._chat_template().with_tools, tools)
+
     def _chat_template(self) -> ChatTemplate:
         if self.vocabulary.template is None:
             raise RequestError("model", "has no chat template: it can only continue token ids")
@@ -266,6 +292,7 @@ def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
             tokenizer.encode,
             bos=tokenizer.bos,
             eos=tokenizer.eos,
+            control_texts=tokenizer.added_texts,
         )
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None

@@ -23,6 +23,10 @@ _WRITING: Final = {
 }
 _MAX_DEPTH: Final = 64
 """Of schemas in schemas. Nobody writes so many; far more would exhaust the stack."""
+_MAX_CHARS: Final = 400_000
+"""Of one schema: several times what OpenAI takes. Compiling so much takes a second."""
+_MAX_LOOKS: Final = 100_000
+"""Schemas looked at to find endless ones, 50 ms. Written on purpose, more could take hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,15 @@ class Schema:
             raise RequestError(field, "must be a JSON schema, an object")
         if _depth_exceeds(schema, _MAX_DEPTH):
             raise RequestError(field, f"nests more than {_MAX_DEPTH} deep")
-        if _is_endless(schema):
-            raise RequestError(field, "can't be met: every value of it would contain another one")
         options = {**_WRITING, "lenient": is_lenient}
         try:
             text = json.dumps({**schema, "x-guidance": options}, allow_nan=False)
         except ValueError:
             raise RequestError(field, "has a number that JSON does not have") from None
+        if len(text) > _MAX_CHARS:
+            raise RequestError(field, f"has {len(text)} characters; {_MAX_CHARS} are too many")
+        if _is_endless(schema):
+            raise RequestError(field, "can't be met: every value of it would contain another one")
         return cls(field, text)
 
 
@@ -64,10 +70,14 @@ class Grammar:
     """Those inside: where it can't be compiled, the one at fault is looked for."""
 
     @classmethod
+    def fitting(cls, schema: Schema) -> Self:
+        """JSON that fits a schema."""
+        return cls(f"start: %json {schema.text}\n", (schema,))
+
+    @classmethod
     def json(cls, schema: object, field: str = "grammar") -> Self:
-        """JSON that fits a schema. Raises RequestError naming the field, as `Schema.of`."""
-        checked = Schema.of(schema, field)
-        return cls(f"start: %json {checked.text}\n", (checked,))
+        """The same. Raises RequestError naming the field, as `Schema.of`."""
+        return cls.fitting(Schema.of(schema, field))
 
 
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
@@ -89,45 +99,55 @@ def _is_endless(root: Mapping[str, Any]) -> bool:
 
     Schemas refer to each other, so those with a finite value are collected until no more turn up.
     """
+    finite = _Finite()
     targets = {reference: _resolved(root, reference) for reference in _references(root)}
-    finite: set[str] = set()
     while True:
-        more = {
-            reference
-            for reference, target in targets.items()
-            if reference not in finite and _is_finite(target, finite)
-        }
+        more = {each for each, target in targets.items() if finite.holds(target)}
         if not more:
-            return not _is_finite(root, finite)
-        finite |= more
+            return not finite.holds(root)
+        finite.references |= more
+        for each in more:
+            del targets[each]
 
 
-def _is_finite(schema: object, finite: set[str]) -> bool:
-    """Whether some value fits that needs no reference but these. True where it is not clear."""
-    if not isinstance(schema, dict):
-        return True
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#") and reference not in finite:
-        return False
-    required = schema.get("required")
-    properties = schema.get("properties")
-    needed: list[Any] = []
+class _Finite:
+    """Which schemas have a finite value, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.references: set[str] = set()
+        self._num_looked_at = 0
+
+    def holds(self, schema: object) -> bool:
+        """Whether some value fits that needs no reference but the known ones. True where it is not
+        clear."""
+        self._num_looked_at += 1
+        if not isinstance(schema, dict) or self._num_looked_at > _MAX_LOOKS:
+            return True
+        reference = schema.get("$ref")
+        is_local = isinstance(reference, str) and reference.startswith("#")
+        if is_local and reference not in self.references:
+            return False
+        if not all(map(self.holds, _needed(schema))):
+            return False
+        choices = (schema.get(name) for name in ("anyOf", "oneOf"))
+        return all(
+            any(map(self.holds, choice))
+            for choice in choices
+            if isinstance(choice, list) and choice
+        )
+
+
+def _needed(schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Schemas inside of which a value must have one."""
+    required, properties = schema.get("required"), schema.get("properties")
     if isinstance(required, list) and isinstance(properties, dict):
-        needed += [properties[name] for name in required if _is_key(name, properties)]
-    if isinstance(schema.get("minItems"), int) and schema["minItems"] > 0:
+        yield from (properties[name] for name in required if _is_key(name, properties))
+    least = schema.get("minItems")
+    if isinstance(least, int) and least > 0:
         prefix = schema.get("prefixItems")
-        first = prefix[0] if isinstance(prefix, list) and prefix else schema.get("items")
-        needed.append(first)
+        yield prefix[0] if isinstance(prefix, list) and prefix else schema.get("items")
     if isinstance(schema.get("allOf"), list):
-        needed += schema["allOf"]
-    if not all(_is_finite(each, finite) for each in needed):
-        return False
-    choices = (schema.get(name) for name in ("anyOf", "oneOf"))
-    return all(
-        any(_is_finite(each, finite) for each in choice)
-        for choice in choices
-        if isinstance(choice, list) and choice
-    )
+        yield from schema["allOf"]
 
 
 def _is_key(name: object, properties: Mapping[str, Any]) -> bool:

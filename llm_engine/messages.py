@@ -19,8 +19,12 @@ SURE_BYTES_PER_TOKEN = 8
 class Message:
     """One message and its ids."""
 
-    def __init__(self, role: Role, text: str | None) -> None:
+    def __init__(
+        self, role: Role, text: str | None, markup: tuple[tuple[int, int], ...] = ()
+    ) -> None:
+        """`markup` as in `ChatMessage`."""
         self.role = role
+        self._markup = markup
         self.text = text
         """None for a generated reply, which has only its ids."""
         self.fixed_ids: list[int] | None = [] if text is None else None
@@ -32,7 +36,7 @@ class Message:
             return self.fixed_ids
         assert self.text is not None
         if gap.lead not in self._encoded:
-            self._encoded[gap.lead] = template.content(self.role, self.text, gap)
+            self._encoded[gap.lead] = template.content(self.role, self.text, gap, self._markup)
         return self._encoded[gap.lead]
 
     @property
@@ -60,7 +64,13 @@ class Writer:
         self._token_bytes = token_bytes
         self._context_length = context_length
 
-    def written(self, role: str, text: str, ready: Iterable[Message] = ()) -> Message:
+    def written(
+        self,
+        role: str,
+        text: str,
+        ready: Iterable[Message] = (),
+        markup: tuple[tuple[int, int], ...] = (),
+    ) -> Message:
         """A message of given text: one of those that are ready, or a new one, encoded.
 
         Raises RequestError when it cannot be one, or is longer than any that fits.
@@ -72,7 +82,7 @@ class Writer:
         if known is None:
             raise RequestError("role", f"must be one of {', '.join(ROLES)}, not {role!r}")
         self._refuse_giant(known, text)
-        message = Message(known, text)
+        message = Message(known, text, markup)
         for lead in self._template.leads(role):
             message.token_ids(self._template, Gap((), lead))
         return message
@@ -94,7 +104,7 @@ class Writer:
         for each, same in zip(reversed(messages), reversed(reused), strict=True):
             if num_tokens > self._context_length:
                 break
-            fresh.append(same or self.written(each.role, each.text))
+            fresh.append(same or self.written(each.role, each.text, (), each.markup))
             num_tokens += fresh[-1].num_tokens
         return fresh[::-1]
 

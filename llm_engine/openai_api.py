@@ -1,18 +1,21 @@
-"""OpenAI's chat completions: requests read, answers written. Pure; see `agent.chat_completions`.
+"""OpenAI's chat completions: requests read. Pure; see `agent.chat_completions`.
 
 Checked against the API's reference and the fields that serving benchmarks add (`ignore_eos`,
 `min_tokens`, `top_k`, `min_p`, `repetition_penalty`). What would change the answer and is not
-supported is refused by name; unknown fields are ignored, as clients send many.
+supported is refused by name; unknown fields are ignored, as clients send many. Tools and forms of
+answers are read in `llm_engine.openai_tools`; answers are written in `llm_engine.openai_answers`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
-from llm_engine.reply import FinishReason, Usage
+from llm_engine.grammar import Grammar, Schema
+from llm_engine.openai_tools import parse_answer, parse_calls, parse_tools, short
 from llm_engine.template import ChatMessage, Role
+from llm_engine.tool_calls import CallingMessage, Dialect, ToolUse
 
 MAX_MESSAGES: Final = 4096
 """More do not fit into any context."""
@@ -42,15 +45,12 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "logit_bias": ({},),
-    "tools": ([],),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "response_format": ({"type": "text"},),
+    "function_call": ("none", "auto"),
     "audio": (),
     "modalities": (["text"],),
 }
 """Fields whose other values are not supported."""
-_FINISH: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,26 @@ class ChatRequest:
     """What a client asks for."""
 
     model: str
-    messages: tuple[ChatMessage, ...]
+    messages: tuple[ChatMessage | CallingMessage, ...]
     sampling: SamplingParams
+    """Without a grammar: that depends on the model, see `prompt`."""
+    tools: ToolUse | None
+    """None where nothing may be called."""
+    answer: Schema | None
+    """What the answer must look like."""
     stream: bool
     include_usage: bool
+
+    def prompt(self, dialect: Dialect) -> tuple[list[ChatMessage], tuple[str, ...], SamplingParams]:
+        """Messages, definitions of tools and sampling, as `Engine.chat` takes them."""
+        shown = self.tools.shown if self.tools else ()
+        messages, definitions = dialect.prompt(self.messages, shown)
+        grammar: Grammar | None = None
+        if self.tools is not None:
+            grammar = dialect.grammar(self.tools, self.answer)
+        elif self.answer is not None:
+            grammar = Grammar.fitting(self.answer)
+        return messages, definitions, replace(self.sampling, grammar=grammar)
 
 
 def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:
@@ -74,28 +90,35 @@ def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:
     for name, allowed in _NEUTRAL.items():
         value = body.get(name)
         if value is not None and value not in allowed:
-            raise RequestError(name, f"{_short(value)} is not supported")
+            raise RequestError(name, f"{short(value)} is not supported")
     options = body.get("stream_options") or {}
     if not isinstance(options, dict):
         raise RequestError("stream_options", "must be an object")
     model = body.get("model") or ""
     if not isinstance(model, str):
         raise RequestError("model", "must be a string")
+    tools, answer = parse_tools(body), parse_answer(body)
+    if answer is not None or (tools is not None and tools.must_call):
+        # JSON repeats its quotes and brackets; who penalizes that gets strings without an end.
+        defaults = replace(defaults, repetition_penalty=1.0)
     return ChatRequest(
         model=model,
         messages=tuple(_messages(body.get("messages"))),
         sampling=_sampling(body, defaults),
+        tools=tools,
+        answer=answer,
         stream=_flag(body, "stream"),
         include_usage=_flag(options, "include_usage"),
     )
 
 
-def _messages(values: object) -> list[ChatMessage]:
+def _messages(values: object) -> list[ChatMessage | CallingMessage]:
     if not isinstance(values, list) or not values:
         raise RequestError("messages", "must be a list with at least one message")
     if len(values) > MAX_MESSAGES:
         raise RequestError("messages", f"has {len(values)} messages; {MAX_MESSAGES} are too many")
-    messages: list[ChatMessage] = []
+    messages: list[ChatMessage | CallingMessage] = []
+    call_ids: set[str] = set()
     for index, value in enumerate(values):
         name = f"messages[{index}]"
         if not isinstance(value, dict):
@@ -103,10 +126,14 @@ def _messages(values: object) -> list[ChatMessage]:
         role = value.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             raise RequestError(f"{name}.role", f"must be one of {', '.join(_ROLES)}")
-        if value.get("tool_calls"):
-            raise RequestError(f"{name}.tool_calls", "are not supported")
         text = _text(value.get("content"), f"{name}.content")
-        if not text.strip():
+        calls = parse_calls(value, name, call_ids)
+        if calls:
+            messages.append(CallingMessage(text, calls))
+            continue
+        if role == "tool" and value.get("tool_call_id") not in call_ids:
+            raise RequestError(f"{name}.tool_call_id", "must name a call of an earlier message")
+        if not text.strip() and role != "tool":
             if role == "assistant":
                 continue  # a reply that was cut off before its first word
             raise RequestError(f"{name}.content", "is empty")
@@ -157,69 +184,3 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise RequestError(name, "must be true or false")
     return bool(value)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-class Completion:
-    """Writes the answer to one request."""
-
-    def __init__(self, completion_id: str, created_s: int, model: str) -> None:
-        """`created_s` is Unix time."""
-        self._common = {"id": completion_id, "created": created_s, "model": model}
-
-    def chunk(self, text: str, *, is_first: bool) -> dict[str, Any]:
-        """A piece of a streamed answer; the first one also says whose it is."""
-        delta = {"role": "assistant", "content": text} if is_first else {"content": text}
-        return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
-
-    def last_chunk(self, reason: FinishReason, *, is_first: bool) -> dict[str, Any]:
-        """The end of a streamed answer."""
-        delta = {"role": "assistant", "content": ""} if is_first else {}
-        return self._chunk([{"index": 0, "delta": delta, "finish_reason": _FINISH[reason]}])
-
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        """Comes after the last one, for clients that ask for it."""
-        return {**self._chunk([]), "usage": _usage(usage)}
-
-    def whole(self, text: str, reason: FinishReason, usage: Usage) -> dict[str, Any]:
-        """An answer that is not streamed."""
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": _FINISH[reason],
-        }
-        return {
-            **self._common,
-            "object": "chat.completion",
-            "choices": [choice],
-            "usage": _usage(usage),
-        }
-
-    def _chunk(self, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {**self._common, "object": "chat.completion.chunk", "choices": list(choices)}
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-
-
-def error_body(error: Exception, *, is_clients: bool) -> dict[str, Any]:
-    """The body of a refusal, or an event in a stream that breaks off."""
-    return {
-        "error": {
-            "message": str(error),
-            "type": "invalid_request_error" if is_clients else "server_error",
-            "param": error.field if isinstance(error, RequestError) else None,
-            "code": None,
-        }
-    }

@@ -13,11 +13,16 @@ Templates of which it is not true (some write the last reply differently from ea
 rendered for each dialogue; the engine then recomputes from wherever the ids begin to differ.
 
 Contents never pass through the template or the encoding of control tokens, so whatever a caller
-types stays text.
+types stays text. Definitions of tools do pass through: wherever one spells a control token, a mark
+is put into it first, at which the text is cut again before it is encoded.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+import copy
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
@@ -38,6 +43,9 @@ class ChatMessage:
 
     role: Role
     text: str
+    markup: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """Where the model's own markers stand in a reply (start and end): these become the tokens that
+    they are. Never to be set for what a caller wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,21 @@ _PROBE: tuple[tuple[Role, str], ...] = (
 _OTHER = {"user": "assistant", "assistant": "user"}
 _START, _END = "start", "end"
 """Stand among roles for the beginning and for the generation prompt."""
+_CUT = "\ue002"
+"""Keeps the halves of a control token's name apart."""
+_PROBE_CALL: Any = {
+    "id": "call00001",
+    "type": "function",
+    "function": {"name": "probe_call", "arguments": {"key": "value"}},
+}
+_PROBE_TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "x",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 
 
 class ChatTemplate:
@@ -73,21 +96,63 @@ class ChatTemplate:
         *,
         bos: str,
         eos: str,
+        control_texts: Collection[str] = (),
     ) -> None:
-        """Raises ModelError when the template cannot be used at all."""
+        """`control_texts` are what `encode_template` takes for single tokens. Raises ModelError
+        when the template cannot be used at all."""
+        self._control_texts = frozenset(control_texts)
         self._encode_template = encode_template
         self._encode = encode
-        self._constants = {"bos_token": bos, "eos_token": eos, "enable_thinking": False}
+        self._gap_ids: Callable[[str], tuple[int, ...]] = self._encode_gap
+        self._constants: dict[str, Any] = {
+            "bos_token": bos,
+            "eos_token": eos,
+            "enable_thinking": False,
+        }
         try:
             self._template = _environment().from_string(source)
             self._roles_stripped = frozenset(
                 role for role in ("system", "user") if self._strips(role)
             )
+            self._quotes_results = self._writes_results_as_json()
             self._table = self._build_table()
             self.is_incremental = self._proves_incremental()
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template fails: {error}") from None
         self._rendered_gaps = lru_cache(maxsize=64)(self._render_gaps)
+
+    def probe_calls(self) -> str:
+        """How a definition and a call of `probe_call` with {"key": "value"} are written; "" where
+        the template knows no tools."""
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]},
+        ]
+        try:
+            text = self._render(messages, False, tools=[_PROBE_TOOL])
+        except jinja2.TemplateError:
+            return ""
+        return text if "probe_tool" in text else ""
+
+    def with_tools(self, definitions: Sequence[str]) -> "ChatTemplate":
+        """The same, telling the model of these tools, each in JSON as OpenAI's API has it.
+
+        Long definitions take a while to encode; it is done here, on any thread. Raises RequestError
+        where the template refuses them.
+        """
+        told = copy.copy(self)
+        tools = [json.loads(_without_places(each)) for each in definitions]
+        told._constants = {**self._constants, "tools": _mapped(tools, self._defused)}
+        told.is_incremental = False
+        told._gap_ids = lru_cache(maxsize=256)(self._encode_gap)
+        told._rendered_gaps = lru_cache(maxsize=64)(told._render_gaps)
+        try:
+            told.gaps(["user"])
+        except RequestError as error:
+            raise RequestError("tools", str(error).partition(": ")[2]) from None
+        with contextlib.suppress(RequestError):  # some templates have no system prompt
+            told.gaps(["system", "user"])
+        return told
 
     def gaps(self, roles: Sequence[str]) -> list[Gap]:
         """One gap before each message and one before the reply that is to follow.
@@ -102,11 +167,26 @@ class ChatTemplate:
         except jinja2.TemplateError as refusal:
             return self._alternating_gaps(tuple(roles), refusal)
 
-    def content(self, role: str, text: str, gap: Gap) -> list[int]:
-        """Ids of a message's text after its gap. Raises RequestError for what is not text."""
+    def content(
+        self, role: str, text: str, gap: Gap, markup: Sequence[tuple[int, int]] = ()
+    ) -> list[int]:
+        """Ids of a message's text after its gap; `markup` as in `ChatMessage`.
+
+        Raises RequestError for what is not text.
+        """
         if role in self._roles_stripped:
             text = text.strip()
-        return self._encode(gap.lead + text)
+        if role == "tool" and self._quotes_results:
+            text = json.dumps(text, ensure_ascii=False)[1:-1]
+        ids: list[int] = []
+        done = 0
+        for start, end in markup:
+            if text[start:end] in self._control_texts:
+                ids += self._encode(text[done:start]) if start > done else []
+                ids += self._encode_template(text[start:end])
+                done = end
+        rest = text[done:] if done else gap.lead + text
+        return [*ids, *self._encode(rest)] if rest or not ids else ids
 
     def leads(self, role: str) -> frozenset[str]:
         """What the template is known to write directly before a content of this role."""
@@ -193,6 +273,28 @@ class ChatTemplate:
         except jinja2.TemplateError:
             return False
 
+    def _writes_results_as_json(self) -> bool:
+        """Whether a tool's result stands in quotation marks (Llama 3)."""
+        messages = [{"role": "user", "content": "x"}, {"role": "tool", "content": '"\ue000'}]
+        try:
+            return '\\"\ue000' in self._render(messages, True)
+        except jinja2.TemplateError:
+            return False
+
+    def _defused(self, text: str) -> str:
+        """Without a control token's name in one piece."""
+        for name in self._control_texts:
+            text = text.replace(name, f"{name[:1]}{_CUT}{name[1:]}")
+        return text
+
+    def _encode_gap(self, text: str) -> tuple[int, ...]:
+        return tuple(
+            token_id
+            for part in text.split(_CUT)
+            if part
+            for token_id in self._encode_template(part)
+        )
+
     def _render_gaps(self, roles: tuple[str, ...]) -> list[Gap]:
         places = [f"\ue000{index}\ue001" for index in range(len(roles))]
         messages = [
@@ -206,17 +308,18 @@ class ChatTemplate:
                 raise jinja2.TemplateError("it leaves out or repeats a message")
             texts.append(text)
         gaps = [self._gap(text, role) for text, role in zip(texts, roles, strict=True)]
-        return [*gaps, Gap(tuple(self._encode_template(rest)))]
+        return [*gaps, Gap(self._gap_ids(rest))]
 
     def _gap(self, text: str, role: str) -> Gap:
         # A reply follows its gap as it was generated: no space can be moved into it afterwards.
         stem = text if role == "assistant" else text.rstrip(" ")
-        return Gap(tuple(self._encode_template(stem)), text[len(stem) :])
+        return Gap(self._gap_ids(stem), text[len(stem) :])
 
-    def _render(self, messages: list[dict[str, str]], generation_prompt: bool) -> str:
+    def _render(self, messages: list[dict[str, Any]], generation_prompt: bool, **more: Any) -> str:
+        settings = {**self._constants, **more}
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=generation_prompt, **self._constants
+                messages=messages, add_generation_prompt=generation_prompt, **settings
             )
         except jinja2.TemplateError:
             raise
@@ -233,5 +336,26 @@ def _environment() -> jinja2.Environment:
     def raise_exception(message: str) -> Any:
         raise jinja2.TemplateError(message)
 
+    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+        # Jinja's own escapes what HTML must not have, and is not what models were trained with.
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
     environment.globals["raise_exception"] = raise_exception
+    environment.filters["tojson"] = to_json
     return environment
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with every string in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(name): _mapped(each, change) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_mapped(each, change) for each in value]
+    return value
+
+
+def _without_places(text: str) -> str:
+    """Without the characters that hold the places of contents."""
+    return re.sub("[\ue000-\ue002]", "", text)

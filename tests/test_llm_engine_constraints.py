@@ -258,7 +258,11 @@ def test_what_a_grammar_forces_is_drafted(
 REFUSED = {
     "minLength (5) is greater": {"type": "string", "minLength": 5, "maxLength": 3},
     "Unsatisfiable schema": {"enum": []},
-    "required property 'a' is unsatisfiable": {"type": "object", "required": ["a"], "properties": {"a": False}},
+    "required property 'a' is unsatisfiable": {
+        "type": "object",
+        "required": ["a"],
+        "properties": {"a": False},
+    },
     "would contain another": {"properties": {"a": {"$ref": "#"}}, "required": ["a"]},
     "look-around": {"type": "string", "pattern": "(?=a)b"},
     "uniqueItems": {"type": "array", "uniqueItems": True},

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from latency_budget.turn import TurnId
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
-from llm_engine.openai_api import Completion, error_body, parse_chat_request
-from llm_engine.reply import FinishReason, Usage
+from llm_engine.openai_answers import Completion, error_body
+from llm_engine.openai_api import parse_chat_request
+from llm_engine.reply import FinishReason, TokenChunk, Usage
 from llm_engine.template import ChatMessage
 
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -80,8 +82,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "stream: must be true or false": {"stream": 1},
     "n: 2 is not supported": {"n": 2},
     "presence_penalty: 0.5 is not": {"presence_penalty": 0.5},
-    "tools: [{'type': 'function'": {"tools": [{"type": "function", "function": {"name": "f"}}]},
-    "response_format: {'type': 'json_object'} is": {"response_format": {"type": "json_object"}},
+    "functions: [{'name': 'f'}] is not": {"functions": [{"name": "f"}]},
     "messages: must be a list": {"messages": "Hello"},
     "messages: must be a list with at least one": {"messages": []},
     "messages: has 5000": {"messages": HELLO * 5000},
@@ -126,13 +127,16 @@ def test_nothing_but_request_errors(body: Any) -> None:
         parse_chat_request(body, DEFAULTS)
 
 
+def chunk(text: str, reason: FinishReason | None = None, usage: Usage | None = None) -> TokenChunk:
+    return TokenChunk(TurnId(0), 0, text, (), reason, usage)
+
+
 def test_a_streamed_answer() -> None:
     completion = Completion("chatcmpl-1", 1_700_000_000, "smol")
     frames = [
-        completion.chunk("Hel", is_first=True),
-        completion.chunk("lo", is_first=False),
-        completion.last_chunk(FinishReason.STOP, is_first=False),
-        completion.usage_chunk(Usage(9, 4, 2)),
+        *completion.pieces(chunk("Hel")),
+        *completion.pieces(chunk("lo", FinishReason.STOP)),
+        completion.usage_piece(Usage(9, 4, 2)),
     ]
     json.dumps(frames)
     assert {(f["id"], f["object"], f["model"], f["created"]) for f in frames} == {
@@ -146,14 +150,21 @@ def test_a_streamed_answer() -> None:
     assert [f["choices"][0]["finish_reason"] for f in frames[:3]] == [None, None, "stop"]
     assert frames[3]["choices"] == []
     assert frames[3]["usage"]["total_tokens"] == 11
-    assert completion.last_chunk(FinishReason.LENGTH, is_first=True)["choices"][0]["delta"] == {
-        "role": "assistant",
-        "content": "",
-    }
+
+
+def test_an_answer_of_nothing() -> None:
+    pieces = list(Completion("c-1", 1, "smol").pieces(chunk("", FinishReason.LENGTH)))
+    assert [piece["choices"][0]["delta"] for piece in pieces] == [
+        {"role": "assistant", "content": ""},
+        {},
+    ]
+    assert pieces[-1]["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_whole_answer() -> None:
-    whole = Completion("chatcmpl-1", 1, "smol").whole("Hello", FinishReason.LENGTH, Usage(9, 4, 2))
+    chunks = [chunk("Hel"), chunk("lo", FinishReason.LENGTH, Usage(9, 4, 2))]
+    whole = Completion("chatcmpl-1", 1, "smol").whole(chunks)
     assert whole["choices"][0]["message"]["content"] == "Hello"
+    assert "tool_calls" not in whole["choices"][0]["message"]
     assert whole["choices"][0]["finish_reason"] == "length"
     assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
