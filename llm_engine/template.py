@@ -112,9 +112,10 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source)
             self._roles_stripped = frozenset(
-                role for role in ("system", "user") if self._strips(role)
+                role for role in ("system", "user") if not self._keeps(role, " \ue000 ")
             )
-            self._quotes_results = self._writes_results_as_json()
+            # Llama 3 writes what a tool returned as a string of JSON.
+            self._quotes_results = not self._keeps("tool", 'x"\ue000')
             self._table = self._build_table()
             self.is_incremental = self._proves_incremental()
         except jinja2.TemplateError as error:
@@ -142,7 +143,7 @@ class ChatTemplate:
         """
         told = copy.copy(self)
         tools = [json.loads(_without_places(each)) for each in definitions]
-        told._constants = {**self._constants, "tools": _mapped(tools, self._defused)}
+        told._constants = {**self._constants, "tools": _defused(tools, self._control_texts)}
         told.is_incremental = False
         told._gap_ids = lru_cache(maxsize=256)(self._encode_gap)
         told._rendered_gaps = lru_cache(maxsize=64)(told._render_gaps)
@@ -264,28 +265,17 @@ class ChatTemplate:
         rest = tuple(whole[len(ids) :])
         return is_prefix and same_prompt and after_reply[: len(rest)] == rest
 
-    def _strips(self, role: str) -> bool:
-        messages = [{"role": role, "content": " \ue000 "}]
+    def _keeps(self, role: str, text: str) -> bool:
+        """Whether the template writes a content as it is."""
+        messages = [{"role": role, "content": text}]
         if role == "system":
             messages.append({"role": "user", "content": "x"})
+        if role == "tool":
+            messages.insert(0, {"role": "user", "content": "x"})
         try:
-            return " \ue000 " not in self._render(messages, True)
+            return text in self._render(messages, True)
         except jinja2.TemplateError:
-            return False
-
-    def _writes_results_as_json(self) -> bool:
-        """Whether a tool's result stands in quotation marks (Llama 3)."""
-        messages = [{"role": "user", "content": "x"}, {"role": "tool", "content": '"\ue000'}]
-        try:
-            return '\\"\ue000' in self._render(messages, True)
-        except jinja2.TemplateError:
-            return False
-
-    def _defused(self, text: str) -> str:
-        """Without a control token's name in one piece."""
-        for name in self._control_texts:
-            text = text.replace(name, f"{name[:1]}{_CUT}{name[1:]}")
-        return text
+            return True
 
     def _encode_gap(self, text: str) -> tuple[int, ...]:
         return tuple(
@@ -345,14 +335,16 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with every string in it changed."""
+def _defused(value: Any, names: Collection[str]) -> Any:
+    """A JSON value with none of these names in one piece, in no string of it."""
     if isinstance(value, str):
-        return change(value)
+        for name in names:
+            value = value.replace(name, f"{name[:1]}{_CUT}{name[1:]}")
+        return value
     if isinstance(value, dict):
-        return {change(name): _mapped(each, change) for name, each in value.items()}
+        return {_defused(name, names): _defused(each, names) for name, each in value.items()}
     if isinstance(value, list):
-        return [_mapped(each, change) for each in value]
+        return [_defused(each, names) for each in value]
     return value
 
 

@@ -230,7 +230,7 @@ def test_what_is_prepared_is_not_encoded_again() -> None:
     talk.prepare([ChatMessage("user", "Hello")])
     template = talk._template
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template, "content", lambda role, text, gap: [ord("?")])
+        patch.setattr(template, "content", lambda role, text, *_: [ord("?")])
         talk.check("user", "Hello")
         talk.append("user", "Hello")
         talk.append("user", "Hello")
