@@ -28,12 +28,15 @@ class Bench:
         *,
         num_pages: int = 1000,
         shares_pages: bool = True,
+        token_bytes: tuple[bytes, ...] = LETTERS,
         **settings: Any,
     ) -> None:
         self.backend = ScriptedBackend(next_token, num_pages=num_pages, shares_pages=shares_pages)
         self.clock = ManualClock()
         defaults = {"context_length": 200, "prefill_chunk": 8, "max_sequences": 4}
-        self.core = EngineCore(self.backend, LETTERS, clock=self.clock, **{**defaults, **settings})
+        self.core = EngineCore(
+            self.backend, token_bytes, clock=self.clock, **{**defaults, **settings}
+        )
         self.outputs: dict[RequestId, list[Output]] = {}
 
     def add(
@@ -43,7 +46,7 @@ class Bench:
             Request(
                 prompt=tuple(prompt.encode()),
                 sampling=more.pop("sampling", SamplingParams()),
-                end_ids=frozenset([END]),
+                end_ids=more.pop("end_ids", frozenset([END])),
                 max_tokens=max_tokens,
                 sequence=self.core.open_sequence() if sequence is None else sequence,
                 **more,
