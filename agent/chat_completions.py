@@ -5,6 +5,7 @@ A stateless client sends everything each time; the engine finds the dialogue tha
 deadline. When the client goes, its work stops within a step.
 """
 
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -53,7 +54,8 @@ class ChatCompletions:
             return _refusal(503, "model", "is still loading; try again shortly", retry_after_s=2)
         try:
             body = await _body(request)
-            asked = parse_chat_request(body, self._defaults)
+            # On a thread: large schemas take a while to be looked through.
+            asked = await asyncio.to_thread(parse_chat_request, body, self._defaults)
             engine = await self._stages.thinker.call(
                 lambda engine: engine, timeout_s=LOAD_TIMEOUT_S
             )

@@ -1,8 +1,8 @@
 """Grammars compiled for a vocabulary, and each reply's place in its own.
 
 llguidance parses the reply byte by byte (Earley's algorithm) and walks the trie of all tokens to
-find those that may follow: 5 to 60 us for 49 k tokens where a schema rules, 0.4 ms at its worst, in
-the middle of a marker. Its state is on the host and knows tokens only, so that a reply which gives
+find those that may follow. For 49 k tokens that takes 11 us (median; p95 43) where a schema rules, and
+0.35 ms while what looks like a marker goes on; the sampler takes 60 us to apply it. Its state is on the host and knows tokens only, so that a reply which gives
 up its pages and computes them anew keeps it as it is.
 
 **Drafts.** What may follow depends on the tokens before it alone. A draft is cut where the grammar

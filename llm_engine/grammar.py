@@ -23,8 +23,9 @@ _WRITING: Final = {
 }
 _MAX_DEPTH: Final = 64
 """Of schemas in schemas. Nobody writes so many; far more would exhaust the stack."""
-_MAX_CHARS: Final = 400_000
-"""Of one schema: several times what OpenAI takes. Compiling so much takes a second."""
+_MAX_CHARS: Final = 120_000
+"""Of one schema: what OpenAI takes. The worst kind (properties that may all be left out) grows with
+the square, 10 s of one core for 400,000."""
 _MAX_LOOKS: Final = 100_000
 """Schemas looked at to find endless ones, 50 ms. Written on purpose, more could take hours."""
 

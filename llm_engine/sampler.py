@@ -58,7 +58,7 @@ def choose(
 
 
 def _forbidden(allowed: bytes, num_logits: int) -> Tensor:
-    """`[num_logits]` bool: 20 us for 49 k tokens."""
+    """`[num_logits]` bool. With the filling 60 us for 49 k tokens."""
     bits = np.frombuffer(allowed, dtype=np.uint8)
     unpacked = np.unpackbits(bits, count=num_logits, bitorder="little")
     return torch.from_numpy(unpacked) == 0

@@ -141,7 +141,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "response_format.json_schema: must be": {"response_format": {"type": "json_schema"}},
     "response_format.json_schema.schema: must be a": form(None),
     "response_format.json_schema.schema: can't be met": form({"allOf": [{"$ref": "#"}]}),
-    "response_format.json_schema.schema: has 4": form({"enum": ["x" * 400_000]}),
+    "response_format.json_schema.schema: has 12": form({"enum": ["x" * 120_000]}),
     "messages[1].tool_call_id: must name a call": {"messages": [*HELLO, RESULT]},
     "messages[0].tool_calls: must be a list": {
         "messages": [{"role": "user", "content": "x", "tool_calls": [1]}]
