@@ -1,9 +1,10 @@
 """Grammars compiled for a vocabulary, and each reply's place in its own.
 
 llguidance parses the reply byte by byte (Earley's algorithm) and walks the trie of all tokens to
-find those that may follow. For 49 k tokens that takes 11 us (median; p95 43) where a schema rules, and
-0.35 ms while what looks like a marker goes on; the sampler takes 60 us to apply it. Its state is on the host and knows tokens only, so that a reply which gives
-up its pages and computes them anew keeps it as it is.
+find those that may follow. For 49 k tokens that takes 11 us (median; p95 43) where a schema rules,
+and 0.35 ms while what looks like a marker goes on; the sampler takes 60 us to apply it. Its state
+is on the host and knows tokens only, so that a reply which gives up its pages and computes them
+anew keeps it as it is.
 
 **Drafts.** What may follow depends on the tokens before it alone. A draft is cut where the grammar
 forbids it; each row then gets the mask that it would have had without a draft: the parser takes the

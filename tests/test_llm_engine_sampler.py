@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine import sampler
 from llm_engine.config import SamplingParams
 from llm_engine.sampler import choose, uniform
 
@@ -93,3 +94,20 @@ def test_banned_tokens_are_never_chosen(seed: int, temperature: float) -> None:
     params = SamplingParams(temperature=temperature, top_p=0.9)
     assert choose(logits, params, seed, 3, banned=(0, 1)) in (2, 3)
     assert logits[0] == 9
+
+
+def test_only_what_is_allowed_is_chosen() -> None:
+    logits = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 9.0, 9.0])
+    allowed = bytes([0b10100])  # tokens 2 and 4; beyond the last byte nothing
+    assert choose(logits, SamplingParams(), 0, 0, allowed=allowed) == 2
+    for params in (
+        SamplingParams(temperature=1.5),
+        SamplingParams(temperature=1.5, top_k=7),
+        SamplingParams(temperature=1.5, top_p=0.99),
+    ):
+        assert {choose(logits, params, 1, at, allowed=allowed) for at in range(100)} == {2, 4}
+    assert choose(logits, SamplingParams(), 0, 0, banned=[2], allowed=allowed) == 4
+
+
+def test_a_share_that_is_rounded_up_draws_the_last_with_weight() -> None:
+    assert sampler._draw(torch.tensor([0.5, 0.5, 0.0]), 1.0) == 1
