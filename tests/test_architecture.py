@@ -21,7 +21,10 @@ PURE = {
         "records identifiers chat_context ports"
     ),
     "asr": "audio endpointing stabilizer transcripts repetition utterance scoring errors",
-    "llm_engine": "config grammar sequence pages scheduler template detokenizer stops errors",
+    "llm_engine": (
+        "config grammar sequence pages scheduler template detokenizer stops errors tool_calls "
+        "call_reader openai_api openai_tools openai_answers"
+    ),
     "tts": "speakable normalize numbers dates quantities rules markup units abbreviations",
     "latency_budget": (
         "turn deadline budget ledger policy marks critical_path record history waterfall"
