@@ -26,12 +26,12 @@ QUESTIONS: Final = (
 """About 15 tokens each, so that what grows from turn to turn is the history."""
 
 READ_BACK: Final = (
-    "My order is two large pizzas with ham and mushrooms, one green salad, and three bottles of "
-    "sparkling water, for 14 Garden Street, second floor. Repeat my order word for word.",
     "Repeat this sentence exactly: The train to Edinburgh leaves from platform nine at half past "
     "six in the morning and arrives at a quarter to eleven.",
-    "Say this back to me: my name is Margaret Holloway, my customer number is 4 7 1 1 0 8, and my "
-    "appointment is on Thursday the twelfth of March at ten thirty.",
+    "Repeat this sentence exactly: Margaret Holloway would like to move her appointment from "
+    "Thursday the twelfth of March to the following Monday.",
+    "Repeat this sentence exactly: The order is two large pizzas with ham and mushrooms, one green "
+    "salad, and three bottles of sparkling water.",
 )
 """What n-gram drafts are for: the reply takes up the caller's own words."""
 
