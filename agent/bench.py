@@ -10,7 +10,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
     "asr": ("asr.bench", "word error rate and time of the speech recognizer"),
     "tts": ("agent.bench_tts", "the voices: speed, first sound, and what a listener understands"),
     "quality": ("llm_engine.quality", "what calculating in 8 bits costs the language model"),
-    "llm": ("llm_engine.bench", "the language model: load, first token, time per token"),
+    "llm": (
+        "llm_engine.bench.__main__",
+        "the language model, beside llama.cpp and CTranslate2",
+    ),
 }
 
 

@@ -85,9 +85,10 @@ class Conversation:
         return self._dialogue.messages()
 
     async def preview(self, text: str) -> None:
-        """Prefill, at low priority, up to the end of this beginning of the user's next message.
+        """Prefill, at low priority, this beginning of the user's next message.
 
-        Returns at once. Each preview replaces the one before; text may change in any way. Does
+        What ends a message is prefilled with it: when just these words are committed, one row is
+        left to compute, and when it goes on, a few were in vain. Returns at once. Each preview replaces the one before; text may change in any way. Does
         nothing while a reply is being generated. Raises RequestError for text that cannot be one.
         """
         _require_open(self.is_closed)

@@ -164,10 +164,11 @@ class Dialogue:
         return self._layout([]).ids()
 
     def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
-        """Ids up to the end of a user message that still goes on."""
+        """Ids of a user message that may still go on, as if it did not: up to where the reply
+        would begin. With no text yet, up to where the message does."""
         opened = self._writer.written("user", text)
         self._drop_to_fit([opened], reserve)
-        return self._layout([opened]).ids(is_open=True)
+        return self._layout([opened]).ids(is_open=not text)
 
     def _layout(self, more: Sequence[Message]) -> Layout:
         layout = Layout(self._template, [*self._head, *self._turns, *more])

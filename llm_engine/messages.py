@@ -139,7 +139,7 @@ class Layout:
         self._closing = closing.token_ids
 
     def ids(self, *, is_open: bool = False) -> tuple[int, ...]:
-        """The prompt; `is_open`: up to the end of the last message, which still goes on."""
+        """The prompt; `is_open`: up to the end of the last message."""
         ids: list[int] = []
         for gap, content in self._parts:
             ids += gap

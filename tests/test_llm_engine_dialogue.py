@@ -44,7 +44,8 @@ OPEN = "<|im_start|>assistant\n"
 def test_prompts_are_what_the_template_writes() -> None:
     talk = dialogue(examples=1)
     head = block("system", "S") + block("user", "q") + block("assistant", "a")
-    assert text_of(talk.open_prompt("Hel", 10)) == head + "<|im_start|>user\nHel"
+    assert text_of(talk.open_prompt("", 10)) == head + "<|im_start|>user\n"
+    assert text_of(talk.open_prompt("Hel", 10)) == head + block("user", "Hel") + OPEN
     talk.append("user", "Hello")
     assert text_of(talk.prompt(10)) == head + block("user", "Hello") + OPEN
     reply(talk, "Hi!")
