@@ -15,6 +15,7 @@ import tts
 from latency_budget.clock import Clock
 
 from .config import Config
+from .conversion import Conversion
 from .errors import ClientError, HalfsecError
 from .hearing import Hearing, endpointing_for
 from .loading import Loading
@@ -45,7 +46,8 @@ class Stages:
     def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        load = Loading(config, models, clock)
+        self._conversion = Conversion(config.llm_engine.model, clock)
+        load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
         self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
@@ -79,14 +81,8 @@ class Stages:
         return "broken" if any(stage.broken for stage in self._threads().values()) else "ready"
 
     def progress(self) -> dict[str, str]:
-        """State of each stage: "loading", "ready", "failed", or "broken: " and why."""
-        threads = self._threads()
-        return {
-            name: state
-            if (why := threads[name].broken) is None or state != "ready"
-            else f"broken: {_one_line(why)}"
-            for name, state in self._progress.items()
-        }
+        """Of each stage: "loading" (and how far), "ready", "failed", or "broken: " and why."""
+        return {name: self._state(name, state) for name, state in self._progress.items()}
 
     def failure(self) -> str:
         """Why the service can't work, a line for each stage."""
@@ -129,6 +125,12 @@ class Stages:
             code="invalid_value",
             param="session.audio.output.voice",
         )
+
+    def _state(self, name: str, state: str) -> str:
+        why = self._threads()[name].broken
+        if state == "ready" and why is not None:
+            return f"broken: {_one_line(why)}"
+        return str(self._conversion) if (name, state) == ("llm", "loading") else state
 
     async def _start_thinker(self) -> None:
         await self.thinker.start()
