@@ -127,6 +127,10 @@ class Playback:
             return 0
         return self._anchor_ns + self._duration_ns(self._sent - self._anchor_sample)
 
+    def lasts_until_ns(self, now_ns: int) -> int:
+        """When all that was pushed so far will have been played, if it is sent from now on."""
+        return now_ns + self._duration_ns(self._queued - self.position(now_ns))
+
     def position(self, now_ns: int) -> int:
         """Samples that the client can have played by now, if it played without a gap."""
         if self._anchor_ns is None:

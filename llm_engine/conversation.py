@@ -183,9 +183,9 @@ class Conversation:
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         """The speech made of this reply so far lasts until then (monotonic): the engine may serve
-        others first. Ignores turns that are not being answered."""
+        others first. Costs next to nothing. Ignores turns that are not being answered."""
         if self._generation is not None and self._generation.turn == turn:
-            self._worker.played_until(self._generation.stream, at_ns)
+            self._generation.stream.played_until_ns = at_ns
 
     async def cancel(self, turn: TurnId) -> None:
         """Stop answering this turn; its generator ends with `cancelled`. Ignores other turns."""

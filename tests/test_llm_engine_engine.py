@@ -157,6 +157,41 @@ async def test_streams_interleave(gated: tuple[Engine, GatedBackend]) -> None:
     assert max(map(len, backend.steps)) >= 2
 
 
+async def test_who_has_speech_to_spare_lets_others_pass(
+    gated: tuple[Engine, GatedBackend],
+) -> None:
+    engine, backend = gated
+
+    async def step() -> list[int]:
+        """Let one step go, and wait for the next. The slots that it served."""
+        backend.gate.release()
+        await asyncio.to_thread(backend.reached.acquire)
+        return [rows.slot for rows in backend.steps[-1]]
+
+    sampling = SamplingParams(max_tokens=100, ignore_eos=True)
+    talkative = await engine.open_conversation("S", sampling=sampling)
+    hurried = await engine.open_conversation("S", sampling=sampling)
+    async with asyncio.TaskGroup() as group:
+        for talk in (talkative, hurried):
+            await talk.commit("hello")
+            group.create_task(take_all(talk.generate(TURN)))
+        await asyncio.to_thread(backend.reached.acquire)
+        while len(both := await step()) < 2:
+            pass
+        talkative.played_until(TurnId(8), 1 << 62)  # another turn
+        await step()
+        assert await step() == both
+        talkative.played_until(TURN, 1 << 62)
+        await step()  # it was planned already
+        alone = [await step() for _ in range(3)]
+        assert alone[0] in ([both[0]], [both[1]])
+        assert alone[1:] == alone[:1] * 2
+        talkative.played_until(TURN, 0)
+        await step()
+        assert await step() == both
+        backend.gate.release(1000)
+
+
 async def test_a_failing_backend_fails_the_request_and_not_the_engine(
     vocabulary: Vocabulary,
 ) -> None:
