@@ -78,7 +78,7 @@ class Stages:
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
-        return "broken" if any(stage.broken for stage in self._threads().values()) else "ready"
+        return "broken" if any(stage.broken for stage in self.threads().values()) else "ready"
 
     def progress(self) -> dict[str, str]:
         """Of each stage: "loading" (and how far), "ready", "failed", or "broken: " and why."""
@@ -91,7 +91,7 @@ class Stages:
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
         async with asyncio.TaskGroup() as group:
-            for stage in self._threads().values():
+            for stage in self.threads().values():
                 group.create_task(stage.close())
 
     # --- what sessions use ---
@@ -127,7 +127,7 @@ class Stages:
         )
 
     def _state(self, name: str, state: str) -> str:
-        why = self._threads()[name].broken
+        why = self.threads()[name].broken
         if state == "ready" and why is not None:
             return f"broken: {_one_line(why)}"
         return str(self._conversion) if (name, state) == ("llm", "loading") else state
@@ -151,8 +151,8 @@ class Stages:
         voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
         return dict.fromkeys([self._config.tts.voice, *voices])
 
-    def _threads(self) -> dict[str, StageThread[Any]]:
-        """By the names that `progress` uses."""
+    def threads(self) -> dict[str, StageThread[Any]]:
+        """All stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
         return {"vad": self.detector, "asr": self.recognizer, "llm": self.thinker, **voices}
 
