@@ -1,7 +1,6 @@
 """The engine's thread: streams, cancelling, failing, closing."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -12,31 +11,16 @@ import pytest
 
 from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
-from llm_engine.backends.base import Plan, StepHandle
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 from llm_engine.huggingface_tokenizer import load_tokenizer
 from llm_engine.reply import FinishReason, TokenChunk
 from llm_engine.template import ChatMessage
-from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
+from tests.fakes.llm_models import GatedBackend, ScriptedBackend, save_tiny_model
 
 END = 2
 TURN = TurnId(7)
-
-
-class GatedBackend(ScriptedBackend):
-    """Waits before every step until the test lets it go."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda held: 10 + len(held) % 50)
-        self.gate = threading.Semaphore(0)
-        self.reached = threading.Semaphore(0)
-
-    def launch(self, plan: Plan) -> StepHandle:
-        self.reached.release()
-        self.gate.acquire()
-        return super().launch(plan)
 
 
 @pytest.fixture(scope="module")
