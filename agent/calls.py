@@ -49,7 +49,9 @@ class Calls:
     def __init__(self, config: Config, clock: Clock) -> None:
         self.draining = False
         self.history = TurnHistory()
+        self.admitted = 0
         self.refused = 0
+        """Because all lines were busy."""
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
@@ -77,6 +79,7 @@ class Calls:
         call = Call(session_id, agent, trace)
         self._active[session_id] = call
         self._empty.clear()
+        self.admitted += 1
         self._traces[session_id] = trace
         self._forget_traces()
         return call

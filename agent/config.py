@@ -90,6 +90,10 @@ class LlmSettings:
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024
     """Memory for what the model remembers of all calls. When it is full, those that have been idle
     longest are computed anew at their next turn."""
+    max_batch: Annotated[int, Between(1, 64)] = 4
+    """Replies, of as many calls, that are computed together: four in less than two thirds of the
+    time. More than 1 keeps a second copy of the weights in memory (200 MB for the default model),
+    which a large model may have no room for. Never more than `agent.max_sessions`."""
     draft_model: str = ""
     """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies
     are the same, and come sooner where it guesses well. Empty: none."""

@@ -119,13 +119,17 @@ class Playback:
         if self._anchor_ns is None:
             return 0
         played_then = self._sent - self._lead + 1
-        return self._anchor_ns + self._duration_ns(played_then - self._anchor_sample)
+        return self._anchor_ns + _duration_ns(played_then - self._anchor_sample, self.rate_hz)
 
     def end_ns(self) -> int:
         """When the last sample sent so far will have been played."""
         if self._anchor_ns is None:
             return 0
-        return self._anchor_ns + self._duration_ns(self._sent - self._anchor_sample)
+        return self._anchor_ns + _duration_ns(self._sent - self._anchor_sample, self.rate_hz)
+
+    def lasts_until_ns(self, now_ns: int) -> int:
+        """When all that was pushed so far will have been played, if it is sent from now on."""
+        return now_ns + _duration_ns(self._queued - self.position(now_ns), self.rate_hz)
 
     def position(self, now_ns: int) -> int:
         """Samples that the client can have played by now, if it played without a gap."""
@@ -162,5 +166,6 @@ class Playback:
             return max(heard, *spoken) if spoken else heard
         return heard
 
-    def _duration_ns(self, num_samples: int) -> int:
-        return -(-num_samples * 1_000_000_000 // self.rate_hz)
+
+def _duration_ns(num_samples: int, rate_hz: int) -> int:
+    return -(-num_samples * 1_000_000_000 // rate_hz)

@@ -145,6 +145,11 @@ class ChatPort(Protocol):
         """
         ...
 
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        """The speech made of this turn's reply so far will be heard until then (monotonic): others
+        may go first. A hint, and cheap: called for every frame."""
+        ...
+
     async def warm(self) -> None:
         """Prefill what is known so far, so that the first turn need not."""
         ...

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -98,6 +99,7 @@ class ReplyRun:
         self._wake = asyncio.Event()
         self._released = asyncio.Event()
         self._first_sent = False
+        self._tell_played_until: Callable[[int], None] = lambda at_ns: None
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
 
@@ -107,6 +109,7 @@ class ReplyRun:
 
     async def run(self, chat: ChatPort) -> None:
         """Generate, speak and send. Raises StageError where a stage failed."""
+        self._tell_played_until = partial(chat.played_until, self.reply.turn)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._generate(chat))
@@ -178,6 +181,7 @@ class ReplyRun:
                 self._mark(MarkName.TTS_START, self._clock.now_ns())
             async for speech in self._voice.speak(piece):
                 self.reply.playback.push(speech.pcm, speech.span, speech.words)
+                self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
                 if not audible and _is_audible(speech):
                     audible = True
                     self._mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
@@ -197,6 +201,8 @@ class ReplyRun:
             self._wake.clear()
             for frame in playback.due(self._clock.now_ns()):
                 self._send(frame)
+                # Later than was told before, where it was held back or ran dry.
+                self._tell_played_until(playback.lasts_until_ns(self._clock.now_ns()))
             if playback.all_sent:
                 return
             await self._wait_until(playback.next_due_ns())

@@ -34,6 +34,9 @@ class ScriptedChat:
     ) -> AsyncGenerator[ReplyToken, None]:
         yield ReplyToken(self._text, Usage(), "stop")
 
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        """Nobody to let pass."""
+
     async def warm(self) -> None:
         """Nothing to warm."""
 

@@ -33,6 +33,7 @@ from .chat_completions import ChatCompletions
 from .config import Config
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
+from .metrics import Metrics
 from .models import ModelStore
 from .port_check import explain
 from .realtime_socket import RealtimeSocket
@@ -73,6 +74,7 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
         WebSocketRoute("/v1/realtime", realtime),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
+        Route("/metrics", Metrics(stages, calls).serve),
         Route("/v1/models", endpoints.models),
         Route("/v1/chat/completions", chats.serve, methods=["POST"]),
         Route("/v1/sessions", endpoints.sessions),

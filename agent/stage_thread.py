@@ -92,8 +92,9 @@ class StageThread(Generic[Model]):
         self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._generation = 0
         self._doing: _Job[Model, Any] | None = None
-        self._model: Model | None = None
-        """As the newest thread has built it."""
+        self.model: Model | None = None
+        """As the newest thread has built it; None meanwhile. Only for what any thread may ask of
+        it, and to tell it from another: all else goes through `call`."""
         self._broken: Exception | None = None
         self._building = False
         self._failed_builds = 0
@@ -185,7 +186,7 @@ class StageThread(Generic[Model]):
 
         Does nothing where it has been given up already.
         """
-        if model is self._model:
+        if model is self.model:
             self._restart(self._generation, why)
 
     def _restart(self, generation: int | None, why: str) -> None:
@@ -197,7 +198,7 @@ class StageThread(Generic[Model]):
 
     def _spawn(self, built: "asyncio.Future[None] | None") -> None:
         self._generation += 1
-        self._model = None
+        self.model = None
         self._building = True
         self._thread = threading.Thread(
             target=self._run,
@@ -222,7 +223,7 @@ class StageThread(Generic[Model]):
             if self._failed_builds:
                 _log.warning("stage %s works again", self.name)
             self._failed_builds = 0
-            self._model, self._broken, self._building = model, None, False
+            self.model, self._broken, self._building = model, None, False
         self._tell(built, answer=None)
         while generation == self._generation:
             entry = self._inbox.get()

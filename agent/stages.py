@@ -15,6 +15,7 @@ import tts
 from latency_budget.clock import Clock
 
 from .config import Config
+from .conversion import Conversion
 from .errors import ClientError, HalfsecError
 from .hearing import Hearing, endpointing_for
 from .loading import Loading
@@ -45,7 +46,8 @@ class Stages:
     def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        load = Loading(config, models, clock)
+        self._conversion = Conversion(config.llm_engine.model, clock)
+        load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
         self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
@@ -76,17 +78,11 @@ class Stages:
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
-        return "broken" if any(stage.broken for stage in self._threads().values()) else "ready"
+        return "broken" if any(stage.broken for stage in self.threads().values()) else "ready"
 
     def progress(self) -> dict[str, str]:
-        """State of each stage: "loading", "ready", "failed", or "broken: " and why."""
-        threads = self._threads()
-        return {
-            name: state
-            if (why := threads[name].broken) is None or state != "ready"
-            else f"broken: {_one_line(why)}"
-            for name, state in self._progress.items()
-        }
+        """Of each stage: "loading" (and how far), "ready", "failed", or "broken: " and why."""
+        return {name: self._state(name, state) for name, state in self._progress.items()}
 
     def failure(self) -> str:
         """Why the service can't work, a line for each stage."""
@@ -95,7 +91,7 @@ class Stages:
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
         async with asyncio.TaskGroup() as group:
-            for stage in self._threads().values():
+            for stage in self.threads().values():
                 group.create_task(stage.close())
 
     # --- what sessions use ---
@@ -130,6 +126,12 @@ class Stages:
             param="session.audio.output.voice",
         )
 
+    def _state(self, name: str, state: str) -> str:
+        why = self.threads()[name].broken
+        if state == "ready" and why is not None:
+            return f"broken: {_one_line(why)}"
+        return str(self._conversion) if (name, state) == ("llm", "loading") else state
+
     async def _start_thinker(self) -> None:
         await self.thinker.start()
         engine = await self.thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
@@ -149,8 +151,8 @@ class Stages:
         voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
         return dict.fromkeys([self._config.tts.voice, *voices])
 
-    def _threads(self) -> dict[str, StageThread[Any]]:
-        """By the names that `progress` uses."""
+    def threads(self) -> dict[str, StageThread[Any]]:
+        """All stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
         return {"vad": self.detector, "asr": self.recognizer, "llm": self.thinker, **voices}
 

@@ -94,6 +94,10 @@ class Chat:
                     )
                 yield ReplyToken(chunk.text, usage, chunk.finish_reason)
 
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        if self._conversation is not None:
+            self._conversation.played_until(turn, at_ns)
+
     async def warm(self) -> None:
         """Prefill what is known so far, so that the first turn need not.
 

@@ -40,5 +40,6 @@ class ManualClock:
 
 
 def unix_ns() -> int:
-    """Wall-clock nanoseconds since 1970, for headers and log lines only: never for durations."""
+    """Wall-clock nanoseconds since 1970, for headers, log lines and ages of files only: never for
+    durations."""
     return time.time_ns()

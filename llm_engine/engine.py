@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from latency_budget.clock import Clock, SystemClock
@@ -25,7 +26,7 @@ from llm_engine.reply import TokenChunk
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
-from llm_engine.tokenizer import Tokenizer
+from llm_engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from llm_engine.tool_calls import Dialect, dialect_of
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
@@ -167,13 +168,17 @@ class Engine:
         template = self._chat_template()
         if tools:
             template = await self._template_with(tools)
-        dialogue = Dialogue(
+        make_dialogue = partial(
+            Dialogue,
             template,
             self.vocabulary.tokenizer.token_bytes,
             self.context_length,
             system,
             examples,
         )
+        num_chars = len(system) + sum(len(example.text) for example in examples)
+        is_long = num_chars > LONG_TEXT_CHARS
+        dialogue = await asyncio.to_thread(make_dialogue) if is_long else make_dialogue()
         sequence = await self._open_sequence()
         return Conversation(
             self._worker,

@@ -10,6 +10,10 @@ Layout: the arrays, aligned; a JSON header that says key, and name, dtype, shape
 each; 8 bytes length of the header; SHA-256 of all that; `_MAGIC`. What is not known before all is
 converted stands last, so that one array at a time is in memory.
 
+The directory is kept small: it has the files of the `MAX_MODELS` models that were loaded last, and
+what a killed process left half written goes after a while. Nobody is harmed by a removal: who has
+mapped a file keeps it, and who still needs one converts again.
+
 Without a directory, or where it can't be written to, the same file is made in the system's
 temporary one and removed once it is mapped.
 """
@@ -18,6 +22,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +32,8 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from latency_budget.clock import unix_ns
 
 Array: TypeAlias = npt.NDArray[Any]
 Convert: TypeAlias = Callable[[], Iterable[tuple[str, Array]]]
@@ -40,6 +47,20 @@ _ALIGNMENT = 64
 _PIECE = 1 << 22
 """Bytes hashed at a time."""
 _MODEL_FILES = ("*.safetensors", "*.json")
+_SUFFIX = ".weights"
+_PART_SUFFIX = ".weights.part"
+_NAME_DIGITS = 32
+"""Of the model's fingerprint in a file's name."""
+
+_WEIGHTS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(_SUFFIX)}")
+
+MAX_MODELS = 4
+"""Fewer: who goes to and fro between some models waits for conversions. More: weights of models
+that nobody uses any more fill the disk, several GB each."""
+ABANDONED_NS = 3_600_000_000_000
+"""A part that was not written to for an hour has no writer: between two arrays lie seconds, a
+minute for the largest on a slow machine. Should one have slept that long, it only fails to keep its
+work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +108,9 @@ def stored_weights(
     if directory is not None:
         model = fingerprint(source)
         key = f"{kind} {model}"
-        path = directory / f"{model[:32]}.weights"
+        path = directory / f"{model[:_NAME_DIGITS]}{_SUFFIX}"
+        with suppress(OSError):
+            os.utime(path)  # used last, and so not in the way of anybody who tidies up meanwhile
         file = read(path, key)
         if file is None:
             try:
@@ -95,6 +118,8 @@ def stored_weights(
             except OSError as error:
                 _LOG.warning("converted weights cannot be kept in %s: %s", directory, error)
         if file is not None:
+            with suppress(OSError):
+                tidy(directory)
             yield file
             return
     with tempfile.TemporaryDirectory(prefix="halfsec-") as temporary:
@@ -116,7 +141,8 @@ def read(path: Path, key: str) -> WeightFile | None:
 def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFile:
     """Write a file whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
+    directory = path.parent
+    with tempfile.NamedTemporaryFile(dir=directory, suffix=_PART_SUFFIX, delete=False) as part:
         try:
             stored = _write(part, key, arrays)
             part.flush()
@@ -127,6 +153,23 @@ def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFi
                 os.unlink(part.name)
             raise
     return WeightFile(path, stored)
+
+
+def tidy(directory: Path) -> None:
+    """Remove the files of all models but those used last, and parts without a writer. Touches no
+    other files; what can't be removed stays."""
+    used_ns: list[tuple[int, Path]] = []
+    for path in directory.iterdir():
+        with suppress(OSError):  # another process tidies up as well
+            changed_ns = path.stat().st_mtime_ns
+            if _WEIGHTS.fullmatch(path.name):
+                used_ns.append((changed_ns, path))
+            elif path.name.endswith(_PART_SUFFIX) and unix_ns() - changed_ns > ABANDONED_NS:
+                path.unlink()
+    for _, path in sorted(used_ns, reverse=True)[MAX_MODELS:]:
+        with suppress(OSError):
+            path.unlink()
+            _LOG.info("removed %s: its model has not been loaded for long", path)
 
 
 def _write(

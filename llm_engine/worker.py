@@ -52,6 +52,9 @@ class Stream:
         self._cut = False
         self.request_id: RequestId | None = None
         """Set and read by the engine's thread only."""
+        self.played_until_ns: int | None = None
+        """When the speech made of the reply so far will have been heard, monotonic. Set by the
+        loop, read by the engine's thread before each step: so it takes no lock and wakes nobody."""
 
     async def next(self) -> Output:
         """The next output. Raises RequestError or EngineError when the request came to nothing."""
@@ -121,15 +124,6 @@ class Worker:
                 self._core.abort(stream.request_id)
 
         self._post(stop, always=True)
-
-    def played_until(self, stream: Stream, at_ns: int) -> None:
-        """See `EngineCore.played_until`. Any thread."""
-
-        def note() -> None:
-            if stream.request_id is not None:
-                self._core.played_until(stream.request_id, at_ns)
-
-        self._post(note, always=True)
 
     async def call(
         self, function: Callable[[], Result], *, undo: Callable[[Result], None]
@@ -220,13 +214,17 @@ class Worker:
                 self._fail_all(EngineError("the engine is closed"))
                 return
             try:
-                outputs = self._core.step()
+                self._step()
             except Exception as error:
                 _log.exception("the engine's step failed")
                 self._fail_all(EngineError(f"the engine failed: {error}"))
-            else:
-                for output in outputs:
-                    self._deliver(output)
+
+    def _step(self) -> None:
+        for request_id, stream in self._streams.items():
+            if stream.played_until_ns is not None:
+                self._core.played_until(request_id, stream.played_until_ns)
+        for output in self._core.step():
+            self._deliver(output)
 
     def _check(self) -> None:
         """Idle: are all pages accounted for? If not, better forget everything than serve it."""

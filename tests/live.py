@@ -107,7 +107,7 @@ class LiveServer:
                 await self.calls.wait_empty()
             for (
                 stage
-            ) in self.stages._threads().values():  # work that was begun for a call that is over
+            ) in self.stages.threads().values():  # work that was begun for a call that is over
                 await stage.call(lambda _: None, timeout_s=SETTLE_S, priority=BACKGROUND)
 
         self.ask(over)

@@ -40,6 +40,15 @@ def test_the_text_goes_with_the_first_frame_that_speaks_it() -> None:
     assert [frame.first_sample for frame in frames] == [0, 2400, 4800, 7200]
 
 
+def test_how_long_it_lasts_counts_what_is_not_sent_yet() -> None:
+    playback = two_words()
+    assert playback.lasts_until_ns(50 * MS) == 1050 * MS
+    playback.due(100 * MS)  # held back until then
+    assert playback.lasts_until_ns(100 * MS) == 1100 * MS
+    assert playback.lasts_until_ns(300 * MS) == 1100 * MS
+    assert playback.lasts_until_ns(900 * MS) == 1500 * MS  # dry after the 400 ms that were sent
+
+
 def test_a_word_counts_as_heard_when_its_last_sample_was_played() -> None:
     playback = two_words()
     assert playback.chars_heard(300 * 24 - 1) == 0

@@ -12,9 +12,10 @@ from agent.conversation import ItemId, Message
 from agent.errors import StageError
 from agent.reply import APOLOGY
 from agent.settings import ResponseOptions, SemanticVad
+from latency_budget.clock import SystemClock
 from latency_budget.record import Origin
 
-from .fakes.stages import FakeVoice
+from .fakes.stages import SAMPLES_PER_CHAR, FakeVoice
 from .session_call import call_with
 
 
@@ -64,6 +65,18 @@ async def test_a_barge_in_leaves_the_words_that_were_heard() -> None:
         heard = next(i for i in call.session.conversation if getattr(i, "role", "") == "assistant")
         assert isinstance(heard, Message)
         assert (heard.text, heard.status) == (ended.text, "incomplete")
+
+
+async def test_the_model_knows_how_much_speech_there_is_to_spare() -> None:
+    reply = "This sentence takes two seconds to hear."
+    async with call_with(reply) as call:
+        begun_ns = SystemClock().now_ns()
+        call.ears.say("Speak.")
+        await call.until(say.ReplyAudio, 6)
+    speech_ns = len(reply) * SAMPLES_PER_CHAR * 1_000_000_000 // 24_000
+    told = call.chat.played_until_ns
+    assert len(told) > 6  # when it was made, and with each frame
+    assert min(told) >= begun_ns + speech_ns
 
 
 async def test_the_clients_word_on_what_it_played_corrects_ours() -> None:

@@ -13,6 +13,7 @@ from agent.ports import ChatMessage
 from agent.stage_thread import StageThread
 from agent.thinking import Chat
 from latency_budget.clock import SystemClock
+from latency_budget.turn import TurnId
 
 
 class StubConversation:
@@ -27,6 +28,9 @@ class StubConversation:
 
     async def warm(self) -> None:
         await self.warming.wait()
+
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        self.played = (turn, at_ns)
 
     async def set_system(self, text: str) -> None:
         if len(text) > 10:
@@ -91,6 +95,15 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
         assert not warming.done()
         stage.engine.opened[0].warming.set()
     assert stage.restarts == 0
+
+
+async def test_what_is_left_to_hear_goes_to_the_engine_that_answers() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    chat.played_until(TurnId(1), 5)  # nobody is asked yet
+    await chat.commit(ChatMessage("user", "Hello?"))
+    chat.played_until(TurnId(1), 7)
+    assert stage.engine.opened[0].played == (1, 7)
 
 
 async def test_refused_instructions_do_not_poison_the_next_engine() -> None:

@@ -31,6 +31,19 @@ def test_the_ends_hold_everything_beyond() -> None:
     assert histogram.quantile(1) > 60_000
 
 
+@given(DURATIONS, st.integers(1, 20))
+def test_cumulative_counts_are_exact(durations: list[float], every: int) -> None:
+    histogram = Histogram()
+    for ms in durations:
+        histogram.record(ms)
+    buckets = histogram.cumulative(every)
+    for bound_ms, number in buckets:
+        near = sum(math.isclose(ms, bound_ms, rel_tol=1e-9) for ms in durations)
+        assert abs(number - sum(ms <= bound_ms for ms in durations)) <= near
+    assert [bound for bound, _ in buckets] == sorted({bound for bound, _ in buckets})
+    assert buckets[-1][0] > 10_000
+
+
 def test_a_copy_stands_still() -> None:
     histogram = Histogram()
     histogram.record(5)

@@ -1,6 +1,7 @@
 """A conversation gives what a cold start gives, and computes only what is new."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -11,11 +12,14 @@ from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.conversation import Conversation
+from llm_engine.dialogue import Dialogue
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.huggingface_tokenizer import load_tokenizer
+from llm_engine.messages import Message
 from llm_engine.reply import FinishReason, TokenChunk, Usage
 from llm_engine.template import ChatMessage
+from llm_engine.tokenizer import LONG_TEXT_CHARS
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
 from tests.models import model_path
 
@@ -276,6 +280,24 @@ async def test_bad_input_and_closing(engine: Engine) -> None:
     await talk.close()
     with pytest.raises(EngineError, match="conversation is closed"):
         await talk.commit("x")
+
+
+async def test_long_instructions_are_encoded_beside_the_event_loop(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    class Noting(Dialogue):
+        def check(self, role: str, text: str) -> Message:
+            threads.append(threading.get_ident())
+            return super().check(role, text)
+
+    monkeypatch.setattr("llm_engine.engine.Dialogue", Noting)
+    await (await engine.open_conversation("Be brief.")).close()
+    assert threads == [threading.get_ident()]
+    with pytest.raises(RequestError, match="system"):
+        await engine.open_conversation("word " * (LONG_TEXT_CHARS // 4))
+    assert threads[1] != threads[0]
 
 
 @pytest.mark.models

@@ -1,7 +1,6 @@
 """The engine's thread: streams, cancelling, failing, closing."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -12,31 +11,16 @@ import pytest
 
 from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
-from llm_engine.backends.base import Plan, StepHandle
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 from llm_engine.huggingface_tokenizer import load_tokenizer
 from llm_engine.reply import FinishReason, TokenChunk
 from llm_engine.template import ChatMessage
-from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
+from tests.fakes.llm_models import GatedBackend, ScriptedBackend, save_tiny_model
 
 END = 2
 TURN = TurnId(7)
-
-
-class GatedBackend(ScriptedBackend):
-    """Waits before every step until the test lets it go."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda held: 10 + len(held) % 50)
-        self.gate = threading.Semaphore(0)
-        self.reached = threading.Semaphore(0)
-
-    def launch(self, plan: Plan) -> StepHandle:
-        self.reached.release()
-        self.gate.acquire()
-        return super().launch(plan)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +139,41 @@ async def test_streams_interleave(gated: tuple[Engine, GatedBackend]) -> None:
     for task in tasks:
         assert sum(len(chunk.token_ids) for chunk in task.result()) == 20
     assert max(map(len, backend.steps)) >= 2
+
+
+async def test_who_has_speech_to_spare_lets_others_pass(
+    gated: tuple[Engine, GatedBackend],
+) -> None:
+    engine, backend = gated
+
+    async def step() -> list[int]:
+        """Let one step go, and wait for the next. The slots that it served."""
+        backend.gate.release()
+        await asyncio.to_thread(backend.reached.acquire)
+        return [rows.slot for rows in backend.steps[-1]]
+
+    sampling = SamplingParams(max_tokens=100, ignore_eos=True)
+    talkative = await engine.open_conversation("S", sampling=sampling)
+    hurried = await engine.open_conversation("S", sampling=sampling)
+    async with asyncio.TaskGroup() as group:
+        for talk in (talkative, hurried):
+            await talk.commit("hello")
+            group.create_task(take_all(talk.generate(TURN)))
+        await asyncio.to_thread(backend.reached.acquire)
+        while len(both := await step()) < 2:
+            pass
+        talkative.played_until(TurnId(8), 1 << 62)  # another turn
+        await step()
+        assert await step() == both
+        talkative.played_until(TURN, 1 << 62)
+        await step()  # it was planned already
+        alone = [await step() for _ in range(3)]
+        assert alone[0] in ([both[0]], [both[1]])
+        assert alone[1:] == alone[:1] * 2
+        talkative.played_until(TURN, 0)
+        await step()
+        assert await step() == both
+        backend.gate.release(1000)
 
 
 async def test_a_failing_backend_fails_the_request_and_not_the_engine(

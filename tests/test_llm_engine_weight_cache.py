@@ -1,13 +1,24 @@
 """Converted weights on disk: whole or not at all, checked, replaced when damaged."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llm_engine.weight_cache import Array, WeightFile, fingerprint, read, stored_weights, write
+from latency_budget.clock import unix_ns
+from llm_engine.weight_cache import (
+    ABANDONED_NS,
+    MAX_MODELS,
+    Array,
+    WeightFile,
+    fingerprint,
+    read,
+    stored_weights,
+    write,
+)
 
 ARRAYS: dict[str, Array] = {
     "codes": np.arange(70, dtype=np.uint8).reshape(2, 7, 5),
@@ -116,6 +127,54 @@ def test_a_model_is_converted_once(tmp_path: Path, model: Path) -> None:
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
     assert convert.num_runs == 4
+
+
+def test_models_not_used_for_long_are_forgotten(tmp_path: Path) -> None:
+    directory, models = tmp_path / "cache", []
+    for number in range(MAX_MODELS + 2):
+        models.append(tmp_path / f"{number}.gguf")
+        models[-1].write_bytes(b"weights %d" % number)
+    (tmp_path / "cache").mkdir()
+    foreign = directory / "my.weights"
+    foreign.write_text("not ours")
+    names: dict[Path, str] = {}
+    for age, model in enumerate([*models[:MAX_MODELS], models[0], *models[MAX_MODELS:]]):
+        with stored_weights(directory, model, "int8 1", Conversion()) as file:
+            names[model] = file.path.name
+            assert file.path.exists()
+        os.utime(file.path, ns=(0, age))
+    kept = {path.name for path in directory.iterdir()}
+    assert kept == {foreign.name, *(names[models[number]] for number in (0, 3, 4, 5))}
+
+
+def test_what_a_killed_writer_left_goes_after_a_while(tmp_path: Path, model: Path) -> None:
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    left, growing, foreign = (
+        directory / name for name in ("tmp1.weights.part", "tmp2.weights.part", "film.part")
+    )
+    for path in (left, growing, foreign):
+        path.write_bytes(b"half")
+    for path in (left, foreign):
+        os.utime(path, ns=(0, unix_ns() - ABANDONED_NS - 1))
+    with stored_weights(directory, model, "int8 1", Conversion()) as file:
+        assert set(directory.iterdir()) == {file.path, growing, foreign}
+
+
+def test_a_part_that_was_taken_away_costs_only_the_keeping(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "cache"
+
+    def convert() -> Iterator[tuple[str, Array]]:
+        for part in directory.glob("*.part") if directory.exists() else ():
+            part.unlink()
+        yield from ARRAYS.items()
+
+    with stored_weights(directory, model, "int8 1", convert) as file:
+        assert_holds(file)
+    assert "cannot be kept" in caplog.text
+    assert not list(directory.iterdir())
 
 
 def test_without_a_directory_nothing_stays(model: Path) -> None:

@@ -1,6 +1,7 @@
 """Tiny random language models on disk, and a scripted backend."""
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,20 @@ class ScriptedBackend:
 
     def cache_bytes(self) -> int:
         return sum(map(len, self.slots.values()))
+
+
+class GatedBackend(ScriptedBackend):
+    """Waits before every step until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda held: 10 + len(held) % 50)
+        self.gate = threading.Semaphore(0)
+        self.reached = threading.Semaphore(0)
+
+    def launch(self, plan: Plan) -> StepHandle:
+        self.reached.release()
+        self.gate.acquire()
+        return super().launch(plan)
 
 
 class ScriptedStep:

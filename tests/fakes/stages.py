@@ -37,6 +37,7 @@ class FakeChat:
         """Longer messages are refused when they are checked."""
         self.refusals: list[StageError] = []
         """Raised in place of what is committed next."""
+        self.played_until_ns: list[int] = []
         self.closed = False
 
     async def check(self, message: ChatMessage) -> None:
@@ -73,6 +74,9 @@ class FakeChat:
             text = word if last else word + " "
             yield ReplyToken(text, Usage(10, 5, index + 1), "stop" if last else None)
             await asyncio.sleep(0)
+
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        self.played_until_ns.append(at_ns)
 
     async def warm(self) -> None:
         self.calls.append(("warm", None))

@@ -1,0 +1,156 @@
+"""`GET /metrics`: the service in figures, for Prometheus.
+
+Everything is counted elsewhere, by those who own it; here it is read when somebody asks, and
+written in Prometheus' text format: half a millisecond of the event loop, a scrape. What the engine
+counts belongs to its thread, which gives a copy of it between two steps (8 us of its time). While
+the model is loaded, or does not answer, its figures are left out: a scrape always succeeds.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+import llm_engine
+from latency_budget.histogram import Histogram
+
+from .calls import Calls
+from .stages import ANSWER_TIMEOUT_S, Stages
+
+BUCKET_STEP: Final = 5
+"""Of a histogram's buckets, which are a tenth apart, every fifth bound is told: 30 of them, each
+1.6 times the one before. All 150 would make 450 lines of every scrape."""
+
+
+class Metrics:
+    """One instance for all scrapes."""
+
+    def __init__(self, stages: Stages, calls: Calls) -> None:
+        self._stages = stages
+        self._calls = calls
+        self._process = ProcessCollector(registry=None)
+
+    async def serve(self, request: Request) -> Response:
+        stats = await self._engine_stats()
+        families = [*self._service(), *self._process.collect()]
+        if stats is not None:
+            families += _engine(stats)
+        text = generate_latest(_Collected(families))
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def _engine_stats(self) -> llm_engine.EngineStats | None:
+        """None while there is no engine, or none that answers."""
+        engine = self._stages.thinker.model
+        if engine is None:
+            return None
+        with contextlib.suppress(TimeoutError, llm_engine.EngineError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await engine.stats()
+        return None
+
+    def _service(self) -> Iterator[Metric]:
+        calls, counts = self._calls, self._calls.history.counts
+        yield _gauge("calls", "Calls in progress.", len(calls))
+        for name, text, value in (
+            ("calls_admitted", "Calls taken since the start.", calls.admitted),
+            ("calls_refused", "Calls refused because all lines were busy.", calls.refused),
+            ("turns", "Turns that are over.", counts.turns),
+            ("turns_answered", "Turns with an audible answer.", counts.answered),
+            ("turns_late", "Turns answered after the budget's total.", counts.late),
+            ("turns_cut_in", "Turns answered before the caller's last word.", counts.cut_in),
+            ("turns_interrupted", "Turns that the caller interrupted.", counts.interrupted),
+            ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
+        ):
+            yield _counter(name, text, value)
+        labels = ["stage"]
+        ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
+        waiting = GaugeMetricFamily(
+            "halfsec_stage_jobs_waiting", "Jobs in a stage's queue.", labels=labels
+        )
+        restarts = CounterMetricFamily(
+            "halfsec_stage_restarts", "How often a stage was given up.", labels=labels
+        )
+        states = self._stages.progress()
+        for name, stage in self._stages.threads().items():
+            ready.add_metric([name], float(states.get(name) == "ready"))
+            waiting.add_metric([name], stage.waiting)
+            restarts.add_metric([name], stage.restarts)
+        yield from (ready, waiting, restarts)
+
+
+def _engine(stats: llm_engine.EngineStats) -> Iterator[Metric]:
+    for name, text, histogram in (
+        ("time_to_first_token", "From a request to its first token.", stats.first_token_ms),
+        ("inter_token_latency", "Between two tokens of a reply.", stats.between_tokens_ms),
+        ("queue_time", "From a request to its first step.", stats.queue_ms),
+    ):
+        yield _seconds(f"llm_{name}_seconds", text, histogram)
+    for name, text, value in (
+        ("prompt_tokens", "Tokens of prompts.", stats.prompt_tokens),
+        ("prompt_tokens_cached", "Tokens of prompts that the cache had.", stats.cached_tokens),
+        ("output_tokens", "Tokens chosen.", stats.output_tokens),
+        ("evictions", "Idle dialogues whose cache was given to others.", stats.num_evicted),
+        ("preemptions", "Replies that had to compute their cache anew.", stats.num_preempted),
+    ):
+        yield _counter(f"llm_{name}", text, value)
+    for name, text, value in (
+        ("requests_waiting", "Requests without a first token.", stats.num_waiting),
+        ("requests_replying", "Requests with a first token.", stats.num_replying),
+        ("sequences", "Dialogues and loose requests.", stats.num_sequences),
+        ("cache_pages", "Pages that the cache has.", stats.pages_total),
+        ("cache_pages_used", "Pages in use.", stats.pages_used),
+        ("cache_pages_high_water", "Most pages ever in use.", stats.pages_high_water),
+        ("cache_bytes", "Memory that keys and values take.", stats.cache_bytes),
+    ):
+        yield _gauge(f"llm_{name}", text, value)
+    labels = ["drafter"]
+    drafted = CounterMetricFamily(
+        "halfsec_llm_draft_tokens", "Tokens guessed, and checked.", labels=labels
+    )
+    accepted = CounterMetricFamily(
+        "halfsec_llm_draft_tokens_accepted", "Guessed tokens that were right.", labels=labels
+    )
+    for drafter, draft in stats.drafts.items():
+        drafted.add_metric([drafter], draft.num_drafted)
+        accepted.add_metric([drafter], draft.num_accepted)
+    yield from (drafted, accepted)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"halfsec_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"halfsec_{name}", text, value=value)
+
+
+def _seconds(name: str, text: str, histogram: Histogram) -> Metric:
+    buckets = [
+        (f"{ms / 1e3:.6g}", float(number)) for ms, number in histogram.cumulative(BUCKET_STEP)
+    ]
+    buckets.append(("+Inf", float(histogram.count)))
+    return HistogramMetricFamily(
+        f"halfsec_{name}", text, buckets=buckets, sum_value=histogram.sum_ms / 1e3
+    )
+
+
+class _Collected(Collector):
+    """Gives what was collected already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

@@ -1,0 +1,151 @@
+"""What operators read at `/metrics`, as Prometheus reads it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import llm_engine
+from agent.config import Config, LlmSettings
+from agent.models import ModelStore
+from agent.server import create_app
+from agent.stages import Stages
+from latency_budget.clock import SystemClock
+from tests.fakes.llm_models import save_tiny_model
+
+from .live import LiveServer
+from .live_call import call_to
+
+pytest_plugins = ["tests.live_fixtures"]
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples_of(answer: httpx.Response) -> Samples:
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = list(text_string_to_metric_families(answer.text))
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names)
+    assert all(family.documentation for family in families)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    save_tiny_model(path, "llama", num_hidden_layers=1)
+    return path
+
+
+@pytest.fixture
+async def stages(model: Path, tmp_path: Path) -> AsyncIterator[Stages]:
+    """Not started."""
+    settings = LlmSettings(model=str(model), dtype="float32", context=256, cache_mb=16)
+    stages = Stages(Config(llm_engine=settings), ModelStore(tmp_path, {}), SystemClock())
+    yield stages
+    await stages.close()
+
+
+@pytest.fixture
+async def http(stages: Stages) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Config(), stages, SystemClock())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+async def scrape(http: httpx.AsyncClient) -> Samples:
+    return samples_of(await http.get("/metrics"))
+
+
+async def test_before_the_model_is_there(http: httpx.AsyncClient) -> None:
+    samples = await scrape(http)
+    assert value(samples, "halfsec_calls") == 0
+    assert value(samples, "halfsec_stage_ready", stage="llm") == 0
+    assert value(samples, "process_resident_memory_bytes") > 0
+    assert not [name for name, _ in samples if name.startswith("halfsec_llm_")]
+
+
+async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -> None:
+    await stages.thinker.start()
+    engine = stages.thinker.model
+    assert engine is not None
+    before = await scrape(http)
+    assert value(before, "halfsec_llm_time_to_first_token_seconds_count") == 0
+    sampling = llm_engine.SamplingParams(max_tokens=6, ignore_eos=True)
+    async for _ in engine.generate([5, 6, 7, 8], sampling):
+        pass
+    samples = await scrape(http)
+    stats = await engine.stats()
+    assert value(samples, "halfsec_llm_prompt_tokens_total") == 4
+    assert value(samples, "halfsec_llm_prompt_tokens_cached_total") == 0
+    assert value(samples, "halfsec_llm_output_tokens_total") == 6
+    assert value(samples, "halfsec_llm_requests_replying") == 0
+    assert value(samples, "halfsec_llm_cache_pages_high_water") == stats.pages_high_water > 0
+    assert value(samples, "halfsec_llm_cache_pages") == stats.pages_total
+    assert (
+        value(samples, "halfsec_llm_draft_tokens_total", drafter="ngram")
+        == stats.drafts["ngram"].num_drafted
+    )
+    for name, histogram in (
+        ("time_to_first_token", stats.first_token_ms),
+        ("inter_token_latency", stats.between_tokens_ms),
+        ("queue_time", stats.queue_ms),
+    ):
+        full = f"halfsec_llm_{name}_seconds"
+        assert value(samples, f"{full}_count") == histogram.count > 0
+        assert value(samples, f"{full}_sum") == pytest.approx(histogram.sum_ms / 1e3)
+        buckets = sorted(
+            (float(dict(labels)["le"]), number)
+            for (each, labels), number in samples.items()
+            if each == f"{full}_bucket"
+        )
+        numbers = [number for _, number in buckets]
+        assert numbers == sorted(numbers)
+        assert (buckets[-1][0], numbers[-1]) == (float("inf"), histogram.count)
+        median_s = histogram.quantile(0.5) / 1e3
+        assert any(number >= histogram.count / 2 for le, number in buckets if le < 2 * median_s)
+
+
+async def test_an_engine_that_gives_no_answer(
+    stages: Stages, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stages.thinker.start()
+    engine = stages.thinker.model
+    assert engine is not None
+    monkeypatch.setattr("agent.metrics.ANSWER_TIMEOUT_S", 0.0)
+    samples = await scrape(http)
+    assert not [name for name, _ in samples if name.startswith("halfsec_llm_")]
+    monkeypatch.undo()
+    engine.close()
+    samples = await scrape(http)
+    assert not [name for name, _ in samples if name.startswith("halfsec_llm_")]
+
+
+@pytest.mark.models
+async def test_calls_and_turns_of_the_service(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.http, trust_env=False, timeout=30) as http:
+        before = await scrape(http)
+        async with call_to(live.url) as call:
+            await call.type("What is the capital of France?")
+            await call.send("response.create")
+            await call.response()
+            during = await scrape(http)
+            assert value(during, "halfsec_calls") == 1
+    admitted, turns = "halfsec_calls_admitted_total", "halfsec_turns_total"
+    assert value(during, admitted) == value(before, admitted) + 1
+    assert value(during, turns) == value(before, turns) + 1
+    assert value(during, "halfsec_stage_ready", stage="llm") == 1
+    tokens = "halfsec_llm_output_tokens_total"
+    assert value(during, tokens) > value(before, tokens)
