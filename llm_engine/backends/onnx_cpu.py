@@ -28,6 +28,7 @@ from torch import Tensor
 from llm_engine.backends.base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
 from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.backends.onnx_agreement import make_rows_agree
+from llm_engine.backends.onnx_heads import stored_size
 from llm_engine.backends.onnx_session import DecoderSession, LaneRows, SequenceBuffers
 from llm_engine.backends.onnx_weights import KIND, convert
 from llm_engine.checkpoint import Checkpoint
@@ -180,5 +181,5 @@ class OnnxBackend:
 
 
 def _bytes_per_token(config: ModelConfig) -> int:
-    floats = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    floats = 2 * config.num_layers * config.num_kv_heads * stored_size(config.head_dim)
     return floats * 4
