@@ -28,6 +28,7 @@ from torch import Tensor
 from llm_engine.backends.base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
 from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.backends.onnx_agreement import make_rows_agree
+from llm_engine.backends.onnx_exactness import check_products
 from llm_engine.backends.onnx_heads import stored_size
 from llm_engine.backends.onnx_session import DecoderSession, LaneRows, SequenceBuffers
 from llm_engine.backends.onnx_weights import KIND, convert
@@ -63,6 +64,7 @@ class OnnxBackend:
         self._max_capacity = context_length + 1
         self._slots: dict[Slot, SequenceBuffers] = {}
         self._next_slot = 0
+        check_products()
         try:
             with stored_weights(
                 config.cache_dir, checkpoint.path, KIND, lambda: convert(checkpoint, on_progress)

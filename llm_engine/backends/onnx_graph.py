@@ -101,14 +101,21 @@ def decoder_graph(
     num_positions += num_hidden_keys(config.head_dim)
     rotary = StoredArray("float32", (num_positions, stored_size(config.head_dim) // 2), 0, 0)
     stored = {**weights.arrays, COSINES: rotary, SINES: rotary}
+    initializers = [_initializer(name, array, weights.path.name) for name, array in stored.items()]
+    return make_model(
+        build.nodes, _inputs(config, num_lanes), _outputs(config, num_lanes), initializers
+    )
+
+
+def make_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[TensorProto],
+) -> bytes:
+    """A serialized model of any nodes."""
     model = helper.make_model(
-        helper.make_graph(
-            build.nodes,
-            "decoder",
-            _inputs(config, num_lanes),
-            _outputs(config, num_lanes),
-            [_initializer(name, array, weights.path.name) for name, array in stored.items()],
-        ),
+        helper.make_graph(nodes, "graph", inputs, outputs, initializers),
         opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)],
         ir_version=_IR_VERSION,
     )
