@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends import onnx_agreement, onnx_graph
+from llm_engine.backends import onnx_agreement, onnx_exactness, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
@@ -22,7 +22,7 @@ from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
 from tests.test_llm_engine_families import WINDOWED
 
-CONTEXT = 300
+CONTEXT = 520
 MAX_ROWS = 32
 """Of one run with heads of 16."""
 INT8 = EngineConfig(precision=Precision.INT8)
@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "heads of 256": ("qwen3", {"head_dim": 256, "sliding_window": 24}),
     "heads of 512": ("llama", {"head_dim": 512, "num_hidden_layers": 1}),
 }
-PROMPT = tuple((11 * index + 5) % 310 + 3 for index in range(280))
+PROMPT = tuple((11 * index + 5) % 310 + 3 for index in range(500))
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +200,15 @@ def test_a_cpu_whose_rows_never_agree_is_refused(
 ) -> None:
     monkeypatch.setattr(onnx_agreement, "rows_agree", lambda sessions, config: False)
     with pytest.raises(ModelError, match="use precision float32"):
+        OnnxBackend(checkpoint, INT8, CONTEXT)
+
+
+def test_a_cpu_whose_products_saturate_is_refused(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = onnx_exactness._products
+    monkeypatch.setattr(onnx_exactness, "_products", lambda rows: products(rows).clip(-4096, 4095))
+    with pytest.raises(ModelError, match="saturate; use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 
 
