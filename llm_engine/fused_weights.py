@@ -1,8 +1,8 @@
 """A decoder's weights as backends multiply with them, whatever the checkpoint's layout.
 
 Queries, keys and values stand in one matrix, one below the other, and so do gate and up: fewer,
-larger products. Everything is read when it is asked for, so that whoever converts one matrix after
-another never has two of them in memory.
+larger products. Everything is read when it is asked for, so that whoever converts one part after
+another never has a whole layer in memory.
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,8 @@ Each row of a matrix is cut into blocks of `BLOCK` inputs with one scale, the la
 127. Codes are unsigned around 128, as MatMulNBits wants them; a last block that the inputs do not
 fill is padded with zeros. Heads have the size that attention takes (`onnx_heads`).
 
-One tensor of the checkpoint is in memory at a time, in the type in which it is stored, and of what
-becomes of it no more than one matrix: a model that fits in memory converted can be converted there.
+Of the checkpoint no more than two tensors are in memory at a time, in the type in which they are
+stored, and of what becomes of them one matrix: a model that can be run can be converted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
