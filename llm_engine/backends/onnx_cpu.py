@@ -21,6 +21,7 @@ All work is done when a plan is launched, on the calling thread and one more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -66,9 +67,15 @@ class OnnxBackend:
         self._next_slot = 0
         check_products()
         try:
-            with stored_weights(
-                config.cache_dir, checkpoint.path, KIND, lambda: convert(checkpoint, on_progress)
-            ) as weights:
+            with (
+                _lone_torch_thread(),
+                stored_weights(
+                    config.cache_dir,
+                    checkpoint.path,
+                    KIND,
+                    lambda: convert(checkpoint, on_progress),
+                ) as weights,
+            ):
                 self._sessions = [
                     DecoderSession(
                         self._config,
@@ -180,6 +187,18 @@ class OnnxBackend:
     def _forget(self, buffers: SequenceBuffers) -> None:
         for session in self._sessions:
             session.forget(buffers)
+
+
+@contextmanager
+def _lone_torch_thread() -> Iterator[None]:
+    """Converting waits for memory, so that a second thread saves little; where something else runs,
+    threads that wait for one another at each of thousands of small steps take ten times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _bytes_per_token(config: ModelConfig) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from llm_engine.backends.onnx_heads import norm_factor, pad_heads
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import ModelConfig
+from llm_engine.errors import ModelError
 from llm_engine.fused_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.weight_cache import Array
 
@@ -35,7 +36,7 @@ def convert(
     """All of a model's weights by the names that the graph calls them, one at a time.
 
     `on_progress` hears the share that is done. Raises ModelError for missing tensors and wrong
-    shapes.
+    shapes, and for an embedding that 16 bits cannot hold.
     """
     config = checkpoint.config
     weights = FusedWeights(checkpoint)
@@ -51,7 +52,11 @@ def convert(
 
 def _vocabulary(weights: FusedWeights) -> Iterator[tuple[str, Array]]:
     embedding = weights.embedding()
-    yield "embedding", embedding.half().numpy()
+    stored = embedding.half()
+    if not stored.sum(dtype=torch.float32).isfinite():
+        raise ModelError("the embedding has numbers beyond float16; use precision float32")
+    yield "embedding", stored.numpy()
+    del stored
     if weights.has_own_head:
         del embedding
     yield from _matrix("head", [weights.head() if weights.has_own_head else embedding], None)
