@@ -93,7 +93,7 @@ class Checkpoint:
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         """One tensor, whose shape must be the one given. Raises ModelError, also for NaN."""
         if name not in self.names:
-            raise ModelError(f"{self.path}: tensor {name!r} is missing")
+            raise ModelError(f"{self.path}: tensor {name!r} is missing; fetch the model again")
         values = self.read(name)
         self._check_shape(name, values, shape)
         # A sum is the quickest test (0.1 s for 135 M numbers), and far from what float32 can hold.
@@ -118,5 +118,5 @@ class Checkpoint:
         if tuple(values.shape) != shape:
             raise ModelError(
                 f"{self.path}: tensor {name!r} has shape {tuple(values.shape)}; the model's "
-                f"configuration calls for {shape}"
+                f"configuration calls for {shape}. One is of another model: fetch both again"
             )

@@ -14,11 +14,11 @@ class BackendName(StrEnum):
     """What calculates."""
 
     AUTO = "auto"
-    """The quick one where the precision allows it."""
+    """The one for the precision."""
     ONNX = "onnx"
-    """ONNX Runtime on the CPU, in int8."""
+    """ONNX Runtime on the CPU, in int8: the quick one."""
     TORCH = "torch"
-    """Plain torch on the CPU, in either precision: the reference."""
+    """Plain torch on the CPU, in float32: the reference."""
 
 
 class Precision(StrEnum):
@@ -204,6 +204,8 @@ class EngineConfig:
                 raise RequestError(name, problem) from None
         if self.backend is BackendName.ONNX and self.precision is not Precision.INT8:
             raise RequestError("backend", "onnx calculates in int8; for float32 choose torch")
+        if self.backend is BackendName.TORCH and self.precision is not Precision.FLOAT32:
+            raise RequestError("backend", "torch calculates in float32; for int8 choose onnx")
         _require_int("num_threads", self.num_threads, 1, 256)
         _require_int("prefill_chunk", self.prefill_chunk, 1, 4096)
         _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)

@@ -44,7 +44,8 @@ def open_gguf(path: Path) -> Checkpoint:
     permuted_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
 
     def read(name: str) -> torch.Tensor:
-        values = torch.from_numpy(np.array(file.read(own_names[name])))
+        # Torch wants memory that may be written to; only what is stored as float32 has none yet.
+        values = torch.from_numpy(np.require(file.read(own_names[name]), requirements="W"))
         part = name.removeprefix("layers.").partition(".")[2].rpartition(".")[0]
         if config.architecture == "llama" and part in permuted_heads:
             if values.shape[0] != permuted_heads[part] * config.head_dim:

@@ -79,7 +79,7 @@ class _Stored:
             with safe_open(self.file, framework="pt") as shard:
                 tensor: torch.Tensor = shard.get_tensor(self.name)
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{self} cannot be read: {error}") from None
+            raise ModelError(f"{self} cannot be read: {error}; fetch it again") from None
         return tensor
 
 
@@ -165,5 +165,7 @@ def _stored_tensors(path: Path) -> list[_Stored]:
         except FileNotFoundError:
             raise ModelError(f"{path}: {file} is missing") from None
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path / file}: truncated or not safetensors: {error}") from None
+            raise ModelError(
+                f"{path / file}: truncated or not safetensors: {error}; fetch it again"
+            ) from None
     return stored

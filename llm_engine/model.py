@@ -1,9 +1,8 @@
 """The decoder of the Llama, Mistral, Qwen2 and Qwen3 families, in plain torch operations.
 
-Written for one sequence at a time: rows are tokens, `[T, ...]`, with no batch dimension. Queries,
-keys and values come out of one matrix, and so do gate and up: fewer, larger products. How a matrix
-is stored and multiplied is the backend's choice (`Linear`), everything between the matrices stands
-here once.
+Written for one sequence at a time: rows are tokens, `[T, ...]`, with no batch dimension. How a
+matrix is stored and multiplied is the backend's choice (`Linear`), everything between the matrices
+stands here once.
 
 Grouped attention needs no repeated keys: the queries that share a key head are laid side by side
 as rows of that head, `[kv_heads, group * T, head_dim]`.
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.checkpoint import Checkpoint
+from llm_engine.fused_weights import FusedWeights
 from llm_engine.rope import inverse_frequencies as inverse_frequencies
 
 Linear = Callable[[Tensor], Tensor]
@@ -64,16 +64,16 @@ class Decoder:
     ) -> None:
         """Reads every tensor. Raises ModelError for missing ones and wrong shapes."""
         self.config = config = checkpoint.config
-        reader = _Reader(checkpoint, make_linear)
-        vocabulary = (config.vocab_size, config.hidden_size)
-        self._embedding = checkpoint.tensor("embed_tokens.weight", *vocabulary).float()
-        self._layers = [reader.layer(index) for index in range(config.num_layers)]
+        weights = FusedWeights(checkpoint)
+        self._embedding = weights.embedding().float()
+        self._layers = [
+            _read_layer(weights, index, config.sliding_window(index), make_linear)
+            for index in range(config.num_layers)
+        ]
         self._windows = {layer.window for layer in self._layers}
-        self._norm = reader.vector("norm", config.hidden_size)
-        if "lm_head.weight" in checkpoint.names:
-            self._head = make_linear(checkpoint.tensor("lm_head.weight", *vocabulary).float(), None)
-        else:
-            self._head = make_linear(self._embedding, None)
+        self._norm = weights.final_norm()
+        head = weights.head().float() if weights.has_own_head else self._embedding
+        self._head = make_linear(head, None)
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, frequencies).repeat(1, 2)
@@ -164,53 +164,19 @@ class Decoder:
         return mask.repeat(self.config.num_heads // self.config.num_kv_heads, 1)
 
 
-class _Reader:
-    """Takes a checkpoint's tensors in the decoder's layout."""
-
-    def __init__(self, checkpoint: Checkpoint, make_linear: MakeLinear) -> None:
-        self._checkpoint = checkpoint
-        self._make_linear = make_linear
-
-    def layer(self, index: int) -> Layer:
-        config = self._checkpoint.config
-        prefix = f"layers.{index}."
-        attention = f"{prefix}self_attn."
-        hidden, inner = config.hidden_size, config.intermediate_size
-        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        qk_norm = config.has_qk_norm
-        return Layer(
-            input_norm=self.vector(f"{prefix}input_layernorm", hidden),
-            qkv=self._linear(
-                hidden,
-                {
-                    f"{attention}q_proj": width,
-                    f"{attention}k_proj": kv_width,
-                    f"{attention}v_proj": kv_width,
-                },
-            ),
-            q_norm=self.vector(f"{attention}q_norm", config.head_dim) if qk_norm else None,
-            k_norm=self.vector(f"{attention}k_norm", config.head_dim) if qk_norm else None,
-            out=self._linear(width, {f"{attention}o_proj": hidden}),
-            post_norm=self.vector(f"{prefix}post_attention_layernorm", hidden),
-            gate_up=self._linear(
-                hidden, {f"{prefix}mlp.gate_proj": inner, f"{prefix}mlp.up_proj": inner}
-            ),
-            down=self._linear(inner, {f"{prefix}mlp.down_proj": hidden}),
-            window=config.sliding_window(index),
-        )
-
-    def vector(self, name: str, size: int) -> Tensor:
-        return self._checkpoint.tensor(f"{name}.weight", size).float()
-
-    def _linear(self, num_inputs: int, outputs: dict[str, int]) -> Linear:
-        """One matrix of several, one below the other."""
-        weights, biases = [], []
-        for name, num_outputs in outputs.items():
-            weight = self._checkpoint.tensor(f"{name}.weight", num_outputs, num_inputs)
-            weights.append(weight.float())
-            if f"{name}.bias" in self._checkpoint.names:
-                biases.append(self._checkpoint.tensor(f"{name}.bias", num_outputs).float())
-            else:
-                biases.append(torch.zeros(num_outputs))
-        bias = torch.cat(biases)
-        return self._make_linear(torch.cat(weights), bias if bool(bias.any()) else None)
+def _read_layer(
+    weights: FusedWeights, index: int, window: int | None, make_linear: MakeLinear
+) -> Layer:
+    norms = dict(weights.vectors(index))
+    linears = {each.name: make_linear(*each.joined()) for each in weights.matrices(index)}
+    return Layer(
+        input_norm=norms["input_layernorm"],
+        qkv=linears["qkv"],
+        q_norm=norms.get("q_norm"),
+        k_norm=norms.get("k_norm"),
+        out=linears["out"],
+        post_norm=norms["post_attention_layernorm"],
+        gate_up=linears["gate_up"],
+        down=linears["down"],
+        window=window,
+    )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llm_engine.backends.base import Backend, Plan, SequenceRows, SubBatch
-from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.choice import make_backend
 from llm_engine.cache import KvCache
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.drafts import Draft
@@ -100,17 +100,23 @@ class _ModelDraft:
 
 
 def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> ModelDrafter:
-    """Read a draft model. Raises ModelError, also when its vocabulary is another one."""
+    """Read a draft model, for the same backend as the large one's. Raises ModelError, also when its
+    vocabulary is another one."""
     checkpoint = load_checkpoint(path)
     if checkpoint.tokenizer.token_bytes != tokenizer.token_bytes:
         raise ModelError(
             f"{path}: its vocabulary is not the model's; a draft model needs the same tokens"
         )
     longest = checkpoint.config.context_length
-    own = replace(config, kv_cache_mb=max(1, config.kv_cache_mb // _CACHE_SHARE), draft_model=None)
+    own = replace(
+        config,
+        kv_cache_mb=max(1, config.kv_cache_mb // _CACHE_SHARE),
+        max_batch=1,  # nobody drafts while several speak
+        draft_model=None,
+    )
     context_length = min(config.context_length or longest, longest)
     return ModelDrafter(
-        CpuBackend(checkpoint, own, context_length),
+        make_backend(checkpoint, own, context_length, lambda share: None),
         context_length=context_length,
         max_sequences=config.max_sequences,
         prefill_chunk=config.prefill_chunk,

@@ -1,7 +1,7 @@
 """`python -m llm_engine.quality`: what each way to calculate costs in quality.
 
 Perplexity of a fixed text (this project's licence, unless another is given), read in one sequence
-and in chunks as a prompt is, by float32 and by each quick backend. The text stands for nothing; the
+and in chunks as a prompt is, by float32 and by the quick backend. The text stands for nothing; the
 ratio says how far the quick arithmetic is from the exact one on the same weights.
 """
 
@@ -32,7 +32,6 @@ _CHUNK = 64
 
 CONFIGS = (
     EngineConfig(backend=BackendName.TORCH),
-    EngineConfig(precision=Precision.INT8, backend=BackendName.TORCH),
     EngineConfig(precision=Precision.INT8, backend=BackendName.ONNX),
 )
 """The first is what the others are compared with."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from latency_budget.clock import ManualClock, SystemClock
 from llm_engine.backends.base import Plan, StepHandle
-from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.drafts import LONGEST_MATCH, Draft, Drafter, NgramDrafter
 from llm_engine.engine import Engine
@@ -233,14 +233,19 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.parametrize("precision", Precision)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-async def test_a_model_drafts_for_another(tiny: Path, tmp_path: Path, sampling: str) -> None:
+async def test_a_model_drafts_for_another(
+    tiny: Path, tmp_path: Path, sampling: str, precision: Precision
+) -> None:
     """The larger as its own draft, so that drafts are right, and a smaller one that seldom is."""
     save_tiny_model(tmp_path, "qwen2", num_hidden_layers=1)
     ids: list[list[int]] = []
     accepted: list[int] = []
     for draft_model in (None, tiny, tmp_path):
-        config = EngineConfig(num_threads=1, ngram_drafts=False, draft_model=draft_model)
+        config = EngineConfig(
+            precision=precision, num_threads=1, ngram_drafts=False, draft_model=draft_model
+        )
         engine = Engine.load(tiny, config, clock=SystemClock())
         try:
             chunks = [c async for c in engine.generate([5, 17, 30] * 20, SAMPLINGS[sampling])]

@@ -94,9 +94,11 @@ def test_scales_in_another_shard(tmp_path: Path) -> None:
 
 
 def test_the_quick_backend_reads_them_too(tmp_path: Path) -> None:
-    oracle, _ = save_fp8_model(tmp_path, "fp8, block")
-    tokens = greedy(load_checkpoint(tmp_path), PROMPT, 12, precision=Precision.INT8)
-    assert tokens[:4] == greedy_oracle(oracle, PROMPT, 4)
+    save_fp8_model(tmp_path, "fp8, block")
+    checkpoint = load_checkpoint(tmp_path)
+    exact = all_logits(checkpoint, PROMPT)
+    quick = all_logits(checkpoint, PROMPT, Precision.INT8)
+    assert (quick - exact).norm() < 0.12 * exact.norm()
 
 
 @given(

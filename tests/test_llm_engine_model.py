@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llm_engine.backends.base import PageCopy, PageId, Plan, SequenceRows
-from llm_engine.backends.cpu import CpuBackend, int8_is_exact, int8_linear
+from llm_engine.backends.cpu import CpuBackend
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_decoding import PAGES, greedy
@@ -101,24 +101,6 @@ def test_pages_are_counted_and_copied(tmp_path: Path) -> None:
     logits(first, (9, 9, 9), len(prompt) - 3)  # overwrites what the copy must have kept
     assert torch.equal(logits(second, prompt[-1:], len(prompt) - 1), expected)
     assert backend.cache_bytes() == used * 4 // 3
-
-
-def test_int8_products_do_not_depend_on_their_neighbours() -> None:
-    assert int8_is_exact()
-    torch.manual_seed(1)
-    weight, rows = torch.randn(48, 64), torch.randn(33, 64) * torch.logspace(-3, 3, 33)[:, None]
-    multiply = int8_linear(weight, torch.randn(48))
-    together = multiply(rows)
-    for index in range(33):
-        assert torch.equal(multiply(rows[index : index + 1])[0], together[index])
-    exact = rows @ weight.T
-    relative = (multiply(rows) - exact).norm(dim=1) / exact.norm(dim=1)
-    assert relative[-1] < 0.02  # the bias drowns the smallest rows
-
-
-def test_int8_of_nothing_is_nothing() -> None:
-    multiply = int8_linear(torch.zeros(8, 16), None)
-    assert torch.equal(multiply(torch.zeros(2, 16)), torch.zeros(2, 8))
 
 
 @pytest.mark.models

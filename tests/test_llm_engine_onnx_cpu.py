@@ -3,28 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends import onnx_agreement, onnx_graph
+from llm_engine.backends import onnx_agreement, onnx_exactness, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
+from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.errors import ModelError, RequestError
 from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
+from tests.test_llm_engine_families import WINDOWED
 
-CONTEXT = 300
+CONTEXT = 520
 MAX_ROWS = 32
 """Of one run with heads of 16."""
 INT8 = EngineConfig(precision=Precision.INT8)
-PROMPT = tuple((11 * index + 5) % 310 + 3 for index in range(280))
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "window": ("mistral", {"sliding_window": 24}),
+    "windows of some layers": ("qwen2", {**WINDOWED, "max_window_layers": 1}),
+    "heads of 20": ("llama", {"head_dim": 20}),
+    "heads of 144": ("llama", {"head_dim": 144}),
+    "heads of 256": ("qwen3", {"head_dim": 256, "sliding_window": 24}),
+    "heads of 512": ("llama", {"head_dim": 512, "num_hidden_layers": 1}),
+}
+PROMPT = tuple((11 * index + 5) % 310 + 3 for index in range(500))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +80,29 @@ def test_a_row_does_not_depend_on_its_neighbours(
     backend: OnnxBackend, whole: Tensor, size: int
 ) -> None:
     assert torch.equal(in_pieces(backend, PROMPT, size), whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_nor_does_it_where_attention_is_another(kind: str, max_batch: int, tmp_path: Path) -> None:
+    """Across the edge of a window, and where the shortest sequences have one key."""
+    model_type, changes = KINDS[kind]
+    save_tiny_model(tmp_path, model_type, **changes)
+    config = replace(INT8, max_batch=max_batch)
+    backend = OnnxBackend(load_checkpoint(tmp_path), config, CONTEXT)
+    expected = in_pieces(backend, PROMPT, 64)
+    for size in (1, 2, 3, 7, 16, 31, 33, 63):
+        assert torch.equal(in_pieces(backend, PROMPT, size), expected), size
+    if max_batch > 1:
+        slots = [backend.open_slot(), backend.open_slot()]
+        feed(backend, slots[0], PROMPT[:70], 0, 0)
+        work = [
+            SequenceRows(slots[0], PROMPT[70:71], 70, 1, SamplingParams(), 0),
+            SequenceRows(slots[1], PROMPT[:9], 0, 9, SamplingParams(), 0),
+        ]
+        outcomes = {rows.slot: logits.clone() for rows, logits in backend.read(work)}
+        assert torch.equal(outcomes[slots[0]], expected[70:71])
+        assert torch.equal(outcomes[slots[1]], expected[:9])
 
 
 def test_nor_on_how_many_rows_are_sampled(backend: OnnxBackend, whole: Tensor) -> None:
@@ -166,7 +199,16 @@ def test_a_cpu_whose_rows_never_agree_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_agreement, "rows_agree", lambda sessions, config: False)
-    with pytest.raises(ModelError, match="use backend torch"):
+    with pytest.raises(ModelError, match="use precision float32"):
+        OnnxBackend(checkpoint, INT8, CONTEXT)
+
+
+def test_a_cpu_whose_products_saturate_is_refused(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = onnx_exactness._products
+    monkeypatch.setattr(onnx_exactness, "_products", lambda rows: products(rows).clip(-4096, 4095))
+    with pytest.raises(ModelError, match="saturate; use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 
 
@@ -193,23 +235,19 @@ def test_a_plan_of_several_sequences_and_drafts(backend: OnnxBackend) -> None:
     assert together[one] == tuple(singly)
 
 
-def test_int8_takes_onnx_where_it_can(tmp_path: Path, checkpoint: Checkpoint) -> None:
-    def made(checkpoint: Checkpoint, **settings: str) -> Backend:
+def test_the_precision_decides(checkpoint: Checkpoint) -> None:
+    def made(**settings: str) -> Backend:
         config = EngineConfig(**settings)  # type: ignore[arg-type]
         return make_backend(checkpoint, config, 64, lambda share: None)
 
-    assert isinstance(made(checkpoint, precision="int8"), OnnxBackend)
-    assert isinstance(made(checkpoint, precision="int8", backend="onnx"), OnnxBackend)
-    assert isinstance(made(checkpoint, precision="int8", backend="torch"), CpuBackend)
-    assert isinstance(made(checkpoint), CpuBackend)
-    for head_dim in (24, 144):
-        save_tiny_model(tmp_path, "llama", head_dim=head_dim)
-        odd = load_checkpoint(tmp_path)
-        assert isinstance(made(odd, precision="int8"), CpuBackend)
-        with pytest.raises(ModelError, match="use backend torch"):
-            made(odd, precision="int8", backend="onnx")
+    assert isinstance(made(precision="int8"), OnnxBackend)
+    assert isinstance(made(precision="int8", backend="onnx"), OnnxBackend)
+    assert isinstance(made(backend="torch"), CpuBackend)
+    assert isinstance(made(), CpuBackend)
     with pytest.raises(RequestError, match="for float32 choose torch"):
-        EngineConfig(backend=BackendName.ONNX)
+        made(backend="onnx")
+    with pytest.raises(RequestError, match="for int8 choose onnx"):
+        made(precision="int8", backend="torch")
 
 
 def test_converted_weights_are_kept(checkpoint: Checkpoint, tmp_path: Path) -> None:

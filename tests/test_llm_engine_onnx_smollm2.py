@@ -1,6 +1,7 @@
 """The ONNX backend on the model that comes with the service."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,19 @@ from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.drafts import NgramDrafter
+from llm_engine.model_drafter import ModelDrafter
 from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_decoding import PAGES
+from tests.fakes.llm_replies import Replies
 from tests.models import model_path
 
 pytestmark = pytest.mark.models
 
 NUM_POSITIONS = 500
+NEAR_TIE = 0.5
+"""In logits, which reach from -28 to 29: where float32's two likeliest are closer than this, 8 bits
+may prefer the second."""
 LICENCE = Path(__file__).parents[1] / "LICENSE"
 
 
@@ -53,53 +60,88 @@ def whole(backend: OnnxBackend, text: list[int]) -> Tensor:
     return logits
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16, 31, 33, 36, 47, 63, 64])
+@pytest.mark.parametrize("size", range(1, 9))
 def test_a_row_does_not_depend_on_its_neighbours(
     backend: OnnxBackend, text: list[int], whole: Tensor, size: int
 ) -> None:
-    slot = backend.open_slot()
-    for first in range(0, NUM_POSITIONS, size):
-        piece = text[first : first + size]
+    """As many rows as a draft has, over all positions."""
+    assert_equal_in_pieces(backend, text, whole, itertools.repeat(size))
+
+
+def test_nor_in_a_prompt_of_any_size(backend: OnnxBackend, text: list[int], whole: Tensor) -> None:
+    """Each number of rows that a chunk may have, all over the text."""
+    sizes = itertools.cycle(range(9, 65))
+    for _ in range(sum(range(9, 65)) // NUM_POSITIONS + 1):
+        assert_equal_in_pieces(backend, text, whole, sizes)
+
+
+def assert_equal_in_pieces(
+    backend: OnnxBackend, text: list[int], whole: Tensor, sizes: Iterator[int]
+) -> None:
+    slot, first = backend.open_slot(), 0
+    while first < NUM_POSITIONS:
+        piece = text[first : first + next(sizes)]
         got = feed(backend, slot, piece, first, len(piece))
-        assert torch.equal(got, whole[first : first + size]), first
+        assert torch.equal(got, whole[first : first + len(piece)]), (first, len(piece))
+        first += len(piece)
     backend.close_slot(slot)
 
 
 def test_it_stays_near_float32(checkpoint: Checkpoint, text: list[int], whole: Tensor) -> None:
-    """Within 8 % of the logits' norm, and 93 % of the likeliest tokens the same."""
+    """Within 8 % of the logits' norm, and the likeliest token is another one only at near ties."""
     reference = CpuBackend(checkpoint, EngineConfig(), 1024)
     exact = feed(reference, reference.open_slot(), text, 0, len(text))
     centred, wanted = (values - values.mean(dim=1, keepdim=True) for values in (whole, exact))
     errors = (centred - wanted).norm(dim=1) / wanted.norm(dim=1)
-    same = (whole.argmax(dim=1) == exact.argmax(dim=1)).double().mean()
-    print(f"error {float(errors.mean()):.4f}, at most {float(errors.max()):.4f}, same {same:.3f}")
+    differs = whole.argmax(dim=1) != exact.argmax(dim=1)
+    first, second = exact.topk(2).values.unbind(dim=1)
+    is_near_tie = first - second < NEAR_TIE
+    print(f"error {float(errors.mean()):.4f}, at most {float(errors.max()):.4f}")
+    print(f"{int(differs.sum())} differ of {int(is_near_tie.sum())} near ties")
     assert errors.mean() < 0.08
-    assert same > 0.93
+    assert not (differs & ~is_near_tie).any()
+    assert differs.double().mean() < 0.07
 
 
-def test_replies_do_not_depend_on_how_the_prompt_was_read(
-    backend: OnnxBackend, checkpoint: Checkpoint
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(repetition_penalty=1.1),
+        SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=4),
+    ],
+    ids=["greedy", "seeded"],
+)
+def test_replies_are_equal_on_every_path(
+    backend: OnnxBackend, checkpoint: Checkpoint, sampling: SamplingParams
 ) -> None:
-    prompt = checkpoint.tokenizer.encode_template(
-        "<|im_start|>user\nTell me a story about a dog.<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-    def reply(size: int, detour: int) -> list[int]:
-        slot = backend.open_slot()
-        if detour:
-            feed(backend, slot, [*prompt[:detour], *prompt], 0, 1)
-        for first in range(detour, len(prompt) - 1, size):
-            feed(backend, slot, prompt[first : min(first + size, len(prompt) - 1)], first, 0)
-        ids = prompt[-1:]
-        for position in range(len(prompt) - 1, len(prompt) + 60):
-            ids = [*ids, int(feed(backend, slot, ids[-1:], position, 1).argmax())]
-        backend.close_slot(slot)
-        return ids[1:]
-
-    expected = reply(len(prompt), 0)
-    assert len(set(expected)) > 20
-    for size, detour in ((1, 0), (2, 0), (5, 7), (16, 1), (1, 10)):
-        assert reply(size, detour) == expected
+    """Alone from a cold start; with drafts by repetition and by the model itself, in chunks; and in
+    company, after a preview that changed its mind."""
+    questions = ("List five colours.", "Say it again: 0171 5550123.", "Why is the sky blue?")
+    prompts = [
+        checkpoint.tokenizer.encode_template(
+            f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        )
+        for question in questions
+    ]
+    cold = Replies(backend, checkpoint)
+    expected = [cold.reply(prompt, sampling) for prompt in prompts]
+    cold.close()
+    itself = ModelDrafter(backend, context_length=400, max_sequences=1, prefill_chunk=64)
+    drafted = Replies(backend, checkpoint, prefill_chunk=7, drafters=[NgramDrafter(), itself])
+    assert [drafted.reply(prompt, sampling) for prompt in prompts] == expected
+    assert drafted.stats.drafts["model"].num_accepted > 10
+    drafted.close()
+    company = Replies(backend, checkpoint, prefill_chunk=16)
+    requests = []
+    for prompt in prompts:
+        sequence = company.open()
+        company.ask([*prompt[:9], 7, 8, 9], num_tokens=0, sequence=sequence)
+        company.step()
+        requests.append(company.ask(prompt, sampling, sequence=sequence))
+        company.step()
+    company.finish()
+    assert [company.tokens[request] for request in requests] == expected
+    company.close()
 
 
 def test_sequences_that_share_passes_get_what_each_gets_alone(

@@ -1,23 +1,7 @@
-"""The decoder on the CPU in plain torch: the reference, and a fast int8 mode.
+"""The decoder on the CPU in plain torch and float32: what other backends are compared with.
 
 Keys and values are really read through the block tables, which copies them for every step: slow,
 and the oracle of backends that are clever about it.
-
-**float32** is what equality tests compare with.
-
-**int8** quantizes weights per output row at load, and at run time each activation to two 8-bit
-digits with one scale per token. Digits times weights are summed exactly in 32-bit integers by
-oneDNN's packed kernels. Scales never span rows, and integer sums have no order, so a product's row
-does not depend on how many rows run with it: prompt and decode share one arithmetic. (Torch's
-`quantized::linear_dynamic` takes one scale for the whole batch of rows and lacks that property.)
-
-Why two digits: with one, SmolLM2-135M loses 5.5 % of perplexity, nearly all of it to rare large
-activations; with two, 0.8 % (float32 against int8 over 1024 tokens of this project's licence: 13.97
-and 14.10). The second digit is a second row for the same pass over the weights, which a lone token
-hardly notices (18.2 against 17.8 ms) and a prompt of 64 pays with a quarter more.
-
-Digits are stored unsigned around 128: oneDNN's matmul (torch 2.13) is as fast with signed ones on
-AMX, but 600 times slower on plain AVX512-VNNI.
 """
 
 from collections.abc import Iterable
@@ -39,17 +23,11 @@ from llm_engine.backends.base import (
 )
 from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import EngineConfig, ModelConfig, Precision
-from llm_engine.errors import ModelError
+from llm_engine.config import EngineConfig, ModelConfig
 from llm_engine.model import Decoder, LayerCache, Linear
 
 PAGE_SIZE = 16
 """Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""
-
-_ZERO = 128
-"""What an activation of 0 is stored as."""
-_FINER = 254
-"""Steps of an activation's second digit in one of its first: half a step up or down is 127."""
 
 
 class CpuBackend:
@@ -62,11 +40,8 @@ class CpuBackend:
         self._layout = cache_layout(self._config, config.kv_cache_mb)
         self._cache = PagedCache(self._config, self._layout)
         self._next_slot = 0
-        if config.precision is Precision.INT8 and not int8_is_exact():
-            raise ModelError("this CPU's 8-bit products saturate; use precision float32")
-        make_linear = int8_linear if config.precision is Precision.INT8 else float_linear
         with torch.inference_mode():
-            self._decoder = Decoder(checkpoint, make_linear, context_length)
+            self._decoder = Decoder(checkpoint, float_linear, context_length)
 
     @property
     def layout(self) -> CacheLayout:
@@ -193,33 +168,3 @@ def cache_layout(config: ModelConfig, kv_cache_mb: int) -> CacheLayout:
 def float_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     """A product in float32."""
     return lambda rows: F.linear(rows, weight, bias)
-
-
-def int8_linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A product in 8-bit integers; see the module's text."""
-    scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127
-    packed = torch.ops.onednn.qlinear_prepack((weight / scales[:, None]).round().char(), None)
-    zero_points = torch.zeros(weight.shape[0], dtype=torch.int64)
-
-    def multiply(rows: Tensor) -> Tensor:
-        num_rows = rows.shape[0]
-        row_scales = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
-        scaled = rows / row_scales
-        coarse = scaled.round()
-        fine = scaled.sub_(coarse).mul_(_FINER).round_()
-        digits = torch.cat([coarse, fine]).add_(_ZERO).to(torch.uint8)
-        sums: Tensor = torch.ops.onednn.qlinear_pointwise(
-            digits, 1.0, _ZERO, packed, scales, zero_points, None,
-            1.0, 0, torch.float32, "none", [], "",
-        )  # fmt: skip
-        products = sums[:num_rows].add_(sums[num_rows:], alpha=1 / _FINER).mul_(row_scales)
-        return products if bias is None else products.add_(bias)
-
-    return multiply
-
-
-def int8_is_exact() -> bool:
-    """Whether this CPU's kernels sum 8-bit products without saturating, which old ones do not."""
-    largest = torch.full((2, 64), 127.0)
-    product = int8_linear(largest, None)(largest)
-    return bool(torch.allclose(product, largest @ largest.T, rtol=1e-5))

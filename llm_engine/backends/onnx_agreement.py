@@ -27,7 +27,7 @@ def make_rows_agree(sessions: Sequence[DecoderSession], config: ModelConfig) -> 
     if not rows_agree(sessions, config):
         raise ModelError(
             "on this CPU the quick kernels' results depend on how a prompt is cut; "
-            "use backend torch"
+            "use precision float32"
         )
 
 

@@ -21,6 +21,7 @@ All work is done when a plan is launched, on the calling thread and one more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from torch import Tensor
 from llm_engine.backends.base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
 from llm_engine.backends.immediate import DoneStep, choose_tokens
 from llm_engine.backends.onnx_agreement import make_rows_agree
+from llm_engine.backends.onnx_exactness import check_products
+from llm_engine.backends.onnx_heads import stored_size
 from llm_engine.backends.onnx_session import DecoderSession, LaneRows, SequenceBuffers
 from llm_engine.backends.onnx_weights import KIND, convert
 from llm_engine.checkpoint import Checkpoint
@@ -62,10 +65,17 @@ class OnnxBackend:
         self._max_capacity = context_length + 1
         self._slots: dict[Slot, SequenceBuffers] = {}
         self._next_slot = 0
+        check_products()
         try:
-            with stored_weights(
-                config.cache_dir, checkpoint.path, KIND, lambda: convert(checkpoint, on_progress)
-            ) as weights:
+            with (
+                _lone_torch_thread(),
+                stored_weights(
+                    config.cache_dir,
+                    checkpoint.path,
+                    KIND,
+                    lambda: convert(checkpoint, on_progress),
+                ) as weights,
+            ):
                 self._sessions = [
                     DecoderSession(
                         self._config,
@@ -179,6 +189,18 @@ class OnnxBackend:
             session.forget(buffers)
 
 
+@contextmanager
+def _lone_torch_thread() -> Iterator[None]:
+    """Converting waits for memory, so that a second thread saves little; where something else runs,
+    threads that wait for one another at each of thousands of small steps take ten times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _bytes_per_token(config: ModelConfig) -> int:
-    floats = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    floats = 2 * config.num_layers * config.num_kv_heads * stored_size(config.head_dim)
     return floats * 4

@@ -1,4 +1,5 @@
-"""The decoder as one ONNX graph, for any shape of the Llama, Qwen2 and Qwen3 families.
+"""The decoder as one ONNX graph, for any shape of the Llama, Mistral, Qwen2 and Qwen3
+families.
 
 Its rows are consecutive tokens of one sequence, or of one after another: each sequence has a
 *lane*, an attention of its own in every layer, while all rows go through the same products.
@@ -18,11 +19,13 @@ for the CPU's kernels, and lets go of what it has packed.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
+from llm_engine.backends.onnx_heads import norm_factor, num_hidden_keys, stored_size
 from llm_engine.backends.onnx_weights import BLOCK
 from llm_engine.config import ModelConfig
 from llm_engine.weight_cache import StoredArray, WeightFile
@@ -41,8 +44,8 @@ LOGITS = "logits"
 """float32 `[1, S, vocab]`."""
 
 COSINES, SINES = "cosines", "sines"
-"""float32 `[positions, head_dim / 2]`. Initializers like the weights, but the session is given
-their memory: they depend on the context's length."""
+"""float32, those of `onnx_heads.rotary_tables`. Initializers like the weights, but the session is
+given their memory: they depend on the context's length."""
 
 _OPSET = 21
 _IR_VERSION = 10
@@ -72,6 +75,12 @@ def total(lane: int) -> str:
     return f"total.{lane}"
 
 
+def hidden_keys(lane: int) -> str:
+    """float32 `[1, 1, attended rows, total]`: what is added to scores. Only for head sizes that
+    begin with hidden keys (`onnx_heads`), which count as positions here."""
+    return f"hidden_keys.{lane}"
+
+
 def caches(layer: int, lane: int) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of a layer's buffers, keys and values: each as input and as output."""
     place = f"{layer}.{lane}"
@@ -89,16 +98,24 @@ def decoder_graph(
         rows, delta = build.layer(index, rows, delta)
     assert delta is not None
     build.head(rows, delta)
-    rotary = StoredArray("float32", (num_positions, config.head_dim // 2), 0, 0)
+    num_positions += num_hidden_keys(config.head_dim)
+    rotary = StoredArray("float32", (num_positions, stored_size(config.head_dim) // 2), 0, 0)
     stored = {**weights.arrays, COSINES: rotary, SINES: rotary}
+    initializers = [_initializer(name, array, weights.path.name) for name, array in stored.items()]
+    return make_model(
+        build.nodes, _inputs(config, num_lanes), _outputs(config, num_lanes), initializers
+    )
+
+
+def make_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[TensorProto],
+) -> bytes:
+    """A serialized model of any nodes."""
     model = helper.make_model(
-        helper.make_graph(
-            build.nodes,
-            "decoder",
-            _inputs(config, num_lanes),
-            _outputs(config, num_lanes),
-            [_initializer(name, array, weights.path.name) for name, array in stored.items()],
-        ),
+        helper.make_graph(nodes, "graph", inputs, outputs, initializers),
         opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)],
         ir_version=_IR_VERSION,
     )
@@ -114,7 +131,13 @@ class _Builder:
         self._config = config
         self._weight_names = weight_names
         self._num_lanes = num_lanes
-        self._width = config.num_heads * config.head_dim
+        self._head_size = stored_size(config.head_dim)
+        self._width = config.num_heads * self._head_size
+        self._kv_width = config.num_kv_heads * self._head_size
+        self._sink = ""
+        if num_hidden_keys(config.head_dim):
+            weightless = [-inf] * config.num_heads
+            self._sink = self._constant("sink", weightless, TensorProto.FLOAT)
 
     def embedded(self) -> str:
         """float32 `[1, T, hidden]`."""
@@ -143,7 +166,7 @@ class _Builder:
 
     def _attention(self, index: int, normed: str) -> str:
         config = self._config
-        qkv_width = self._width + 2 * config.num_kv_heads * config.head_dim
+        qkv_width = self._width + 2 * self._kv_width
         qkv = self._linear(f"layers.{index}.qkv", normed, config.hidden_size, qkv_width)
         qkv = self._add("Gather", [qkv, ATTENDED], axis=1)
         # One packed input, or three.
@@ -156,13 +179,19 @@ class _Builder:
         (past_keys, keys), (past_values, values) = caches(index, lane)
         attended = f"layers.{index}.attended.{lane}"
         own = [self._of_lane(name, lane) if name else "" for name in inputs]
+        place = [past_keys, past_values, last_position(lane), total(lane), COSINES, SINES]
+        mask = ["", hidden_keys(lane), self._sink] if self._sink else []
+        window = self._config.sliding_window(index)
         self._node(
             "GroupQueryAttention",
-            [*own, past_keys, past_values, last_position(lane), total(lane), COSINES, SINES],
+            [*own, *place, *mask],
             [attended, keys, values],
             num_heads=self._config.num_heads,
             kv_num_heads=self._config.num_kv_heads,
             do_rotary=1,
+            scale=self._config.head_dim**-0.5,
+            # Of keys, the row's own included; negative: all.
+            local_window_size=window or -1,
         )
         return attended
 
@@ -177,9 +206,9 @@ class _Builder:
 
     def _normed_heads(self, index: int, qkv: str) -> list[str]:
         config = self._config
-        kv_width = config.num_kv_heads * config.head_dim
-        queries, keys, values = self._split(qkv, [self._width, kv_width, kv_width])
-        prefix = f"layers.{index}.self_attn."
+        widths = [self._width, self._kv_width, self._kv_width]
+        queries, keys, values = self._split(qkv, widths)
+        prefix = f"layers.{index}."
         return [
             self._normed_head(queries, f"{prefix}q_norm", config.num_heads),
             self._normed_head(keys, f"{prefix}k_norm", config.num_kv_heads),
@@ -219,10 +248,11 @@ class _Builder:
 
     def _normed_head(self, rows: str, name: str, num_heads: int) -> str:
         """Each head of `[1, T, num_heads * head_dim]` normalized by itself."""
-        to_heads = self._constant(f"{name}.heads", (0, 0, num_heads, self._config.head_dim))
-        to_flat = self._constant(f"{name}.flat", (0, 0, num_heads * self._config.head_dim))
+        size = self._head_size
+        to_heads = self._constant(f"{name}.heads", (0, 0, num_heads, size))
+        to_flat = self._constant(f"{name}.flat", (0, 0, num_heads * size))
         heads = self._add("Reshape", [rows, to_heads])
-        epsilon = self._config.norm_eps
+        epsilon = self._config.norm_eps * norm_factor(self._config.head_dim) ** 2
         normed = self._add("SimplifiedLayerNormalization", [heads, name], epsilon=epsilon)
         return self._add("Reshape", [normed, to_flat])
 
@@ -231,8 +261,10 @@ class _Builder:
         self._node("Split", [rows, self._constant(f"{rows}.sizes", sizes)], outputs, axis=-1)
         return outputs
 
-    def _constant(self, name: str, values: Sequence[int]) -> str:
-        tensor = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+    def _constant(
+        self, name: str, values: Sequence[float], element_type: int = TensorProto.INT64
+    ) -> str:
+        tensor = helper.make_tensor(name, element_type, [len(values)], values)
         self._node("Constant", [], [name], value=tensor)
         return name
 
@@ -265,7 +297,18 @@ def _inputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
         info(SAMPLED, int64, ["S"]),
         *(info(last_position(lane), int32, [1]) for lane in range(num_lanes)),
         *(info(total(lane), int32, []) for lane in range(num_lanes)),
+        *_masks(config, num_lanes),
         *_buffers(config, num_lanes, which=0),
+    ]
+
+
+def _masks(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+    if not num_hidden_keys(config.head_dim):
+        return []
+    info = helper.make_tensor_value_info
+    return [
+        info(hidden_keys(lane), TensorProto.FLOAT, [1, 1, f"rows.{lane}", f"total.{lane}"])
+        for lane in range(num_lanes)
     ]
 
 
@@ -282,7 +325,7 @@ def _buffers(config: ModelConfig, num_lanes: int, which: int) -> list[onnx.Value
         helper.make_tensor_value_info(
             names[which],
             TensorProto.FLOAT,
-            [1, config.num_kv_heads, f"capacity.{lane}", config.head_dim],
+            [1, config.num_kv_heads, f"capacity.{lane}", stored_size(config.head_dim)],
         )
         for lane in range(num_lanes)
         for layer in range(config.num_layers)

@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
-import torch
 
 from llm_engine.backends import onnx_graph as graph
+from llm_engine.backends.onnx_heads import num_hidden_keys, rotary_tables, stored_size
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
-from llm_engine.model import inverse_frequencies
 from llm_engine.weight_cache import Array, WeightFile
 
 _MAX_ROWS = 64
@@ -34,11 +33,16 @@ _IDLE = 0, 0
 
 
 class SequenceBuffers:
-    """Keys and values of one sequence, `[layers, 2, 1, kv_heads, capacity, head_dim]`."""
+    """Keys and values of one sequence, `[layers, 2, 1, kv_heads, hidden + capacity, head size]`,
+    with hidden keys and sizes as in `onnx_heads`."""
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
+        """`capacity` counts tokens."""
         layers, heads = config.num_layers, config.num_kv_heads
-        self._array = np.empty((layers, 2, 1, heads, capacity, config.head_dim), np.float32)
+        self._hidden = num_hidden_keys(config.head_dim)
+        shape = layers, 2, 1, heads, self._hidden + capacity, stored_size(config.head_dim)
+        self._array = np.empty(shape, np.float32)
+        self._array[..., : self._hidden, :] = 0
         self.values = [[_value(part) for part in layer] for layer in self._array]
         """For each layer what is bound: keys and values."""
 
@@ -49,11 +53,12 @@ class SequenceBuffers:
     @property
     def capacity(self) -> int:
         """Tokens that fit."""
-        return int(self._array.shape[-2])
+        return int(self._array.shape[-2]) - self._hidden
 
     def copy_from(self, other: "SequenceBuffers", num_tokens: int) -> None:
         """Begin with another's first tokens."""
-        self._array[..., :num_tokens, :] = other._array[..., :num_tokens, :]
+        end = self._hidden + num_tokens
+        self._array[..., :end, :] = other._array[..., :end, :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,9 @@ class DecoderSession:
         """The file is mapped here and not needed afterwards. Raises ModelError."""
         self.num_lanes = num_lanes
         # Beyond twice the head's size attention takes the last rows through another kernel.
-        self.max_rows = min(_MAX_ROWS, 2 * config.head_dim)
+        self.max_rows = min(_MAX_ROWS, 2 * stored_size(config.head_dim))
         self.min_rows = 1
+        self._hidden = num_hidden_keys(config.head_dim)
         self._session = _load(config, weights, context_length + 1, num_threads, num_lanes)
         max_rows = self.max_rows * num_lanes
         self._tokens = np.zeros((1, max_rows), np.int64)
@@ -113,12 +119,12 @@ class DecoderSession:
         logits: dict[int, Array] = {}
         for lane, rows in enumerate(lanes):
             if rows is None:
-                self._last_positions[lane], self._totals[lane] = 0, 1
+                self._attend(lane, num_rows=1, total=1)
                 self._take_lane(lane, self._nobody)
                 continue
             size = len(rows.token_ids)
-            end = rows.first_position + max(size, 2)
-            self._last_positions[lane], self._totals[lane] = end - 1, end
+            seen = max(size, 2)
+            self._attend(lane, num_rows=seen, total=rows.first_position + seen)
             self._take_lane(lane, rows.buffers)
             self._tokens[0, num_rows : num_rows + size] = rows.token_ids
             num_rows += size
@@ -139,6 +145,15 @@ class DecoderSession:
         for lane, taken in enumerate(self._lanes):
             if taken is buffers:
                 self._take_lane(lane, self._nobody)
+
+    def _attend(self, lane: int, num_rows: int, total: int) -> None:
+        """The next run's rows in a lane are its last so many of so many tokens."""
+        end = self._hidden + total
+        self._last_positions[lane], self._totals[lane] = end - 1, end
+        if self._hidden:
+            mask = np.zeros((1, 1, num_rows, end), np.float32)
+            mask[..., : self._hidden] = -np.inf
+            self._bind_input(graph.hidden_keys(lane), mask)
 
     def _assign(self, work: Sequence[LaneRows]) -> list[LaneRows | None]:
         """Each sequence to the lane it has, or else to a free one."""
@@ -198,14 +213,6 @@ def _value(array: Array) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def _rotary_tables(config: ModelConfig, num_positions: int) -> dict[str, Array]:
-    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-    factor = config.rope_attention_factor
-    tables = {graph.COSINES: angles.cos() * factor, graph.SINES: angles.sin() * factor}
-    return {name: table.numpy() for name, table in tables.items()}
-
-
 def _load(
     config: ModelConfig, weights: WeightFile, num_positions: int, num_threads: int, num_lanes: int
 ) -> Any:
@@ -221,8 +228,8 @@ def _load(
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(weights.path.parent)
     )
-    tables = _rotary_tables(config, num_positions)
-    options.add_external_initializers(list(tables), [_value(table) for table in tables.values()])
+    tables = [_value(table.numpy()) for table in rotary_tables(config, num_positions)]
+    options.add_external_initializers([graph.COSINES, graph.SINES], tables)
     model = graph.decoder_graph(config, weights, num_positions, num_lanes)
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -2,23 +2,30 @@
 
 Each row of a matrix is cut into blocks of `BLOCK` inputs with one scale, the largest weight over
 127. Codes are unsigned around 128, as MatMulNBits wants them; a last block that the inputs do not
-fill is padded with zeros. Queries, keys and values stand in one matrix, and so do gate and up:
-fewer, larger products.
+fill is padded with zeros. Heads have the size that attention takes (`onnx_heads`).
+
+Of the checkpoint no more than two tensors are in memory at a time, in the type in which they are
+stored, and of what becomes of them one matrix: a model that can be run can be converted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from llm_engine.backends.onnx_heads import norm_factor, pad_heads
 from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import ModelConfig
+from llm_engine.errors import ModelError
+from llm_engine.fused_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.weight_cache import Array
 
-KIND = "onnx-int8-1"
+KIND = "onnx-int8-2"
 """Names this conversion in the cache; to be raised with every change to it."""
 
 BLOCK = 64
+_PIECE = 1024
+"""Rows that are quantized at a time: 8 MB for 2048 inputs, three times over."""
 _ZERO = 128
 """What a weight of 0 is stored as; MatMulNBits' default for 8 bits."""
 
@@ -29,82 +36,81 @@ def convert(
     """All of a model's weights by the names that the graph calls them, one at a time.
 
     `on_progress` hears the share that is done. Raises ModelError for missing tensors and wrong
-    shapes.
+    shapes, and for an embedding that 16 bits cannot hold.
     """
     config = checkpoint.config
-    vocabulary = (config.vocab_size, config.hidden_size)
+    weights = FusedWeights(checkpoint)
     # The vocabulary takes about as long as a few layers; the bar need not be more exact.
     num_parts = config.num_layers + 1
-    embedding = checkpoint.tensor("embed_tokens.weight", *vocabulary)
-    yield "embedding", embedding.half().numpy()
-    is_tied = "lm_head.weight" not in checkpoint.names
-    head = embedding if is_tied else checkpoint.tensor("lm_head.weight", *vocabulary)
-    yield from _matrix("head", head.float(), None)
-    yield "norm", _vector(checkpoint, "norm", config.hidden_size)
+    yield from _vocabulary(weights)
+    yield "norm", weights.final_norm().numpy()
     for index in range(config.num_layers):
         on_progress((index + 1) / num_parts)
-        yield from _layer(checkpoint, index)
+        yield from _layer(weights, config, index)
     on_progress(1.0)
 
 
-def _layer(checkpoint: Checkpoint, index: int) -> Iterator[tuple[str, Array]]:
-    config, prefix = checkpoint.config, f"layers.{index}."
-    hidden, inner = config.hidden_size, config.intermediate_size
-    width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    vectors = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-    if config.has_qk_norm:
-        vectors |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
-    for name, size in vectors.items():
-        yield f"{prefix}{name}", _vector(checkpoint, f"{prefix}{name}", size)
-    queries_keys_values = {
-        f"{prefix}self_attn.q_proj": width,
-        f"{prefix}self_attn.k_proj": kv_width,
-        f"{prefix}self_attn.v_proj": kv_width,
-    }
-    gate_up = {f"{prefix}mlp.gate_proj": inner, f"{prefix}mlp.up_proj": inner}
-    for name, num_inputs, parts in (
-        ("qkv", hidden, queries_keys_values),
-        ("out", width, {f"{prefix}self_attn.o_proj": hidden}),
-        ("gate_up", hidden, gate_up),
-        ("down", inner, {f"{prefix}mlp.down_proj": hidden}),
-    ):
-        yield from _matrix(f"{prefix}{name}", *_joined(checkpoint, num_inputs, parts))
+def _vocabulary(weights: FusedWeights) -> Iterator[tuple[str, Array]]:
+    embedding = weights.embedding()
+    stored = embedding.half()
+    if not stored.sum(dtype=torch.float32).isfinite():
+        raise ModelError("the embedding has numbers beyond float16; use precision float32")
+    yield "embedding", stored.numpy()
+    del stored
+    if weights.has_own_head:
+        del embedding
+    yield from _matrix("head", [weights.head() if weights.has_own_head else embedding], None)
 
 
-def _vector(checkpoint: Checkpoint, name: str, size: int) -> Array:
-    return np.asarray(checkpoint.tensor(f"{name}.weight", size).float().numpy())
+def _layer(weights: FusedWeights, config: ModelConfig, index: int) -> Iterator[tuple[str, Array]]:
+    prefix = f"layers.{index}."
+    for name, vector in weights.vectors(index):
+        if name in ("q_norm", "k_norm"):
+            vector = pad_heads(vector, config.head_dim, dim=0) * norm_factor(config.head_dim)
+        yield f"{prefix}{name}", vector.numpy()
+    for matrix in weights.matrices(index):
+        biases: list[Tensor] = []
+        yield from _matrix(f"{prefix}{matrix.name}", _rows(matrix, config.head_dim, biases), biases)
 
 
-def _joined(
-    checkpoint: Checkpoint, num_inputs: int, parts: dict[str, int]
-) -> tuple[Tensor, Tensor | None]:
-    """One matrix of several, one below the other, and their biases."""
-    weights, biases = [], []
-    for name, num_outputs in parts.items():
-        weights.append(checkpoint.tensor(f"{name}.weight", num_outputs, num_inputs).float())
-        if f"{name}.bias" in checkpoint.names:
-            biases.append(checkpoint.tensor(f"{name}.bias", num_outputs).float())
-        else:
-            biases.append(torch.zeros(num_outputs))
-    bias = torch.cat(biases)
-    return torch.cat(weights), bias if bool(bias.any()) else None
+def _rows(matrix: FusedMatrix, head_dim: int, biases: list[Tensor]) -> Iterator[Tensor]:
+    """A matrix's parts, in the stored size of heads; their biases are added to the list."""
+    for part in matrix.read():
+        weight, bias = part.weight, part.bias
+        if matrix.name == "qkv":
+            weight, bias = (pad_heads(values, head_dim, dim=0) for values in (weight, bias))
+        elif matrix.name == "out":
+            weight = pad_heads(weight, head_dim, dim=1)
+        biases.append(bias)
+        yield weight
 
 
-def _matrix(name: str, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[str, Array]]:
-    codes, scales = quantize(weight)
-    yield f"{name}.codes", codes.numpy()
-    yield f"{name}.scales", scales.numpy()
+def _matrix(
+    name: str, parts: Iterable[Tensor], biases: list[Tensor] | None
+) -> Iterator[tuple[str, Array]]:
+    """A matrix of parts that stand one below the other."""
+    quantized = [quantize(part) for part in parts]
+    for kind, arrays in zip(("codes", "scales"), zip(*quantized, strict=True), strict=True):
+        array = arrays[0] if len(arrays) == 1 else torch.cat(arrays)
+        yield f"{name}.{kind}", array.numpy()
+    bias = joined_bias(biases) if biases else None
     if bias is not None:
         yield f"{name}.bias", bias.numpy()
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes `[out, blocks, BLOCK]` uint8 and scales `[out, blocks]` of a float32 `[out, in]`."""
+    """Codes `[out, blocks, BLOCK]` uint8 and scales `[out, blocks]` float32 of any floating
+    `[out, in]`."""
     num_outputs, num_inputs = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, -num_inputs % BLOCK))
-    blocks = padded.view(num_outputs, -1, BLOCK)
-    scales = blocks.abs().amax(dim=2).clamp(min=1e-12) / 127
-    codes = (blocks / scales[..., None]).round_().add_(_ZERO).to(torch.uint8)
+    num_blocks = -(-num_inputs // BLOCK)
+    codes = torch.empty(num_outputs, num_blocks, BLOCK, dtype=torch.uint8)
+    scales = torch.empty(num_outputs, num_blocks)
+    for first in range(0, num_outputs, _PIECE):
+        rows = slice(first, first + _PIECE)
+        padded = torch.nn.functional.pad(weight[rows].float(), (0, -num_inputs % BLOCK))
+        blocks = padded.view(-1, num_blocks, BLOCK)
+        scales[rows] = blocks.abs().amax(dim=2).clamp_(min=1e-12).div_(127)
+        codes[rows] = (blocks / scales[rows, :, None]).round_().add_(_ZERO).to(torch.uint8)
     return codes, scales
 
 

@@ -1,13 +1,15 @@
-"""A checkpoint run on the CPU backend without an engine."""
+"""A checkpoint run on a backend without an engine."""
 
 from collections.abc import Sequence
 
 import torch
 
 from llm_engine.backends.base import PageId, Plan, SequenceRows, SubBatch
+from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.quality import Scorer
 
 PAGES = tuple(PageId(page) for page in reversed(range(40)))
 """Any order will do; 640 tokens of the only sequence."""
@@ -19,12 +21,9 @@ def greedy(
     num_tokens: int,
     *,
     chunk: int = 1000,
-    precision: Precision = Precision.FLOAT32,
 ) -> list[int]:
     """The likeliest continuation, the prompt taken in chunks."""
-    backend = CpuBackend(
-        checkpoint, EngineConfig(precision=precision, num_threads=1), context_length=512
-    )
+    backend = CpuBackend(checkpoint, EngineConfig(num_threads=1), context_length=512)
     slot = backend.open_slot()
 
     def run(token_ids: Sequence[int], first: int, num_sampled: int) -> tuple[int, ...]:
@@ -45,9 +44,13 @@ def greedy(
     return ids[1:]
 
 
-def all_logits(checkpoint: Checkpoint, prompt: Sequence[int]) -> torch.Tensor:
+def all_logits(
+    checkpoint: Checkpoint, prompt: Sequence[int], precision: Precision = Precision.FLOAT32
+) -> torch.Tensor:
     """`[T, vocab]`: the scores after every token of a prompt, in one pass."""
-    backend = CpuBackend(checkpoint, EngineConfig(num_threads=1), context_length=512)
+    config = EngineConfig(precision=precision, num_threads=1)
+    backend = make_backend(checkpoint, config, 512, lambda share: None)
+    assert isinstance(backend, Scorer)
     slot = backend.open_slot()
     rows = SequenceRows(slot, tuple(prompt), 0, len(prompt), SamplingParams(), 0, pages=PAGES)
     with torch.inference_mode():
