@@ -1,5 +1,6 @@
 """The result as tables, and whether it holds what this engine promises."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +43,9 @@ class Gate:
 
 
 def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> list[Gate]:
-    """What can be judged from who took part."""
+    """What can be judged from who took part. What could not be measured is not held: NaN."""
     own, plain = results[names.own], results[names.plain]
-    token_ms = plain["token_ms"]["p50"]
+    token_ms = plain["token_ms"].get("p50", math.nan)
     turns, previewed = own["first_token_by_turn_ms"], own["first_token_previewed_ms"]
     held = [
         Gate("first load, s", first_load_s, 15),
@@ -53,11 +54,11 @@ def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> 
         Gate("first token after a preview, in forward passes", max(previewed) / token_ms, 1.5),
     ]
     if names.eight_bit is not None:
-        theirs = results[names.eight_bit]["token_ms"]["p50"]
+        theirs = results[names.eight_bit]["token_ms"].get("p50", math.nan)
         held.append(Gate("a token without drafts, in llama.cpp's Q8_0", token_ms / theirs, 1))
     if names.same_file is not None:
-        theirs = results[names.same_file]["talk_token_ms"]
-        share = own["talk_token_ms"] / theirs
+        theirs = results[names.same_file]["talk_token_ms"] or math.nan
+        share = (own["talk_token_ms"] or math.nan) / theirs
         held.append(Gate("a token of talk, in llama.cpp's of the same file", share, 1 / 1.2))
     return held
 
