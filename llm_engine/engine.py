@@ -1,9 +1,11 @@
 """The engine: a loaded model on a thread of its own, ready to talk."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from latency_budget.clock import Clock, SystemClock
@@ -23,7 +25,7 @@ from llm_engine.reply import TokenChunk
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
-from llm_engine.tokenizer import Tokenizer
+from llm_engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
 
@@ -69,7 +71,7 @@ class Engine:
             drafters=drafters,
         )
         self._worker = Worker(self._core)
-        self._chats = Chats(self.open_conversation)
+        self._chats = Chats(partial(self.open_conversation, keep_all=True))
 
     @classmethod
     def load(
@@ -118,7 +120,7 @@ class Engine:
         A string is one user message; a list holds either messages or token ids taken as they are.
         Raises RequestError (also for a prompt beyond the context) and EngineError.
         """
-        token_ids = self._prompt_ids(prompt)
+        token_ids = await self._encoded(prompt)
         sequence = await self._open_sequence()
         try:
             request = Request(
@@ -140,20 +142,26 @@ class Engine:
         *,
         sampling: SamplingParams = _DEFAULT_SAMPLING,
         examples: Sequence[ChatMessage] = (),
+        keep_all: bool = False,
     ) -> Conversation:
         """A conversation with its own cache.
 
         `examples` show the model how to speak; like the system prompt they are never dropped, and
-        `Conversation.reset` leaves them alone. Raises RequestError when these do not fit or too
-        many conversations are open.
+        `Conversation.reset` leaves them alone. With `keep_all` no turn is dropped either: a history
+        beyond the context is refused. Raises RequestError when these do not fit or too many
+        conversations are open.
         """
-        dialogue = Dialogue(
+        make = partial(
+            Dialogue,
             self._chat_template(),
             self.vocabulary.tokenizer.token_bytes,
             self.context_length,
             system,
             examples,
+            keep_all=keep_all,
         )
+        is_long = len(system) + sum(len(each.text) for each in examples) > LONG_TEXT_CHARS
+        dialogue = await asyncio.to_thread(make) if is_long else make()
         sequence = await self._open_sequence()
         return Conversation(
             self._worker,
@@ -176,18 +184,22 @@ class Engine:
     ) -> AsyncGenerator[TokenChunk, None]:
         """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
 
-        What an earlier request had in common with this one is not computed again. Raises
-        RequestError and EngineError. Use it from one event loop.
+        What an earlier request had in common with this one is not computed again. Messages beyond
+        the context are refused, none is dropped. Raises RequestError and EngineError. Use it from
+        one event loop.
         """
-        system, conversation = await self._chats.resume(messages)
+        try:
+            system, conversation = await self._chats.resume(messages)
+        except RequestError as error:
+            raise _about_messages(error) from None
         try:
             reply = conversation.generate(turn, deadline_ns, sampling=sampling, on_mark=on_mark)
             async with aclosing(reply):
                 async for chunk in reply:
                     yield chunk
-        except RequestError:
+        except RequestError as error:
             await conversation.close()
-            raise
+            raise _about_messages(error) from None
         finally:
             await self._chats.give_back(system, conversation)
 
@@ -226,9 +238,25 @@ class Engine:
             raise RequestError("model", "has no chat template: it can only continue token ids")
         return self.vocabulary.template
 
-    def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int]) -> tuple[int, ...]:
-        if not prompt:
+    async def _encoded(
+        self, prompt: str | Sequence[ChatMessage] | Sequence[int]
+    ) -> tuple[int, ...]:
+        """A prompt's ids; long ones are encoded on another thread. Raises RequestError."""
+        last = prompt[-1] if prompt and not isinstance(prompt, str) else prompt
+        said = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
+        if not prompt or (isinstance(said, str) and not said.strip()):
             raise RequestError("prompt", "is empty")
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        num_chars = sum(
+            len(each.text if isinstance(each, ChatMessage) else each)
+            for each in texts
+            if isinstance(each, ChatMessage | str)
+        )
+        if num_chars <= LONG_TEXT_CHARS:
+            return self._prompt_ids(prompt)
+        return await asyncio.to_thread(self._prompt_ids, prompt)
+
+    def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int]) -> tuple[int, ...]:
         if isinstance(prompt, str):
             prompt = [ChatMessage("user", prompt)]
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
@@ -243,6 +271,12 @@ class Engine:
         if len(ids) != len(prompt) or not all(0 <= token_id < num_known for token_id in ids):
             raise RequestError("prompt", f"must be text, messages, or token ids below {num_known}")
         return tuple(ids)
+
+
+def _about_messages(error: RequestError) -> RequestError:
+    """A history is made of texts, but its owner knows it as messages."""
+    is_theirs = error.field in ("text", "role", "system")
+    return RequestError("messages", error.problem) if is_theirs else error
 
 
 def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:

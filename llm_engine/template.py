@@ -79,7 +79,7 @@ class ChatTemplate:
         self._encode = encode
         self._constants = {"bos_token": bos, "eos_token": eos, "enable_thinking": False}
         try:
-            self._template = _environment().from_string(source)
+            self._template = _compiled(source)
             self._roles_stripped = frozenset(
                 role for role in ("system", "user") if self._strips(role)
             )
@@ -215,13 +215,25 @@ class ChatTemplate:
 
     def _render(self, messages: list[dict[str, str]], generation_prompt: bool) -> str:
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=messages, add_generation_prompt=generation_prompt, **self._constants
             )
+            text.encode()
         except jinja2.TemplateError:
             raise
         except Exception as error:  # a template is a program of someone else's
             raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from None
+        return text
+
+
+def _compiled(source: str) -> jinja2.Template:
+    """Raises TemplateError, whatever the file has in the place of a template."""
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError:
+        raise
+    except Exception as error:
+        raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from None
 
 
 def _environment() -> jinja2.Environment:
