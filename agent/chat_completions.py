@@ -3,6 +3,10 @@
 A stateless client sends everything each time; the engine finds the dialogue that it continues
 (`llm_engine.chats`). Callers who wait for their first word go before: these requests carry no
 deadline. When the client goes, its work stops within a step.
+
+As many requests are answered at once as calls are allowed; further ones wait, whoever came first
+goes first. So no number of them takes the engine's sequences from the calls. Neither does a long
+wait count as a fault: the engine is given up only when it no longer takes steps.
 """
 
 import asyncio
@@ -10,10 +14,11 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 import llm_engine
 from latency_budget.clock import unix_ns
@@ -23,12 +28,10 @@ from llm_engine.openai_api import ChatRequest, parse_chat_request
 
 from .config import Config
 from .errors import StageError
+from .http_requests import JsonBodies, RefusedError, first_of, unless_gone
 from .patience import patience
 from .stages import Stages
 from .thinking import LOAD_TIMEOUT_S, TOKEN_TIMEOUT_S
-
-MAX_BODY_BYTES: Final = 4 << 20
-"""Far beyond any context. The text itself is bounded by the model."""
 
 CLIENT_GONE: Final = 499
 """nginx's status for it. Nobody reads it; it keeps logs apart from failures."""
@@ -43,6 +46,8 @@ class ChatCompletions:
     def __init__(self, config: Config, stages: Stages) -> None:
         settings = config.llm_engine
         self._stages = stages
+        self._bodies = JsonBodies()
+        self._turns = asyncio.Semaphore(config.agent.max_sessions)
         self._defaults = llm_engine.SamplingParams(
             temperature=settings.temperature,
             top_p=settings.top_p,
@@ -51,16 +56,17 @@ class ChatCompletions:
 
     async def serve(self, request: Request) -> Response:
         if self._stages.status != "ready":
-            return _refusal(503, "model", "is still loading; try again shortly", retry_after_s=2)
+            return _refused(RefusedError(503, "model", "is still loading; try again shortly"))
         try:
-            body = await _body(request)
-            # On a thread: large schemas take a while to be looked through.
-            asked = await asyncio.to_thread(parse_chat_request, body, self._defaults)
-            engine = await self._stages.thinker.call(
-                lambda engine: engine, timeout_s=LOAD_TIMEOUT_S
-            )
-            chunks = self._chunks(engine, asked)
-            first = await anext(chunks)  # refusals come before the first token
+            async with self._bodies.read(request) as body:
+                # On a thread: large schemas take a while to be looked through.
+                asked = await asyncio.to_thread(_parsed, body, self._defaults)
+                dialect = (await self._engine()).dialect
+                chunks = self._chunks(asked)
+                # Refusals come before the first token.
+                first = await unless_gone(request, anext(chunks))
+        except RefusedError as error:
+            return _refused(error)
         except llm_engine.RequestError as error:
             return JSONResponse(error_body(error, is_clients=True), 400)
         except (llm_engine.EngineError, StageError) as error:
@@ -71,50 +77,56 @@ class ChatCompletions:
             f"chatcmpl-{secrets.token_hex(12)}",
             unix_ns() // 10**9,
             asked.model or "default",
-            CallReader(engine.dialect, asked.tools.callable) if asked.tools else None,
+            CallReader(dialect, asked.tools.callable) if asked.tools else None,
         )
         if not asked.stream:
-            return await _whole(request, completion, first, chunks)
+            try:
+                return await unless_gone(request, _whole(completion, first, chunks))
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_GONE)
         events = _events(completion, first, chunks, include_usage=asked.include_usage)
-        return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+        return _Stream(events, chunks)
 
-    async def _chunks(
-        self, engine: llm_engine.Engine, asked: ChatRequest
-    ) -> AsyncGenerator[llm_engine.TokenChunk, None]:
+    async def _engine(self) -> llm_engine.Engine:
+        """The one that is alive. Raises StageError."""
+        return await self._stages.thinker.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+
+    async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[llm_engine.TokenChunk, None]:
         """The reply. Raises what the engine raises, and StageError where it hangs."""
-        thinker = self._stages.thinker
-        messages, tools, sampling = asked.prompt(engine.dialect)
-        reply = engine.chat(messages, sampling, tools=tools)
-        async with aclosing(reply):
-            while True:
-                try:
-                    async with patience(TOKEN_TIMEOUT_S):
-                        chunk = await anext(reply, None)
-                except TimeoutError:
-                    engine.stop()  # should it ever come to
-                    thinker.restart(engine, f"did not answer within {TOKEN_TIMEOUT_S:g} s")
-                    raise StageError("llm", "The language model took too long.") from None
-                if chunk is None:
-                    return
-                yield chunk
+        async with self._turns:
+            engine = await self._engine()
+            messages, tools, sampling = asked.prompt(engine.dialect)
+            async with aclosing(engine.chat(messages, sampling, tools=tools)) as reply:
+                while True:
+                    chunk = await first_of(anext(reply, None), self._until_hung(engine))
+                    if chunk is None:
+                        return
+                    yield chunk
+
+    async def _until_hung(self, engine: llm_engine.Engine) -> Never:
+        """A request may wait long for its turn and its prompt; between two steps the engine answers
+        in any case, and a step takes a fraction of a second."""
+        while True:
+            await asyncio.sleep(TOKEN_TIMEOUT_S)
+            try:
+                async with patience(TOKEN_TIMEOUT_S):
+                    await engine.stats()
+            except TimeoutError:
+                engine.stop()  # should it ever come to
+                reason = f"did not answer within {TOKEN_TIMEOUT_S:g} s"
+                self._stages.thinker.restart(engine, reason)
+                raise StageError("llm", "The language model took too long.") from None
 
 
-async def _body(request: Request) -> object:
-    """A request's JSON. Raises RequestError, ClientDisconnect."""
-    received = bytearray()
-    async for piece in request.stream():
-        received += piece
-        if len(received) > MAX_BODY_BYTES:
-            raise llm_engine.RequestError("body", f"is larger than {MAX_BODY_BYTES >> 20} MiB")
+def _parsed(body: object, defaults: llm_engine.SamplingParams) -> ChatRequest:
+    """Raises RequestError."""
     try:
-        body: object = json.loads(received)
-    except (ValueError, RecursionError) as error:
-        raise llm_engine.RequestError("body", f"is not JSON: {error}") from None
-    return body
+        return parse_chat_request(body, defaults)
+    except RecursionError:  # JSON as deep as the reader allows can be too deep for a message
+        raise llm_engine.RequestError("body", "is nested too deeply") from None
 
 
 async def _whole(
-    request: Request,
     completion: Completion,
     first: llm_engine.TokenChunk,
     chunks: AsyncGenerator[llm_engine.TokenChunk, None],
@@ -122,13 +134,26 @@ async def _whole(
     received = [first]
     try:
         async with aclosing(chunks):
-            async for chunk in chunks:
-                received.append(chunk)
-                if await request.is_disconnected():
-                    return Response(status_code=CLIENT_GONE)
+            received += [chunk async for chunk in chunks]
     except (llm_engine.EngineError, StageError) as error:
         return JSONResponse(error_body(error, is_clients=False), 503)
     return JSONResponse(completion.whole(received))
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events. Whatever becomes of the client, the reply behind them is closed."""
+
+    def __init__(
+        self,
+        events: AsyncIterator[str],
+        chunks: AsyncGenerator[llm_engine.TokenChunk, None],
+    ) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._chunks):
+            await super().__call__(scope, receive, send)
 
 
 async def _events(
@@ -138,28 +163,27 @@ async def _events(
     *,
     include_usage: bool,
 ) -> AsyncIterator[str]:
-    """Server-sent events, the first with the role and the first token."""
+    """The first with the role and the first token."""
     chunk = first
-    async with aclosing(chunks):
-        try:
-            while True:
-                for piece in completion.pieces(chunk):
-                    yield _event(piece)
-                if chunk.finish_reason is not None:
-                    if include_usage and chunk.usage is not None:
-                        yield _event(completion.usage_piece(chunk.usage))
-                    yield "data: [DONE]\n\n"
-                    return
-                chunk = await anext(chunks)
-        except (llm_engine.EngineError, StageError) as error:
-            yield _event(error_body(error, is_clients=False))
+    try:
+        while True:
+            for piece in completion.pieces(chunk):
+                yield _event(piece)
+            if chunk.finish_reason is not None:
+                if include_usage and chunk.usage is not None:
+                    yield _event(completion.usage_piece(chunk.usage))
+                yield "data: [DONE]\n\n"
+                return
+            chunk = await anext(chunks)
+    except (llm_engine.EngineError, StageError) as error:
+        yield _event(error_body(error, is_clients=False))
 
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def _refusal(status: int, field: str, problem: str, *, retry_after_s: int) -> JSONResponse:
-    error = llm_engine.RequestError(field, problem)
-    headers = {"retry-after": str(retry_after_s)}
-    return JSONResponse(error_body(error, is_clients=False), status, headers=headers)
+def _refused(error: RefusedError) -> JSONResponse:
+    headers = {"retry-after": "2"} if error.status == 503 else None
+    body = error_body(error, is_clients=error.status < 500)
+    return JSONResponse(body, error.status, headers=headers)

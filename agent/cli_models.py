@@ -1,4 +1,4 @@
-"""`halfsec models`: list, fetch and verify."""
+"""`halfsec models`: list, fetch, verify, and write a tokenizer for load generators."""
 
 import argparse
 import sys
@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_settings.add_arguments(fetch)
     verify = actions.add_parser("verify", help="read every file again and compare its hash")
     verify.add_argument("names", nargs="*", metavar="NAME", help="none: all that are present")
+    tokenizer = actions.add_parser(
+        "tokenizer", help="write a language model's tokenizer for transformers and load generators"
+    )
+    tokenizer.add_argument("name", metavar="NAME", help="a name, path or Hugging Face id")
+    tokenizer.add_argument("directory", type=Path, metavar="DIR", help="made if missing")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -33,6 +38,8 @@ def main(options: argparse.Namespace) -> int:
         return _fetch(store, options.names or wanted_models(config, store), options.models_from)
     if options.action == "verify":
         return _verify(store, options.names)
+    if options.action == "tokenizer":
+        return _write_tokenizer(store, options.name, options.directory)
     _list(store)
     return 0
 
@@ -68,6 +75,14 @@ def _verify(store: ModelStore, names: list[str]) -> int:
             print(f"  {problem}")
     if bad:
         raise ModelError("Get the damaged ones again with: halfsec models fetch")
+    return 0
+
+
+def _write_tokenizer(store: ModelStore, name: str, directory: Path) -> int:
+    from llm_engine.tokenizer_files import save_tokenizer  # imports torch
+
+    save_tokenizer(store.locate(name), directory)
+    print(f"{directory}: ready for transformers.AutoTokenizer", file=sys.stderr)
     return 0
 
 

@@ -10,6 +10,9 @@ ping still finds it.
 *Closed* means that the connection is gone some seconds later. A transport that is closed first
 sends what it has buffered, and to a peer that does not read it never comes to an end.
 
+*A reader* that takes nothing of a response for half a minute is a dead one: whatever it has set to
+work waits for it.
+
 *A request* must come within seconds, and there are only so many connections: otherwise whoever
 opens sockets and says nothing takes all file descriptors. At the limit, who has waited longest for
 his own request makes room, so that such a flood keeps nobody out.
@@ -29,6 +32,9 @@ take two seconds."""
 REQUEST_TIMEOUT_S: Final = 10.0
 """From the connection (or the first byte of a later request) to the end of the headers. Browsers
 open connections ahead of need; they open another where one was closed."""
+
+STALL_TIMEOUT_S: Final = 30.0
+"""For the peer to read on once 64 kB wait for it. Of these it has to take 48 then."""
 
 SPARE_CONNECTIONS: Final = 256
 """Besides those of the calls. Pages, metrics and probes need a dozen; together with the models'
@@ -88,6 +94,7 @@ class HttpConnection(H11Protocol):
         super().__init__(*args, **kwargs)
         self._upgraded = False
         self._request_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -103,9 +110,28 @@ class HttpConnection(H11Protocol):
         self._upgraded = True
         super().handle_websocket_upgrade(event)
 
+    def pause_writing(self) -> None:
+        self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._end_stall()
+        self._stall_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._end_stall()
         super().connection_lost(exc)
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest for a request; this one, if no other."""

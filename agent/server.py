@@ -75,6 +75,7 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
         Route("/metrics", Metrics(stages, calls).serve),
+        Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
         Route("/v1/models", endpoints.models),
         Route("/v1/chat/completions", chats.serve, methods=["POST"]),
         Route("/v1/sessions", endpoints.sessions),

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 from contextlib import aclosing
@@ -19,6 +20,8 @@ _CLOCK = SystemClock()
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0, or 2 after one line on stderr that says what is wrong."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal need not know every letter
     try:
         sampling = SamplingParams(
             temperature=options.temperature,
@@ -44,6 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # The reader has gone; the interpreter must not try to flush the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     return 0
 
 

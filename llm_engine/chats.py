@@ -47,6 +47,8 @@ class Chats:
         """
         if not messages or messages[-1].role not in ("user", "tool"):
             raise RequestError("messages", "must end with a message of the user or of a tool")
+        if messages[-1].role == "user" and not messages[-1].text.strip():
+            raise RequestError("messages", "must not end with an empty one")
         system = messages[0].text if messages[0].role == "system" else ""
         turns = messages[1:] if messages[0].role == "system" else messages
         setting = Setting(system, tools)

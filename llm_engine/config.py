@@ -1,10 +1,12 @@
 """Frozen settings: of a model (read from its file), of the engine, of one request."""
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from llm_engine.errors import RequestError
 from llm_engine.grammar import Grammar
@@ -225,7 +227,7 @@ class SamplingParams:
     """
 
     temperature: float = 0.0
-    """0 takes the likeliest token; up to 2."""
+    """0 takes the likeliest token; up to 2. Below `MIN_TEMPERATURE` it counts as 0."""
     top_k: int = 0
     """Keep the k likeliest; 0 keeps all."""
     top_p: float = 1.0
@@ -250,12 +252,11 @@ class SamplingParams:
     and `ignore_eos` say; `max_tokens` and `stop` may cut it short."""
 
     def __post_init__(self) -> None:
-        _require_real("temperature", self.temperature, "in [0, 2]", lambda v: 0 <= v <= 2)
-        _require_real("top_p", self.top_p, "in (0, 1]", lambda v: 0 < v <= 1)
-        _require_real("min_p", self.min_p, "in [0, 1)", lambda v: 0 <= v < 1)
-        _require_real(
-            "repetition_penalty", self.repetition_penalty, "in [1, 2]", lambda v: 1 <= v <= 2
-        )
+        for name, (range_, is_valid) in _REALS.items():
+            # Whole numbers are welcome, and floats from here on.
+            object.__setattr__(self, name, _real(name, getattr(self, name), range_, is_valid))
+        if self.temperature < MIN_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
         _require_int("top_k", self.top_k, 0, 1 << 24)
         if self.seed is not None:
             _require_int("seed", self.seed, 0, (1 << 63) - 1)
@@ -267,6 +268,8 @@ class SamplingParams:
         object.__setattr__(self, "stop", tuple(self.stop))
         if len(self.stop) > MAX_STOP_STRINGS or not all(self.stop):
             raise RequestError("stop", f"takes at most {MAX_STOP_STRINGS} strings, none empty")
+        if max(map(len, self.stop), default=0) > MAX_STOP_CHARS:
+            raise RequestError("stop", f"takes strings of at most {MAX_STOP_CHARS} characters")
         if self.grammar is not None and not isinstance(self.grammar, Grammar):
             raise RequestError("grammar", "must be a Grammar")
 
@@ -274,6 +277,22 @@ class SamplingParams:
 MAX_STOP_STRINGS = 16
 """Every token's text is searched for each of them; clients of chat APIs may send four."""
 
+MAX_STOP_CHARS = 256
+"""Text that may be the beginning of one is held back, and compared anew with every token: with a
+text of a thousand letters that nearly fits, a step of all callers would take 10 ms longer."""
+
+MIN_TEMPERATURE = 1e-4
+"""Scores that differ by a thousandth are then e^10 apart in probability. Much lower, and scores
+divided by it are infinite, probabilities NaN, and the text nonsense."""
+
+
+_REALS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "temperature": ("in [0, 2]", lambda v: 0 <= v <= 2),
+    "top_p": ("in (0, 1]", lambda v: 0 < v <= 1),
+    "min_p": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "repetition_penalty": ("in [1, 2]", lambda v: 1 <= v <= 2),
+}
+"""Of `SamplingParams`. NaN compares false with everything."""
 
 _LARGEST_SCALING = 1e9
 """No value of a rotary scaling comes near it; a damaged header easily does."""
@@ -286,10 +305,21 @@ def _require_positive(name: str, value: float) -> None:
 
 def _require_int(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(name, f"must be a whole number from {low} to {high}, not {value!r}")
+        raise RequestError(
+            name, f"must be a whole number from {low} to {high}, not {_short(value)}"
+        )
 
 
-def _require_real(name: str, value: object, range_: str, valid: Callable[[float], bool]) -> None:
+def _real(name: str, value: Any, range_: str, is_valid: Callable[[float], bool]) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not valid(value):  # type: ignore[arg-type]
-        raise RequestError(name, f"must be a number {range_}, not {value!r}")
+    if not number or not is_valid(value):  # comparing, as a conversion fails for huge ones
+        raise RequestError(name, f"must be a number {range_}, not {_short(value)}")
+    return float(value)
+
+
+def _short(value: object) -> str:
+    """A value of whatever size and depth, for a message."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # an integer of more than 4300 digits
+        return f"such a large {type(value).__name__}"

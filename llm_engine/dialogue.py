@@ -40,11 +40,17 @@ class Dialogue:
         context_length: int,
         system: str,
         examples: Sequence[ChatMessage],
+        *,
+        keep_all: bool = False,
     ) -> None:
-        """Raises RequestError when the system prompt is not text or leaves no room."""
+        """With `keep_all` a history beyond the context is refused instead of cut at its beginning.
+
+        Raises RequestError when the system prompt is not text or leaves no room.
+        """
         self._template = template
         self._token_bytes = token_bytes
         self._context_length = context_length
+        self._keeps_all = keep_all
         self._system: Message | None = None
         self._head: list[Message] = []
         """System prompt and examples."""
@@ -141,6 +147,9 @@ class Dialogue:
         system = messages[0].text if messages and messages[0].role == "system" else None
         turns = messages if system is None else messages[1:]
         fresh = self._writer.rewritten(turns, [*self._turns, *self._ready])
+        if self._keeps_all and len(fresh) < len(turns):
+            num_tokens = sum(message.num_tokens for message in fresh)
+            raise self._writer.too_long("user", f"more than {num_tokens} tokens")
         if system is not None:
             self.set_system(system)
         self.num_dropped_messages += len(turns) - len(fresh)
@@ -187,7 +196,7 @@ class Dialogue:
             layout = self._layout(more)
             num_tokens = layout.num_tokens()
             ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
-            if num_tokens + reserve <= limit or not ends:
+            if num_tokens + reserve <= limit or not ends or self._keeps_all:
                 break
             limit = int(self._context_length * KEPT_SHARE)
             surplus = num_tokens + reserve - limit

@@ -83,7 +83,9 @@ class Engine:
         )
         self._worker = Worker(self._core)
         self._chats = Chats(
-            lambda setting: self.open_conversation(setting.system, tools=setting.tools)
+            lambda setting: self.open_conversation(
+                setting.system, tools=setting.tools, keep_all=True
+            )
         )
 
     @classmethod
@@ -133,7 +135,7 @@ class Engine:
         A string is one user message; a list holds either messages or token ids taken as they are.
         Raises RequestError (also for a prompt beyond the context) and EngineError.
         """
-        token_ids = self._prompt_ids(prompt)
+        token_ids = await self._encoded(prompt)
         await self._compile(sampling)
         sequence = await self._open_sequence()
         try:
@@ -157,13 +159,14 @@ class Engine:
         sampling: SamplingParams = _DEFAULT_SAMPLING,
         examples: Sequence[ChatMessage] = (),
         tools: tuple[str, ...] = (),
+        keep_all: bool = False,
     ) -> Conversation:
         """A conversation with its own cache.
 
         `examples` show the model how to speak; like the system prompt they are never dropped, and
         `Conversation.reset` leaves them alone. `tools` are definitions in JSON for a chat template
-        that knows tools. Raises RequestError when these do not fit or too many conversations are
-        open.
+        that knows tools. With `keep_all` no turn is dropped either: a history beyond the context
+        is refused. Raises RequestError when these do not fit or too many conversations are open.
         """
         template = self._chat_template()
         if tools:
@@ -175,6 +178,7 @@ class Engine:
             self.context_length,
             system,
             examples,
+            keep_all=keep_all,
         )
         num_chars = len(system) + sum(len(example.text) for example in examples)
         is_long = num_chars > LONG_TEXT_CHARS  # 2,000 take 0.4 ms of the loop, 20,000 take 12
@@ -202,19 +206,23 @@ class Engine:
     ) -> AsyncGenerator[TokenChunk, None]:
         """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
 
-        What an earlier request had in common with this one is not computed again. `tools` as in
-        `open_conversation`. Raises RequestError and EngineError. Use it from one event loop.
+        What an earlier request had in common with this one is not computed again. Messages beyond
+        the context are refused, none is dropped. `tools` as in `open_conversation`. Raises
+        RequestError and EngineError. Use it from one event loop.
         """
         await self._compile(sampling)
-        setting, conversation = await self._chats.resume(messages, tools)
+        try:
+            setting, conversation = await self._chats.resume(messages, tools)
+        except RequestError as error:
+            raise _about_messages(error) from None
         try:
             reply = conversation.generate(turn, deadline_ns, sampling=sampling, on_mark=on_mark)
             async with aclosing(reply):
                 async for chunk in reply:
                     yield chunk
-        except RequestError:
+        except RequestError as error:
             await conversation.close()
-            raise
+            raise _about_messages(error) from None
         finally:
             await self._chats.give_back(setting, conversation)
 
@@ -267,9 +275,25 @@ class Engine:
             raise RequestError("model", "has no chat template: it can only continue token ids")
         return self.vocabulary.template
 
-    def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int]) -> tuple[int, ...]:
-        if not prompt:
+    async def _encoded(
+        self, prompt: str | Sequence[ChatMessage] | Sequence[int]
+    ) -> tuple[int, ...]:
+        """A prompt's ids; long ones are encoded on another thread. Raises RequestError."""
+        last = prompt[-1] if prompt and not isinstance(prompt, str) else prompt
+        said = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
+        if not prompt or (isinstance(said, str) and not said.strip()):
             raise RequestError("prompt", "is empty")
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        num_chars = sum(
+            len(each.text if isinstance(each, ChatMessage) else each)
+            for each in texts
+            if isinstance(each, ChatMessage | str)
+        )
+        if num_chars <= LONG_TEXT_CHARS:
+            return self._prompt_ids(prompt)
+        return await asyncio.to_thread(self._prompt_ids, prompt)
+
+    def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int]) -> tuple[int, ...]:
         if isinstance(prompt, str):
             prompt = [ChatMessage("user", prompt)]
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
@@ -284,6 +308,12 @@ class Engine:
         if len(ids) != len(prompt) or not all(0 <= token_id < num_known for token_id in ids):
             raise RequestError("prompt", f"must be text, messages, or token ids below {num_known}")
         return tuple(ids)
+
+
+def _about_messages(error: RequestError) -> RequestError:
+    """A history is made of texts, but its owner knows it as messages."""
+    is_theirs = error.field in ("text", "role", "system")
+    return RequestError("messages", error.problem) if is_theirs else error
 
 
 def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:

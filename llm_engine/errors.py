@@ -14,6 +14,7 @@ class RequestError(ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+        self.problem = problem
 
 
 class EngineError(RuntimeError):

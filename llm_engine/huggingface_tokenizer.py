@@ -97,9 +97,13 @@ def _optional_json(path: Path) -> dict[str, Any]:
 def _chat_template(path: Path, settings: dict[str, Any]) -> str | None:
     file = path / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file}: cannot be read: {error}") from None
     template = settings.get("chat_template")
     if isinstance(template, list):  # several named templates
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
+        entries = [entry for entry in template if isinstance(entry, dict)]
+        named = [entry.get("template") for entry in entries if entry.get("name") == "default"]
+        template = named[-1] if named else None
     return template if isinstance(template, str) else None

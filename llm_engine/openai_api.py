@@ -20,6 +20,9 @@ from llm_engine.tool_calls import CallingMessage, Dialect, ToolUse
 MAX_MESSAGES: Final = 4096
 """More do not fit into any context."""
 
+MAX_MODEL_CHARS: Final = 256
+"""Every piece of a streamed answer repeats the name."""
+
 _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
     "developer": "system",
@@ -97,6 +100,9 @@ def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:
     model = body.get("model") or ""
     if not isinstance(model, str):
         raise RequestError("model", "must be a string")
+    if len(model) > MAX_MODEL_CHARS:
+        raise RequestError("model", f"must have at most {MAX_MODEL_CHARS} characters")
+    _require_text(model, "model")
     tools, answer = parse_tools(body), parse_answer(body)
     if answer is not None or (tools is not None and tools.must_call):
         # JSON repeats its quotes and brackets; who penalizes that gets strings without an end.
@@ -143,6 +149,7 @@ def _messages(values: object) -> list[ChatMessage | CallingMessage]:
 
 def _text(content: object, name: str) -> str:
     if isinstance(content, str):
+        _require_text(content, name)
         return content
     if content is None:
         return ""
@@ -154,8 +161,18 @@ def _text(content: object, name: str) -> str:
         text = part.get("text") if isinstance(part, dict) else None
         if kind != "text" or not isinstance(text, str):
             raise RequestError(f"{name}[{index}]", "only parts of type text are supported")
+        _require_text(text, f"{name}[{index}]")
         texts.append(text)
     return "".join(texts)
+
+
+def _require_text(text: str, name: str) -> None:
+    """JSON can spell half a surrogate pair, which no answer could be sent with."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"character {error.start} is half of a surrogate pair, not text"
+        raise RequestError(name, problem) from None
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
@@ -168,9 +185,6 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
         given["stop"] = (stop,) if isinstance(stop, str) else stop
         if not isinstance(given["stop"], list | tuple):
             raise RequestError("stop", "must be a string or a list of strings")
-    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-        if isinstance(given.get(name), int) and not isinstance(given[name], bool):
-            given[name] = float(given[name])
     if "ignore_eos" in given:
         given["ignore_eos"] = _flag(given, "ignore_eos")
     seed = given.get("seed")

@@ -53,7 +53,9 @@ def choose(
     kept = sorted_[sorted_ >= params.min_p * sorted_[0]]
     if params.top_p < 1:
         mass = float(kept.sum()) if params.top_k or params.min_p else 1.0
-        kept = kept[kept.cumsum(0) - kept < params.top_p * mass]
+        is_kept = kept.cumsum(0) - kept < params.top_p * mass
+        is_kept[0] = True  # also where top_p is nothing in float32
+        kept = kept[is_kept]
     return int(ids[_draw(kept, uniform(seed, position))])
 
 

@@ -110,7 +110,7 @@ class ChatTemplate:
             "enable_thinking": False,
         }
         try:
-            self._template = _environment().from_string(source)
+            self._template = _compiled(source)
             self._roles_stripped = frozenset(
                 role for role in ("system", "user") if not self._keeps(role, " \ue000 ")
             )
@@ -308,13 +308,25 @@ class ChatTemplate:
     def _render(self, messages: list[dict[str, Any]], generation_prompt: bool, **more: Any) -> str:
         settings = {**self._constants, **more}
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=messages, add_generation_prompt=generation_prompt, **settings
             )
+            text.encode()
         except jinja2.TemplateError:
             raise
         except Exception as error:  # a template is a program of someone else's
             raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from None
+        return text
+
+
+def _compiled(source: str) -> jinja2.Template:
+    """Raises TemplateError, whatever the file has in the place of a template."""
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError:
+        raise
+    except Exception as error:
+        raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from None
 
 
 def _environment() -> jinja2.Environment:

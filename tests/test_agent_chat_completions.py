@@ -99,13 +99,14 @@ async def test_what_is_refused(live: LiveServer) -> None:
             await api.chat.completions.create(
                 model="m", messages=[{"role": "user", "content": "word " * 20_000}], stream=True
             )
-    async with httpx.AsyncClient(base_url=http_url(live)) as http:
+    kind = {"content-type": "application/json"}
+    async with httpx.AsyncClient(base_url=http_url(live), headers=kind) as http:
         for body in (b"", b"[", b"[]", b'"x"', b"[" * 100_000, b'{"messages":[{"role":"user"}]}'):
             answer = await http.post("/chat/completions", content=body)
             assert answer.status_code == 400
             assert answer.json()["error"]["message"]
         answer = await http.post("/chat/completions", content=b"x" * (5 << 20))
-        assert answer.status_code == 400
+        assert answer.status_code == 413
 
 
 async def test_a_client_that_goes_stops_the_work(live: LiveServer) -> None:

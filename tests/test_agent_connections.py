@@ -192,3 +192,42 @@ async def test_where_all_are_calls_the_newcomer_is_turned_away(
     assert not any(wire.closing for wire in inside)
     for wire in inside:
         await end(wire)
+
+
+async def endless(scope: Any, receive: Any, send: Any) -> None:
+    """A response that goes on for as long as it is taken."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while True:
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await asyncio.sleep(0)
+
+
+async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.01)
+    wire = House(endless).connect()
+    wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await asyncio.sleep(0)
+    for _ in range(3):  # slow, but alive
+        wire.protocol.pause_writing()
+        wire.protocol.resume_writing()
+    await asyncio.sleep(0.05)
+    assert not wire.aborted.is_set()
+    wire.protocol.pause_writing()
+    await asyncio.wait_for(wire.aborted.wait(), 5)
+    await end(wire)
+
+
+async def test_the_rest_of_a_response_is_not_kept_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.01)
+
+    async def short(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    wire = House(short, timeout_keep_alive=0).connect()
+    wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await asyncio.wait_for(wire.aborted.wait(), 5)
+    assert b"200 OK" in wire.sent

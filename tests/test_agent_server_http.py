@@ -240,6 +240,7 @@ async def test_what_an_operator_asks(live: LiveServer) -> None:
     assert (await get(live, "/healthz")).text == "ok\n"
     async with call_to(live.url) as call:
         ready = await get(live, "/readyz")
+        assert (await get(live, "/health")).status_code == 200
         assert ready.status_code == 200
         body = ready.json()
         assert (body["status"], body["calls"]) == ("ready", 1)
