@@ -14,7 +14,8 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final, Never
+from functools import partial
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -28,10 +29,10 @@ from llm_engine.openai_api import ChatRequest, parse_chat_request
 
 from .config import Config
 from .errors import StageError
-from .http_requests import JsonBodies, RefusedError, first_of, unless_gone
-from .patience import patience
+from .http_requests import JsonBodies, RefusedError, unless_gone
+from .patience import first_of
 from .stages import Stages
-from .thinking import LOAD_TIMEOUT_S, TOKEN_TIMEOUT_S
+from .thinking import LOAD_TIMEOUT_S, until_hung
 
 CLIENT_GONE: Final = 499
 """nginx's status for it. Nobody reads it; it keeps logs apart from failures."""
@@ -97,25 +98,12 @@ class ChatCompletions:
             engine = await self._engine()
             messages, tools, sampling = asked.prompt(engine.dialect)
             async with aclosing(engine.chat(messages, sampling, tools=tools)) as reply:
+                hung = partial(until_hung, self._stages.thinker, engine)
                 while True:
-                    chunk = await first_of(anext(reply, None), self._until_hung(engine))
+                    chunk = await first_of(anext(reply, None), hung())
                     if chunk is None:
                         return
                     yield chunk
-
-    async def _until_hung(self, engine: llm_engine.Engine) -> Never:
-        """A request may wait long for its turn and its prompt; between two steps the engine answers
-        in any case, and a step takes a fraction of a second."""
-        while True:
-            await asyncio.sleep(TOKEN_TIMEOUT_S)
-            try:
-                async with patience(TOKEN_TIMEOUT_S):
-                    await engine.stats()
-            except TimeoutError:
-                engine.stop()  # should it ever come to
-                reason = f"did not answer within {TOKEN_TIMEOUT_S:g} s"
-                self._stages.thinker.restart(engine, reason)
-                raise StageError("llm", "The language model took too long.") from None
 
 
 def _parsed(body: object, defaults: llm_engine.SamplingParams) -> ChatRequest:

@@ -6,9 +6,8 @@ others that are being held. And work for a client that has gone is cancelled whe
 when it has something to say.
 """
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Final, Never, TypeVar
 
@@ -16,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from llm_engine.errors import RequestError
 
-from .patience import patience
+from .patience import first_of, patience
 
 MAX_BODY_BYTES: Final = 4 << 20
 """Far beyond any context: a million tokens of text. Reading as much JSON takes 0.1 s at worst, in
@@ -103,28 +102,3 @@ async def _until_gone(request: Request) -> Never:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     raise ClientDisconnect
-
-
-async def first_of(*works: Awaitable[Result]) -> Result:
-    """What the first of these to end returns or raises. The others are cancelled and awaited."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_settled(work)) for work in works]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-    outcome = next(task for task in tasks if not task.cancelled()).result()
-    return outcome()
-
-
-async def _settled(work: Awaitable[Result]) -> Callable[[], Result]:
-    """Its outcome as a function: a task group would take an error for everybody's."""
-    try:
-        result = await work
-    except Exception as error:
-        failure = error
-
-        def fail() -> Result:
-            raise failure
-
-        return fail
-    return lambda: result

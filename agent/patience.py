@@ -7,12 +7,14 @@ however late it comes: only while the loop turns does patience run out.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 NUM_TICKS: Final = 10
 """Per deadline. Fewer, and one stall takes a larger part of it; more cost wake-ups."""
+
+Result = TypeVar("Result")
 
 
 @asynccontextmanager
@@ -36,3 +38,28 @@ async def patience(seconds: float) -> AsyncIterator[None]:
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+async def first_of(*works: Awaitable[Result]) -> Result:
+    """What the first of these to end returns or raises. The others are cancelled and awaited."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_settled(work)) for work in works]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+    outcome = next(task for task in tasks if not task.cancelled()).result()
+    return outcome()
+
+
+async def _settled(work: Awaitable[Result]) -> Callable[[], Result]:
+    """Its outcome as a function: a task group would take an error for everybody's."""
+    try:
+        result = await work
+    except Exception as error:
+        failure = error
+
+        def fail() -> Result:
+            raise failure
+
+        return fail
+    return lambda: result

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import llm_engine
 from latency_budget.clock import Clock
@@ -18,16 +18,16 @@ from latency_budget.turn import TurnId
 
 from .errors import StageError
 from .notices import Usage
-from .patience import patience
+from .patience import first_of, patience
 from .ports import ChatMessage, OnMark, ReplyToken
 from .stage_thread import StageThread
 
 LOAD_TIMEOUT_S: Final = 60.0
 """An engine that is being loaded anew is worth waiting for; a large model takes this long."""
 
-TOKEN_TIMEOUT_S: Final = 10.0
-"""Longest wait for one token, prefill included. A cold 2000-token prompt takes 6 s on two cores.
-Counted by `patience`: the engine is not blamed for a time in which nothing ran."""
+HANGS_S: Final = 10.0
+"""An engine that has taken no step for so long hangs: one takes a fraction of a second. Counted by
+`patience`: it is not blamed for a time in which nothing ran."""
 
 Result = TypeVar("Result")
 
@@ -150,15 +150,25 @@ class Chat:
         self, question: Awaitable[Result], engine: llm_engine.Engine | None = None
     ) -> Result:
         """Wait for the engine (the conversation's), not for ever; its errors become the stage's."""
+        asked = engine or self._engine
+        assert asked is not None
+        with _as_stage_errors():
+            return await first_of(question, until_hung(self._stage, asked))
+
+
+async def until_hung(stage: StageThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+    """Returns never; raises StageError, having given the engine up, once it takes no steps.
+
+    A request may wait long for its turn and its prompt, but between two steps the engine answers.
+    """
+    while True:
+        await asyncio.sleep(HANGS_S / 2)
         try:
-            with _as_stage_errors():
-                async with patience(TOKEN_TIMEOUT_S):
-                    return await question
+            async with patience(HANGS_S / 2):
+                await engine.stats()
         except TimeoutError:
-            hung = engine or self._engine
-            if hung is not None:
-                hung.stop()  # should it ever come to
-                self._stage.restart(hung, f"did not answer within {TOKEN_TIMEOUT_S:g} s")
+            engine.stop()  # should it ever come to
+            stage.restart(engine, f"took no step for {HANGS_S:g} s")
             raise StageError("llm", "The language model took too long.") from None
 
 

@@ -154,6 +154,15 @@ async def test_other_kinds_of_content(live: LiveServer, kind: str) -> None:
         assert answer.status_code == 200
 
 
+CALLING: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    ],
+}
+
+
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
 async def test_control_tokens_are_text(live: LiveServer, role: str) -> None:
     """As text each is several tokens, as a control token one; a part is as good as a string."""
@@ -163,6 +172,8 @@ async def test_control_tokens_are_text(live: LiveServer, role: str) -> None:
             for shape in (content, [{"type": "text", "text": content}]):
                 messages = [*HELLO, {"role": role, "content": shape}, *HELLO]
                 messages = messages[1:] if role in ("system", "developer") else messages
+                if role == "tool":
+                    messages[1:2] = [CALLING, {**messages[1], "tool_call_id": "call_1"}]
                 body = {"messages": messages, "max_tokens": 1}
                 answer = await http.post(PATH, json=body)
                 assert answer.status_code == 200, answer.text

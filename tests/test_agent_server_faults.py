@@ -110,7 +110,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
 
 @pytest.fixture
 def thinking_fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    fault = Fault(monkeypatch, EngineCore, "step", deadline=(thinking, "TOKEN_TIMEOUT_S"))
+    fault = Fault(monkeypatch, EngineCore, "step", deadline=(thinking, "HANGS_S"))
     yield fault
     fault.release()
 

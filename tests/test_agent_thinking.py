@@ -1,7 +1,7 @@
 """A chat over an engine that answers when the test lets it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 import pytest
@@ -22,12 +22,19 @@ class StubConversation:
     def __init__(self, system: str) -> None:
         self.system = system
         self.warming = asyncio.Event()
+        self.answering = asyncio.Event()
         self.told: list[str] = []
         self.closed = False
         self.messages: list[llm_engine.ChatMessage] = []
 
     async def warm(self) -> None:
         await self.warming.wait()
+
+    async def generate(
+        self, turn: TurnId, deadline_ns: int, **_: Any
+    ) -> AsyncGenerator[llm_engine.TokenChunk, None]:
+        await self.answering.wait()
+        yield llm_engine.TokenChunk(turn, 0, "Yes.", (1,), None, None)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         self.played = (turn, at_ns)
@@ -53,10 +60,15 @@ class StubEngine:
     def __init__(self) -> None:
         self.opened: list[StubConversation] = []
         self.stopped = False
+        self.hangs = False
 
     async def open_conversation(self, system: str, **_: Any) -> StubConversation:
         self.opened.append(StubConversation(system))
         return self.opened[-1]
+
+    async def stats(self) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
 
     def stop(self) -> None:
         self.stopped = True
@@ -87,7 +99,7 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
     stage = StubStage()
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
-    monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(thinking, "HANGS_S", 0.0)
     async with asyncio.TaskGroup() as group:
         warming = group.create_task(chat.warm())
         for _ in range(100):
@@ -95,6 +107,33 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
         assert not warming.done()
         stage.engine.opened[0].warming.set()
     assert stage.restarts == 0
+
+
+async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    conversation = stage.engine.opened[0]
+    monkeypatch.setattr(thinking, "HANGS_S", 0.0)
+
+    async def read() -> list[str]:
+        tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+        return [token.text async for token in tokens]
+
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(read())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        conversation.answering.set()
+    assert reading.result() == ["Yes."]
+    conversation.answering.clear()
+    stage.engine.hangs = True
+    with pytest.raises(StageError, match="too long"):
+        await read()
+    assert (stage.restarts, stage.engine.stopped) == (1, True)
 
 
 async def test_what_is_left_to_hear_goes_to_the_engine_that_answers() -> None:
