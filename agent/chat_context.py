@@ -5,6 +5,10 @@ the next reply begins, or in a warm-up before that. A barge-in thus costs nothin
 happens, and the client's own word on how much was heard, which comes some milliseconds later, can
 still correct ours.
 
+The words of a pause may be told before it is known that they are a turn (`suppose`). If they become
+one, nothing more need be told; if not, or if anything else changes first, they are taken back, with
+what the model answered to them.
+
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model was told last; so those of a
 single response leave nothing to be taken back.
@@ -29,6 +33,11 @@ class _CutReply:
     num_chars: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _TakeBack:
+    """The last user message and the reply to it."""
+
+
 class ChatContext:
     """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
@@ -37,7 +46,11 @@ class ChatContext:
         self.chat = chat
         self._conversation = conversation
         self._instructions = self._told = instructions
-        self._pending: deque[_Say | _CutReply] = deque()
+        self._pending: deque[_Say | _CutReply | _TakeBack] = deque()
+        self._supposed: str | None = None
+        """What the model was told as the user's next message, before it is one."""
+        self._confirmed = False
+        """What was supposed has been said."""
         self._edited = False
         """The model's history differs from the conversation elsewhere than at the end."""
         self._max_cut: int | None = None
@@ -46,11 +59,42 @@ class ChatContext:
 
     def said(self, text: str) -> None:
         """The user's next message. One without words is none."""
-        if text.strip():
+        if self._supposed == text:
+            self._supposed = None
+            self._confirmed = True
+        elif text.strip():
+            self.withdraw()
             self._note(_Say(ChatMessage("user", text)))
+
+    async def suppose(self, text: str) -> None:
+        """Tell the model what is pending, and then words that may become the user's next message.
+
+        Raises StageError. Cancelled, it has told them or not, and knows which.
+        """
+        self._confirmed = False
+        await self.settle()
+        await self.chat.commit(ChatMessage("user", text))
+        self._supposed = text
+        self._max_cut = -1  # what was answered before is not the model's last word for long
+        if self._edited or self._pending:
+            self.withdraw()
+
+    def withdraw(self) -> None:
+        """What was supposed, if anything, was not said."""
+        if self._supposed is not None:
+            self._supposed = None
+            if not self._edited:
+                self._pending.appendleft(_TakeBack())
+
+    def take_confirmed(self) -> bool:
+        """Whether what was supposed was then said, and nothing has changed since. Asked once."""
+        confirmed, self._confirmed = self._confirmed, False
+        is_same = self._instructions == self._told
+        return confirmed and is_same and not (self._edited or self._pending)
 
     def added(self, item: Item) -> None:
         """An item was appended."""
+        self.withdraw()
         for message in messages_of((item,)):
             self._note(_Say(message))
 
@@ -78,6 +122,7 @@ class ChatContext:
         """Items were changed elsewhere than at the end: the model takes the whole conversation
         anew, as it is by then. The text of a reply under way is not known yet."""
         self._edited = True
+        self._supposed = None
         self._pending.clear()
 
     async def settle(self, instructions: str | None = None) -> None:
@@ -114,10 +159,12 @@ class ChatContext:
             raise
         self._max_cut = -1
 
-    async def _carry_out(self, change: _Say | _CutReply) -> None:
+    async def _carry_out(self, change: _Say | _CutReply | _TakeBack) -> None:
         try:
             if isinstance(change, _Say):
                 await self.chat.commit(change.message)
+            elif isinstance(change, _TakeBack):
+                await self.chat.take_back()
             else:
                 await self.chat.truncate_reply(change.num_chars)
         except StageError as error:
@@ -127,10 +174,10 @@ class ChatContext:
         self._forget(change)
         if isinstance(change, _CutReply):
             self._max_cut = change.num_chars
-        elif change.message.role == "assistant":
+        elif isinstance(change, _TakeBack) or change.message.role == "assistant":
             self._max_cut = -1
 
-    def _forget(self, change: _Say | _CutReply) -> None:
+    def _forget(self, change: _Say | _CutReply | _TakeBack) -> None:
         """Other changes may have come in front of it meanwhile, or in place of all."""
         if change in self._pending:
             self._pending.remove(change)

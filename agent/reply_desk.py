@@ -56,6 +56,15 @@ class Surroundings:
     notify: Callable[[Notice], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guess:
+    """A reply that may never be one."""
+
+    run: ReplyRun
+    task: asyncio.Task[None]
+    is_adopted: asyncio.Event
+
+
 class ReplyDesk:
     """Belongs to one session; its tasks live in the session's group."""
 
@@ -81,6 +90,7 @@ class ReplyDesk:
         self._log = log
         self._run: ReplyRun | None = None
         self._task: asyncio.Task[None] | None = None
+        self._guess: _Guess | None = None
         self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
 
     def begin(
@@ -90,18 +100,82 @@ class ReplyDesk:
         options: ResponseOptions,
         script: str | None = None,
     ) -> None:
-        """Start a reply: the model's, or the words of `script`."""
+        """Start a reply: the words of `script`, what was guessed, or the model's anew."""
+        guessed = self._adopted(turn, settings, options, script)
+        run = self._prepared(turn, settings, options) if guessed is None else guessed.run
+        self._announce(run.reply)
+        run.mark = partial(self._log.mark, turn)
+        run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
+        self._run = run
+        if guessed is None:
+            self._task = self._group.create_task(self._drive(run, script))
+            return
+        run.reply.generated = True
+        self._task = guessed.task
+        guessed.is_adopted.set()
+        if run.is_ready:
+            run.on_audible()
+
+    def guess(self, turn: TurnId, settings: SessionSettings, text: str) -> None:
+        """Prepare the reply to these words, in case they are the caller's message."""
+        run = self._prepared(turn, settings, ResponseOptions())
+        run.mark = self._log.guessed
+        is_adopted = asyncio.Event()
+        task = self._group.create_task(self._drive_guess(run, text, is_adopted))
+        self._guess = _Guess(run, task, is_adopted)
+
+    def drop_guess(self) -> None:
+        """The caller goes on, or something else came first: forget it without a trace."""
+        guess, self._guess = self._guess, None
+        if guess is not None:
+            guess.task.cancel()
+            self._context.withdraw()
+            self._log.guessed(MarkName.DISCARDED, self._around.clock.now_ns())
+
+    def _adopted(
+        self,
+        turn: TurnId,
+        settings: SessionSettings,
+        options: ResponseOptions,
+        script: str | None,
+    ) -> "_Guess | None":
+        """What was guessed, if it is what would be said now; otherwise it is dropped."""
+        guess = self._guess
+        if guess is None:
+            return None
+        is_confirmed = self._context.take_confirmed()
+        reply = guess.run.reply
+        is_same = (reply.turn, reply.settings, reply.options) == (turn, settings, options)
+        if is_confirmed and is_same and script is None and not guess.task.done():
+            self._guess = None
+            self._context.answering()
+            return guess
+        self.drop_guess()
+        if is_confirmed:
+            self._context.edited()  # the model has words of the reply that is not to be
+        return None
+
+    def _prepared(
+        self, turn: TurnId, settings: SessionSettings, options: ResponseOptions
+    ) -> ReplyRun:
+        """A reply that nobody has heard of yet."""
         around = self._around
         rate_hz = WIRE_RATE_HZ[settings.output_encoding]
         reply = Reply(
             turn,
-            self._ids.reply(),
-            self._ids.item(),
             settings,
             options,
             Playback(rate_hz, around.lead_ms),
             Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
+        voice = around.open_voice(settings.voice, rate_hz)
+        mark = partial(self._log.mark, turn)
+        return ReplyRun(reply, voice, around.clock, around.notify, mark)
+
+    def _announce(self, reply: Reply) -> None:
+        """The reply is one from now on: it has a name and, unless out of band, an item."""
+        around, options = self._around, reply.options
+        reply.response_id, reply.item_id = self._ids.reply(), self._ids.item()
         if not options.out_of_band:
             for old in self._conversation.make_room():
                 around.notify(ItemDeleted(old))
@@ -115,7 +189,7 @@ class ReplyDesk:
                 reply.item_id,
                 previous,
                 reply.modality,
-                settings,
+                reply.settings,
                 options.metadata,
                 options.out_of_band,
             )
@@ -123,11 +197,6 @@ class ReplyDesk:
         self._kept[reply.item_id] = reply
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
-        voice = around.open_voice(settings.voice, rate_hz)
-        run = ReplyRun(reply, voice, around.clock, around.notify, partial(self._log.mark, turn))
-        run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
-        self._run = run
-        self._task = self._group.create_task(self._drive(run, script))
 
     def release(self, turn: TurnId) -> None:
         """Let the reply of this turn be heard."""
@@ -201,6 +270,24 @@ class ReplyDesk:
         finally:
             if chat is not self._context.chat:
                 await chat.close()
+        await self._complete(reply)
+
+    async def _drive_guess(self, run: ReplyRun, text: str, is_adopted: asyncio.Event) -> None:
+        """As `_drive`, but a stage that fails before the reply is one only leaves nothing."""
+        reply = run.reply
+        try:
+            await self._warming.rest()
+            await self._context.suppose(text)
+            await run.run(self._context.chat)
+        except StageError as error:
+            reply.failed = error.message
+            if is_adopted.is_set():
+                self._emit(ev.ReplyFailed(reply.turn))
+            return
+        await is_adopted.wait()
+        await self._complete(reply)
+
+    async def _complete(self, reply: Reply) -> None:
         if reply.hit_limit:
             self._finish(reply, "incomplete", "max_output_tokens")
         else:

@@ -241,6 +241,10 @@ class Session:
                 script, self._script = self._script, None
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
                 desk.begin(turn, self.settings, options, script)
+            case cmd.GuessReply(turn, text):
+                desk.guess(turn, self.settings, text)
+            case cmd.DropGuess():
+                desk.drop_guess()
             case cmd.ReleaseReply(turn):
                 desk.release(turn)
             case cmd.CutReply(turn, reason):

@@ -51,6 +51,9 @@ class FakeChat:
             raise self.refusals.pop(0)
         self.calls.append((message.role, message.text))
 
+    async def take_back(self) -> None:
+        self.calls.append(("take back", None))
+
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         self.calls.append(("reset", tuple((each.role, each.text) for each in messages)))
 
