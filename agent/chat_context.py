@@ -6,8 +6,8 @@ happens, and the client's own word on how much was heard, which comes some milli
 still correct ours.
 
 The words of a pause may be told before it is known that they are a turn (`suppose`). If they become
-one, nothing more need be told; if not, or if anything else changes first, they are taken back, with
-what the model answered to them.
+one, and the reply to them is the one that is wanted (`adopt`), nothing more need be told; if not,
+or if anything else changes first, they are taken back, with what the model answered to them.
 
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model was told last; so those of a
@@ -38,6 +38,9 @@ class _TakeBack:
     """The last user message and the reply to it."""
 
 
+_Change = _Say | _CutReply | _TakeBack
+
+
 class ChatContext:
     """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
@@ -46,11 +49,11 @@ class ChatContext:
         self.chat = chat
         self._conversation = conversation
         self._instructions = self._told = instructions
-        self._pending: deque[_Say | _CutReply | _TakeBack] = deque()
+        self._pending: deque[_Change] = deque()
         self._supposed: str | None = None
         """What the model was told as the user's next message, before it is one."""
-        self._confirmed = False
-        """What was supposed has been said."""
+        self._was_said = False
+        """What was supposed has become the user's message."""
         self._edited = False
         """The model's history differs from the conversation elsewhere than at the end."""
         self._max_cut: int | None = None
@@ -60,8 +63,7 @@ class ChatContext:
     def said(self, text: str) -> None:
         """The user's next message. One without words is none."""
         if self._supposed == text:
-            self._supposed = None
-            self._confirmed = True
+            self._was_said = True
         elif text.strip():
             self.withdraw()
             self._note(_Say(ChatMessage("user", text)))
@@ -71,26 +73,35 @@ class ChatContext:
 
         Raises StageError. Cancelled, it has told them or not, and knows which.
         """
-        self._confirmed = False
         await self.settle()
         await self.chat.commit(ChatMessage("user", text))
-        self._supposed = text
+        self._supposed, self._was_said = text, False
         self._max_cut = -1  # what was answered before is not the model's last word for long
         if self._edited or self._pending:
             self.withdraw()
 
-    def withdraw(self) -> None:
-        """What was supposed, if anything, was not said."""
-        if self._supposed is not None:
-            self._supposed = None
-            if not self._edited:
-                self._pending.appendleft(_TakeBack())
+    def adopt(self) -> bool:
+        """Take the reply to what was supposed for the next one.
 
-    def take_confirmed(self) -> bool:
-        """Whether what was supposed was then said, and nothing has changed since. Asked once."""
-        confirmed, self._confirmed = self._confirmed, False
-        is_same = self._instructions == self._told
-        return confirmed and is_same and not (self._edited or self._pending)
+        False, having changed nothing, where that was not said or the model knows less than it is
+        to know by now.
+        """
+        if not self._was_said or self._instructions != self._told:
+            return False
+        self._supposed, self._was_said = None, False
+        self._max_cut = None
+        return True
+
+    def withdraw(self) -> None:
+        """The reply to what was supposed, if anything, never was; and unless that was said by now,
+        neither was it."""
+        text, was_said = self._supposed, self._was_said
+        self._supposed, self._was_said = None, False
+        if text is None or self._edited:
+            return
+        if was_said:
+            self._pending.appendleft(_Say(ChatMessage("user", text)))
+        self._pending.appendleft(_TakeBack())
 
     def added(self, item: Item) -> None:
         """An item was appended."""
@@ -122,7 +133,7 @@ class ChatContext:
         """Items were changed elsewhere than at the end: the model takes the whole conversation
         anew, as it is by then. The text of a reply under way is not known yet."""
         self._edited = True
-        self._supposed = None
+        self._supposed, self._was_said = None, False
         self._pending.clear()
 
     async def settle(self, instructions: str | None = None) -> None:
@@ -159,7 +170,7 @@ class ChatContext:
             raise
         self._max_cut = -1
 
-    async def _carry_out(self, change: _Say | _CutReply | _TakeBack) -> None:
+    async def _carry_out(self, change: _Change) -> None:
         try:
             if isinstance(change, _Say):
                 await self.chat.commit(change.message)
@@ -169,22 +180,23 @@ class ChatContext:
                 await self.chat.truncate_reply(change.num_chars)
         except StageError as error:
             if error.refused:
-                self._forget(change)
+                _forget(self._pending, change)
             raise
-        self._forget(change)
+        _forget(self._pending, change)
         if isinstance(change, _CutReply):
             self._max_cut = change.num_chars
         elif isinstance(change, _TakeBack) or change.message.role == "assistant":
             self._max_cut = -1
 
-    def _forget(self, change: _Say | _CutReply | _TakeBack) -> None:
-        """Other changes may have come in front of it meanwhile, or in place of all."""
-        if change in self._pending:
-            self._pending.remove(change)
-
     def _note(self, change: _Say) -> None:
         if not self._edited:  # then the conversation has it, and is taken anew
             self._pending.append(change)
+
+
+def _forget(pending: deque[_Change], change: _Change) -> None:
+    """Other changes may have come in front of it meanwhile, or in place of all."""
+    if change in pending:
+        pending.remove(change)
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:

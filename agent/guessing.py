@@ -23,9 +23,8 @@ fourth guess would be thrown away as well, and its work would slow the words dow
 def guess(s: TurnState) -> list[Command]:
     """Prepare a reply to the words of the present pause, if a reply would follow their end."""
     text = s.text
-    would_reply = s.rules.replies or s.wanted
     is_free = s.agent in (Agent.IDLE, Agent.TRAILING) and not s.awaited
-    if text is None or not text.strip() or not (would_reply and is_free):
+    if text is None or not text.strip() or not (would_reply(s) and is_free):
         return []
     if s.guess == text or s.num_guesses >= MAX_GUESSES:
         return []
@@ -34,6 +33,11 @@ def guess(s: TurnState) -> list[Command]:
     s.num_guesses += 1
     out.append(cmd.GuessReply(_next_turn(s), text))
     return out
+
+
+def would_reply(s: TurnState) -> bool:
+    """Whether the end of the present utterance is to be answered."""
+    return s.rules.replies or s.wanted
 
 
 def drop_guess(s: TurnState) -> list[Command]:

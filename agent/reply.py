@@ -101,6 +101,8 @@ class ReplyRun:
         self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
         self._wake = asyncio.Event()
         self._released = asyncio.Event()
+        self.announced = asyncio.Event()
+        """Set when the client knows of the reply. Nothing of it leaves before that."""
         self.is_ready = False
         """Something of it could be heard or read."""
         self.on_audible: Callable[[], None] = lambda: None
@@ -195,8 +197,9 @@ class ReplyRun:
                     self._audible()
                 self._wake.set()
         self.reply.playback.finish()
-        if not self.is_ready:
-            self._released.set()  # nothing that could be held back
+        if not self.is_ready:  # no sound that the machine could release
+            await self.announced.wait()
+            self._released.set()
         self._wake.set()
 
     # --- speech to the client, in real time ---

@@ -48,7 +48,7 @@ from . import events as ev
 from .commands import Command
 from .end_of_turn import TurnRules, required_silence_ms
 from .events import Event
-from .guessing import drop_guess, guess
+from .guessing import drop_guess, guess, would_reply
 from .turn_state import TurnState
 from .turn_tables import Agent, Caller, Signal
 
@@ -232,7 +232,7 @@ def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list
     s.rules = event.rules
     if not event.rules.enabled and s.caller is not Caller.QUIET:
         return _drop_utterance(s, now_ns)
-    return []
+    return [] if would_reply(s) else drop_guess(s)
 
 
 # --- the agent ---
@@ -319,7 +319,7 @@ def _start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Comman
     s.text = None
     s.silence_ms = silence_ms
     s.pause_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
-    return [cmd.Transcribe(s.utterance, s.revision)]
+    return [*drop_guess(s), cmd.Transcribe(s.utterance, s.revision)]
 
 
 def _drop_utterance(s: TurnState, now_ns: int) -> list[Command]:
