@@ -133,6 +133,8 @@ class Witness:
             case cmd.CommitUtterance(_, said):
                 assert said == text
                 assert after == (cmd.StartReply(TurnId(turn)),)
+            case cmd.RefuseRequest():
+                pass
             case _:
                 assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
 
