@@ -129,6 +129,8 @@ class FakeEars:
         self.detection: TurnDetection | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
         self.running = asyncio.Event()
+        self._pauses = 0
+        """The utterance that may go on."""
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
         self._tell = tell
@@ -150,7 +152,9 @@ class FakeEars:
         self.detection = detection
 
     async def commit(self) -> int:
-        self.utterance += 1
+        if not self._pauses == self.utterance > 0:
+            self.utterance += 1
+        self._pauses = 0
         return self.utterance
 
     async def clear(self) -> int:
@@ -176,3 +180,23 @@ class FakeEars:
         self.hear(ev.SpeechStarted(number, 1600 * number))
         self.hear(ev.SpeechPaused(number, 1600 * number + 800))
         self.hear(ev.SilenceGrew(number, 5000))
+
+    def pause(self, text: str) -> None:
+        """Speech, and then a silence of which it can't be said yet whether it ends a turn. Speech
+        that paused before goes on."""
+        if self._pauses == self.utterance > 0:
+            self.resume()
+        else:
+            self._pauses = self.utterance = self.utterance + 1
+            self.hear(ev.SpeechStarted(self.utterance, 1600 * self.utterance))
+        self.words[self.utterance] = text
+        self.hear(ev.SpeechPaused(self.utterance, 1600 * self.utterance + 800))
+
+    def resume(self) -> None:
+        """The pause was none."""
+        self.hear(ev.SpeechResumed(self.utterance, 1600 * self.utterance + 1600))
+
+    def fall_silent(self) -> None:
+        """The pause was the end of the turn."""
+        self.hear(ev.SilenceGrew(self._pauses, 5000))
+        self._pauses = 0
