@@ -15,7 +15,7 @@ single response leave nothing to be taken back.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .conversation import Conversation, FunctionCall, FunctionOutput, Item, Message
@@ -31,6 +31,7 @@ class _Say:
 @dataclass(frozen=True, slots=True, eq=False)
 class _CutReply:
     num_chars: int
+    has_words: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,10 +114,12 @@ class ChatContext:
         """The model begins a reply: the one that will be cut."""
         self._max_cut = None
 
-    def reply_cut(self, num_chars: int) -> None:
+    def reply_cut(self, num_chars: int, has_words: Callable[[], bool] = lambda: True) -> None:
         """Only so much of the last reply was heard. The latest word on it counts.
 
-        Whatever else is pending came after that reply, so this goes in front.
+        Whatever else is pending came after that reply, so this goes in front. `has_words` is asked
+        when it is carried out: a word may still come from a model that is being stopped, and where
+        none came, the model's last reply is another one, which is not to be cut.
         """
         if self._max_cut is not None and num_chars > self._max_cut:
             self.edited()
@@ -124,7 +127,7 @@ class ChatContext:
             return
         if self._pending and isinstance(self._pending[0], _CutReply):
             self._pending.popleft()
-        self._pending.appendleft(_CutReply(num_chars))
+        self._pending.appendleft(_CutReply(num_chars, has_words))
 
     def instructed(self, text: str) -> None:
         self._instructions = text
@@ -176,7 +179,7 @@ class ChatContext:
                 await self.chat.commit(change.message)
             elif isinstance(change, _TakeBack):
                 await self.chat.take_back()
-            else:
+            elif change.has_words():
                 await self.chat.truncate_reply(change.num_chars)
         except StageError as error:
             if error.refused:

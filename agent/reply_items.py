@@ -137,8 +137,7 @@ class ReplyItems:
         status: ItemStatus = "completed" if num_chars == len(reply.text) else "incomplete"
         self._conversation.set_text(reply.item_id, reply.text[:num_chars], status)
         if reply.generated and reply is self._newest:
-            if reply.text:  # or the model's last reply is still another one
-                self._context.reply_cut(num_chars)
+            self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.ended:
             self._context.edited()
 

@@ -158,6 +158,7 @@ class FakeEars:
         return self.utterance
 
     async def clear(self) -> int:
+        self._pauses = 0
         return self.utterance
 
     def end_sample(self, utterance: int) -> int:
