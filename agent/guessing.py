@@ -1,9 +1,10 @@
 """When a reply is prepared before it is known that the caller is done.
 
-A guess costs a prefill, some tokens and a clause of speech: a quarter of a second of two cores. It
-is worth that once the caller pauses and the words of the pause are known, because most pauses are
-the end of a turn, and the wait that tells the others is about as long as the preparation. Nothing
-of it can be seen, heard or remembered until the machine commits the same words.
+A guess costs a prefill, a clause of speech, and tokens for as long as it is held: a quarter of a
+second of two cores and more. It is worth that once the caller pauses and the words of the pause are
+known, because most pauses are the end of a turn, and the wait that tells the others is about as
+long as the preparation. Nothing of it can be seen, heard or remembered until the machine commits
+the same words.
 """
 
 from typing import Final
