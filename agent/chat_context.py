@@ -5,13 +5,17 @@ the next reply begins, or in a warm-up before that. A barge-in thus costs nothin
 happens, and the client's own word on how much was heard, which comes some milliseconds later, can
 still correct ours.
 
+The words of a pause may be told before it is known that they are a turn (`suppose`). If they become
+one, and the reply to them is the one that is wanted (`adopt`), nothing more need be told; if not,
+or if anything else changes first, they are taken back, with what the model answered to them.
+
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model was told last; so those of a
 single response leave nothing to be taken back.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .conversation import Conversation, FunctionCall, FunctionOutput, Item, Message
@@ -27,6 +31,15 @@ class _Say:
 @dataclass(frozen=True, slots=True, eq=False)
 class _CutReply:
     num_chars: int
+    has_words: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TakeBack:
+    """The last user message and the reply to it."""
+
+
+_Change = _Say | _CutReply | _TakeBack
 
 
 class ChatContext:
@@ -37,7 +50,11 @@ class ChatContext:
         self.chat = chat
         self._conversation = conversation
         self._instructions = self._told = instructions
-        self._pending: deque[_Say | _CutReply] = deque()
+        self._pending: deque[_Change] = deque()
+        self._supposed: str | None = None
+        """What the model was told as the user's next message, before it is one."""
+        self._was_said = False
+        """What was supposed has become the user's message."""
         self._edited = False
         """The model's history differs from the conversation elsewhere than at the end."""
         self._max_cut: int | None = None
@@ -46,11 +63,50 @@ class ChatContext:
 
     def said(self, text: str) -> None:
         """The user's next message. One without words is none."""
-        if text.strip():
+        if self._supposed == text:
+            self._was_said = True
+        elif text.strip():
+            self.withdraw()
             self._note(_Say(ChatMessage("user", text)))
+
+    async def suppose(self, text: str) -> None:
+        """Tell the model what is pending, and then words that may become the user's next message.
+
+        Raises StageError. Cancelled, it has told them or not, and knows which.
+        """
+        await self.settle()
+        await self.chat.commit(ChatMessage("user", text))
+        self._supposed, self._was_said = text, False
+        self._max_cut = -1  # what was answered before is not the model's last word for long
+        if self._edited or self._pending:
+            self.withdraw()
+
+    def adopt(self) -> bool:
+        """Take the reply to what was supposed for the next one.
+
+        False, having changed nothing, where that was not said or the model knows less than it is
+        to know by now.
+        """
+        if not self._was_said or self._instructions != self._told:
+            return False
+        self._supposed, self._was_said = None, False
+        self._max_cut = None
+        return True
+
+    def withdraw(self) -> None:
+        """The reply to what was supposed, if anything, never was; and unless that was said by now,
+        neither was it."""
+        text, was_said = self._supposed, self._was_said
+        self._supposed, self._was_said = None, False
+        if text is None or self._edited:
+            return
+        if was_said:
+            self._pending.appendleft(_Say(ChatMessage("user", text)))
+        self._pending.appendleft(_TakeBack())
 
     def added(self, item: Item) -> None:
         """An item was appended."""
+        self.withdraw()
         for message in messages_of((item,)):
             self._note(_Say(message))
 
@@ -58,10 +114,12 @@ class ChatContext:
         """The model begins a reply: the one that will be cut."""
         self._max_cut = None
 
-    def reply_cut(self, num_chars: int) -> None:
+    def reply_cut(self, num_chars: int, has_words: Callable[[], bool] = lambda: True) -> None:
         """Only so much of the last reply was heard. The latest word on it counts.
 
-        Whatever else is pending came after that reply, so this goes in front.
+        Whatever else is pending came after that reply, so this goes in front. `has_words` is asked
+        when it is carried out: a word may still come from a model that is being stopped, and where
+        none came, the model's last reply is another one, which is not to be cut.
         """
         if self._max_cut is not None and num_chars > self._max_cut:
             self.edited()
@@ -69,7 +127,7 @@ class ChatContext:
             return
         if self._pending and isinstance(self._pending[0], _CutReply):
             self._pending.popleft()
-        self._pending.appendleft(_CutReply(num_chars))
+        self._pending.appendleft(_CutReply(num_chars, has_words))
 
     def instructed(self, text: str) -> None:
         self._instructions = text
@@ -78,6 +136,7 @@ class ChatContext:
         """Items were changed elsewhere than at the end: the model takes the whole conversation
         anew, as it is by then. The text of a reply under way is not known yet."""
         self._edited = True
+        self._supposed, self._was_said = None, False
         self._pending.clear()
 
     async def settle(self, instructions: str | None = None) -> None:
@@ -114,30 +173,33 @@ class ChatContext:
             raise
         self._max_cut = -1
 
-    async def _carry_out(self, change: _Say | _CutReply) -> None:
+    async def _carry_out(self, change: _Change) -> None:
         try:
             if isinstance(change, _Say):
                 await self.chat.commit(change.message)
-            else:
+            elif isinstance(change, _TakeBack):
+                await self.chat.take_back()
+            elif change.has_words():
                 await self.chat.truncate_reply(change.num_chars)
         except StageError as error:
             if error.refused:
-                self._forget(change)
+                _forget(self._pending, change)
             raise
-        self._forget(change)
+        _forget(self._pending, change)
         if isinstance(change, _CutReply):
             self._max_cut = change.num_chars
-        elif change.message.role == "assistant":
+        elif isinstance(change, _TakeBack) or change.message.role == "assistant":
             self._max_cut = -1
-
-    def _forget(self, change: _Say | _CutReply) -> None:
-        """Other changes may have come in front of it meanwhile, or in place of all."""
-        if change in self._pending:
-            self._pending.remove(change)
 
     def _note(self, change: _Say) -> None:
         if not self._edited:  # then the conversation has it, and is taken anew
             self._pending.append(change)
+
+
+def _forget(pending: deque[_Change], change: _Change) -> None:
+    """Other changes may have come in front of it meanwhile, or in place of all."""
+    if change in pending:
+        pending.remove(change)
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:

@@ -59,7 +59,25 @@ class DropUtterance:
 
 
 @dataclass(frozen=True, slots=True)
+class GuessReply:
+    """Prepare, unseen and unheard, the reply to these words: the caller may be done."""
+
+    turn: TurnId
+    """Which it will be, if they are."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropGuess:
+    """Nothing comes of the reply that is being prepared: forget it without a trace."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
 class StartReply:
+    """Begin the reply; one that was guessed, if it still answers what was said."""
+
     turn: TurnId
 
 
@@ -99,6 +117,8 @@ Command = (
     | CompleteTranscript
     | FailTranscript
     | DropUtterance
+    | GuessReply
+    | DropGuess
     | StartReply
     | ReleaseReply
     | CutReply

@@ -12,7 +12,7 @@ from .errors import ClientError, StageError
 from .identifiers import Identifiers
 from .notices import Notice
 from .ports import ChatMessage, ChatPort
-from .reply_desk import ReplyDesk
+from .reply_items import ReplyItems
 
 CHECK_TIMEOUT_S: Final = 5.0
 """For the model to say whether a text fits. It must not hold up the client's audio for longer; what
@@ -52,7 +52,7 @@ def change_items(
     request: ask.Request,
     conversation: Conversation,
     context: ChatContext,
-    desk: ReplyDesk,
+    replies: ReplyItems,
     ids: Identifiers,
     notify: Callable[[Notice], None],
 ) -> None:
@@ -80,7 +80,7 @@ def change_items(
             notify(say.ItemDeleted(item_id))
         case ask.TruncateItem(item_id, audio_end_ms):
             conversation.get(item_id)
-            clamped_ms = desk.heard_until(item_id, audio_end_ms)
+            clamped_ms = replies.heard_until(item_id, audio_end_ms)
             notify(say.ItemTruncated(item_id, audio_end_ms if clamped_ms is None else clamped_ms))
         case _:
             raise ClientError(f"{type(request).__name__} is not supported.", code="invalid_event")

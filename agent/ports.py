@@ -128,6 +128,10 @@ class ChatPort(Protocol):
         """The next message is complete."""
         ...
 
+    async def take_back(self) -> None:
+        """The last user message, and whatever was answered to it, never were."""
+        ...
+
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         """Replace the history (not the system prompt)."""
         ...

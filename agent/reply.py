@@ -36,6 +36,8 @@ at a barge-in."""
 AUDIBLE: Final = 327
 """1 % of full scale: the first sample above it is the first that a caller can hear."""
 
+_NO_ITEM: Final = ItemId("")
+
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
 
 
@@ -44,13 +46,14 @@ class Reply:
     """What is known of a reply. The session reads it, `ReplyRun` fills it."""
 
     turn: TurnId
-    response_id: str
-    item_id: ItemId
     settings: SessionSettings
     options: ResponseOptions
     playback: Playback
     deadline: Deadline
     """When its first sound is due."""
+    response_id: str = ""
+    """Empty until it is announced, as is its item's."""
+    item_id: ItemId = _NO_ITEM
     text: str = ""
     """As generated, so far."""
     shown_chars: int = 0
@@ -90,18 +93,29 @@ class ReplyRun:
         notify: Callable[[Notice], None],
         mark: Callable[[MarkName, int], None],
     ) -> None:
+        self.mark = mark
+        """Where marks go; may be changed on the way."""
         self.reply = reply
         self._voice = voice
         self._clock = clock
         self._notify = notify
-        self._mark = mark
         self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
         self._wake = asyncio.Event()
         self._released = asyncio.Event()
-        self._first_sent = False
         self._tell_played_until: Callable[[int], None] = lambda at_ns: None
+        self.announced = asyncio.Event()
+        """Set when the client knows of the reply. Nothing of it leaves before that."""
+        self.is_ready = False
+        """Something of it could be heard or read."""
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
+
+    def _mark(self, name: MarkName, at_ns: int) -> None:
+        self.mark(name, at_ns)
+
+    def _audible(self) -> None:
+        self.is_ready = True
+        self.on_audible()
 
     def release(self) -> None:
         """Let the reply be heard."""
@@ -166,30 +180,30 @@ class ReplyRun:
         await self._pieces.put(piece)
 
     async def _show_text(self) -> None:
-        if not self._first_sent:
-            self._first_sent = True
-            self.on_audible()
+        if not self.is_ready:
+            self._audible()
         await self._released.wait()
         self._show(len(self.reply.text))
 
     # --- pieces to speech ---
 
     async def _speak(self) -> None:
-        audible = False
         while (piece := await self._pieces.get()) is not None:
             if piece.index == 0:
                 self._mark(MarkName.TTS_START, self._clock.now_ns())
+            elif self.is_ready:
+                await self._released.wait()  # it may never be heard: what is ready is enough
             async for speech in self._voice.speak(piece):
                 self.reply.playback.push(speech.pcm, speech.span, speech.words)
                 self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
-                if not audible and _is_audible(speech):
-                    audible = True
+                if not self.is_ready and _is_audible(speech):
                     self._mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
-                    self.on_audible()
+                    self._audible()
                 self._wake.set()
         self.reply.playback.finish()
-        if not audible:
-            self._released.set()  # nothing that could be held back
+        if not self.is_ready:  # no sound that the machine could release
+            await self.announced.wait()
+            self._released.set()
         self._wake.set()
 
     # --- speech to the client, in real time ---

@@ -23,6 +23,9 @@ class ScriptedChat:
     async def commit(self, message: ChatMessage) -> None:
         """Nothing is remembered."""
 
+    async def take_back(self) -> None:
+        """Nothing is remembered."""
+
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         """Nothing is remembered."""
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+from latency_budget.marks import MarkName
 from latency_budget.turn import SessionId
 
 from . import commands as cmd
@@ -25,6 +26,7 @@ from .identifiers import Identifiers
 from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
 from .reply_desk import ReplyDesk, Surroundings
+from .reply_items import ReplyItems
 from .settings import ResponseOptions, SessionSettings
 from .turn_log import TurnLog
 from .turn_tables import Agent, Caller
@@ -78,6 +80,9 @@ class Session:
         self._utterances = UtteranceDesk(
             hearing, self.conversation, self._context, self._ids, log, around.notify
         )
+        self._replies = ReplyItems(
+            around.clock, self.conversation, self._context, self._ids, log, around.notify
+        )
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
@@ -90,7 +95,7 @@ class Session:
                     self._around,
                     self.conversation,
                     self._context,
-                    self._ids,
+                    self._replies,
                     self._log,
                     self.feed,
                     self._warming,
@@ -146,13 +151,13 @@ class Session:
                 if self._machine.takes_requests:
                     self._options = ResponseOptions()  # of a request that was still waiting
             case ask.PlaybackReport(item_id, played_ms):
-                self._the_desk.played(item_id, played_ms)
+                self._replies.played(item_id, played_ms)
             case _:
                 change_items(
                     request,
                     self.conversation,
                     self._context,
-                    self._the_desk,
+                    self._replies,
                     self._ids,
                     self._around.notify,
                 )
@@ -241,6 +246,11 @@ class Session:
                 script, self._script = self._script, None
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
                 desk.begin(turn, self.settings, options, script)
+            case cmd.GuessReply(turn, text):
+                desk.guess(turn, self.settings, text)
+            case cmd.DropGuess():
+                desk.drop_guess()
+                self._log.guessed(MarkName.DISCARDED, now_ns)
             case cmd.ReleaseReply(turn):
                 desk.release(turn)
             case cmd.CutReply(turn, reason):

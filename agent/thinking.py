@@ -66,6 +66,10 @@ class Chat:
         with _as_stage_errors():
             await (await self._open()).commit(message.text, message.role)
 
+    async def take_back(self) -> None:
+        with _as_stage_errors():
+            await (await self._open()).uncommit()
+
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         with _as_stage_errors():
             await (await self._open()).reset(self._whole(_for_engine(messages)))

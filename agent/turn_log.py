@@ -69,6 +69,10 @@ class TurnLog:
                 (MarkName.AUDIO_RECEIVED, received_ns),
             ]
 
+    def guessed(self, name: MarkName, at_ns: int) -> None:
+        """A mark of a reply that is prepared in case the caller is done."""
+        self._caller_marks.append((name, at_ns))
+
     def utterance_ended(self, now_ns: int) -> None:
         self._caller_marks.append((MarkName.ENDPOINT, now_ns))
 

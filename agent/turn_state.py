@@ -29,6 +29,10 @@ class TurnState:
     silence_ms: int = 0
     text: str | None = None
     """Of the present pause; None while its final pass runs."""
+    guess: str | None = None
+    """What a reply is being prepared for, as long as the caller may go on."""
+    num_guesses: int = 0
+    """Of the present utterance."""
     awaited: dict[int, int] = field(default_factory=dict)
     """Utterances committed without their words, and the revision that will bring them."""
     wanted: bool = False

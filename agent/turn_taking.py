@@ -22,7 +22,10 @@ Both see every event that concerns them. The coupling, in the order in which it 
    that the caller speaks (stock clients stop playing on that), then the reply ends.
 4. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
    had been heard, the reply begins anew: otherwise a cough would leave the line dead.
-5. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
+5. *Guess.* Words of which it is not known yet whether they end the turn get a reply in secret
+   (`GuessReply`): model and voice work while the silence grows. The end of the turn then only lets
+   it be heard; a caller who goes on makes it vanish (`DropGuess`). See `guessing.py`.
+6. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
    needs is outstanding, waits in `wanted` and begins when both are settled.
 
 Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else
@@ -45,6 +48,7 @@ from . import events as ev
 from .commands import Command
 from .end_of_turn import TurnRules, required_silence_ms
 from .events import Event
+from .guessing import drop_guess, guess, would_reply
 from .turn_state import TurnState
 from .turn_tables import Agent, Caller, Signal
 
@@ -134,6 +138,7 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.utterance = event.utterance
     s.revision = 0
     s.text = None
+    s.num_guesses = 0
     s.announced = True
     out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
     if s.rules.interrupts and s.agent is not Agent.IDLE:
@@ -175,7 +180,7 @@ def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> li
     s.move_caller(type(event))
     s.text = None
     s.pause_deadline_ns = None
-    return []
+    return drop_guess(s)
 
 
 def _on_transcript_ready(s: TurnState, event: ev.TranscriptReady, now_ns: int) -> list[Command]:
@@ -211,6 +216,7 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
     s.awaited[event.utterance] = s.revision
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
     return [
+        *drop_guess(s),
         cmd.CommitUtterance(event.utterance, None, by_client=True),
         cmd.Transcribe(event.utterance, s.revision),
     ]
@@ -226,7 +232,7 @@ def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list
     s.rules = event.rules
     if not event.rules.enabled and s.caller is not Caller.QUIET:
         return _drop_utterance(s, now_ns)
-    return []
+    return [] if would_reply(s) else drop_guess(s)
 
 
 # --- the agent ---
@@ -294,15 +300,18 @@ def _decide(s: TurnState, now_ns: int) -> list[Command]:
     missing_ms = required_silence_ms(s.rules, s.text) - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
-        return []
+        return guess(s)
     text = s.text
     if not text.strip():
         return _drop_utterance(s, now_ns)
     s.close_utterance()
     s.unheard_cut = False
     s.wanted = s.wanted or s.rules.replies
-    out: list[Command] = [cmd.CommitUtterance(s.utterance, text, by_client=False)]
-    return out + _begin_if_wanted(s, now_ns)
+    committed = cmd.CommitUtterance(s.utterance, text, by_client=False)
+    if _may_begin(s) and s.guess == text:
+        s.guess = None  # what StartReply begins with
+        return [committed, *_begin_if_wanted(s, now_ns)]
+    return [*drop_guess(s), committed, *_begin_if_wanted(s, now_ns)]
 
 
 def _start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command]:
@@ -310,11 +319,12 @@ def _start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Comman
     s.text = None
     s.silence_ms = silence_ms
     s.pause_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
-    return [cmd.Transcribe(s.utterance, s.revision)]
+    return [*drop_guess(s), cmd.Transcribe(s.utterance, s.revision)]
 
 
 def _drop_utterance(s: TurnState, now_ns: int) -> list[Command]:
-    out: list[Command] = [cmd.DropUtterance(s.utterance, s.announced)]
+    out = drop_guess(s)
+    out.append(cmd.DropUtterance(s.utterance, s.announced))
     s.close_utterance()
     if s.unheard_cut:
         s.unheard_cut = False
@@ -324,11 +334,12 @@ def _drop_utterance(s: TurnState, now_ns: int) -> list[Command]:
 
 def _fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
     """The recognizer is broken: close the utterance and say so."""
-    out: list[Command] = [cmd.DropUtterance(s.utterance, s.announced)]
+    out = drop_guess(s)
+    out.append(cmd.DropUtterance(s.utterance, s.announced))
     s.close_utterance()
     if s.agent in (Agent.PREPARING, Agent.SPEAKING):
         return out
-    out.append(_begin(s, now_ns))
+    out += _begin(s, now_ns)
     return out + _on_reply_failed(s, ev.ReplyFailed(s.turn), now_ns)
 
 
@@ -340,20 +351,25 @@ def _settle_awaited(s: TurnState, utterance: int, now_ns: int) -> list[Command]:
 
 
 def _begin_if_wanted(s: TurnState, now_ns: int) -> list[Command]:
-    ready = s.agent in (Agent.IDLE, Agent.TRAILING) and not s.awaited
-    if not (s.wanted and ready):
+    if not _may_begin(s):
         return []
     s.wanted = False
-    return [_begin(s, now_ns)]
+    return _begin(s, now_ns)
 
 
-def _begin(s: TurnState, now_ns: int) -> Command:
+def _may_begin(s: TurnState) -> bool:
+    return s.wanted and s.agent in (Agent.IDLE, Agent.TRAILING) and not s.awaited
+
+
+def _begin(s: TurnState, now_ns: int) -> list[Command]:
+    out = drop_guess(s)
     s.move_agent(Signal.BEGUN)
     s.turn = TurnId(s.turn + 1)
     s.apologized = False
     s.unheard_cut = False
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS
-    return cmd.StartReply(s.turn)
+    out.append(cmd.StartReply(s.turn))
+    return out
 
 
 def _cut(s: TurnState, reason: cmd.CutReason) -> list[Command]:

@@ -71,12 +71,23 @@ class Warming:
             self._work.cancel()
             await asyncio.wait([self._work])
 
+    async def catch_up(self) -> bool:
+        """In place of what is under way, tell the model what is pending. False where it can't be
+        told."""
+        await self.rest()
+        return await self._settled()
+
     async def _warm(self) -> None:
+        if await self._settled():
+            await self._context.chat.warm()
+
+    async def _settled(self) -> bool:
         try:
             await self._context.settle()
-            await self._context.chat.warm()
         except StageError as error:
             # Where the model is broken the next turn will fail too, and has an answer to that.
             if error.refused:
                 self._refused(error)
                 self.changed()
+            return False
+        return True

@@ -139,7 +139,8 @@ class Dialogue:
         for index in reversed(range(len(self._turns))):
             if self._turns[index].role == "user":
                 del self._turns[index:]
-                return
+                break
+        self._last_reply = _last_reply(self._turns)
 
     def reset(self, messages: Sequence[ChatMessage]) -> None:
         """Replace the turns. Those equal to present ones keep their ids; what is older than the
@@ -155,8 +156,7 @@ class Dialogue:
         self.num_dropped_messages += len(turns) - len(fresh)
         _warn_of_dropped(len(turns) - len(fresh), self._context_length)
         self._turns, self._ready = fresh, []
-        replies = [message for message in fresh if message.role == "assistant"]
-        self._last_reply = replies[-1] if replies else None
+        self._last_reply = _last_reply(self._turns)
 
     def messages(self) -> list[ChatMessage]:
         """The turns as text, without system prompt and examples."""
@@ -206,6 +206,10 @@ class Dialogue:
         _warn_of_dropped(num_before - len(self._turns), self._context_length)
         if num_tokens >= self._context_length:
             raise self._writer.too_long("user", f"{num_tokens} tokens")
+
+
+def _last_reply(turns: Sequence[Message]) -> Message | None:
+    return next((each for each in reversed(turns) if each.role == "assistant"), None)
 
 
 def _warn_of_dropped(num_dropped: int, context_length: int) -> None:

@@ -82,8 +82,9 @@ async def call_with(
     *replies: str | Exception,
     voice: FakeVoice | None = None,
     profile: AgentProfile | None = None,
+    chat: FakeChat | None = None,
 ) -> AsyncIterator[Call]:
-    call = Call(FakeChat(replies), voice or FakeVoice(), profile or AgentProfile())
+    call = Call(chat or FakeChat(replies), voice or FakeVoice(), profile or AgentProfile())
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())
         await call.ears.running.wait()

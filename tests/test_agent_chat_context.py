@@ -185,3 +185,92 @@ async def test_a_late_cut_does_not_hit_another_message_of_the_agents() -> None:
     talk.conversation.set_text(ItemId("reply"), "One", "incomplete")
     talk.context.reply_cut(3)
     assert await talk.settled() == [("reset", (("assistant", "One"), ("assistant", "By the way.")))]
+
+
+# --- words that may become a message ---
+
+
+async def supposed(talk: Talk, text: str) -> None:
+    talk.chat.gate.set()
+    await talk.context.suppose(text)
+
+
+async def test_what_was_supposed_and_said_is_told_once() -> None:
+    talk = Talk()
+    await supposed(talk, "one")
+    talk.context.said("one")
+    assert talk.context.adopt()
+    talk.context.said("one")  # the same words again are another message
+    assert await talk.settled() == [("user", "one")]
+
+
+async def test_what_was_not_said_is_taken_back_before_anything_else() -> None:
+    talk = Talk()
+    await supposed(talk, "one")
+    talk.add("a", "system", "By the way.")
+    assert not talk.context.adopt()
+    talk.context.said("one")
+    assert await talk.settled() == [
+        ("take back", None), ("system", "By the way."), ("user", "one")
+    ]  # fmt: skip
+
+
+async def test_what_was_said_but_answered_under_old_instructions_is_told_again() -> None:
+    talk = Talk()
+    await supposed(talk, "one")
+    talk.context.instructed("Be kind.")
+    talk.context.said("one")
+    assert not talk.context.adopt()
+    talk.context.withdraw()
+    assert await talk.settled() == [
+        ("system", "Be kind."), ("take back", None), ("user", "one")
+    ]  # fmt: skip
+
+
+async def test_supposing_that_is_cancelled_has_told_nothing() -> None:
+    talk = Talk()
+    async with asyncio.TaskGroup() as group:
+        supposing = group.create_task(talk.context.suppose("one"))
+        await talk.chat.asked.wait()
+        supposing.cancel()
+        talk.context.withdraw()
+    talk.context.said("one two")
+    assert await talk.settled() == [("user", "one two")]
+
+
+async def test_what_changes_while_it_is_supposed_comes_after_it_is_taken_back() -> None:
+    talk = Talk()
+    talk.item("reply", "assistant", "One two three.")
+    talk.context.answering()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(talk.context.suppose("one"))
+        await talk.chat.asked.wait()
+        talk.context.reply_cut(3)
+        talk.add("a", "user", "Hello")
+        talk.chat.gate.set()
+    assert talk.chat.calls == [("user", "one")]
+    assert await talk.settled() == [("take back", None), ("truncate", 3), ("user", "Hello")]
+
+
+async def test_an_edit_while_something_is_supposed_needs_no_taking_back() -> None:
+    talk = Talk()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(talk.context.suppose("one"))
+        await talk.chat.asked.wait()
+        talk.context.edited()
+        talk.chat.gate.set()
+    talk.context.withdraw()
+    assert await talk.settled() == [("reset", ())]
+
+
+async def test_a_cut_of_a_reply_without_words_leaves_the_one_before() -> None:
+    talk = Talk()
+    talk.item("reply", "assistant", None)
+    talk.context.answering()
+    words: list[str] = []
+    talk.context.reply_cut(0, lambda: bool(words))
+    assert await talk.settled() == []
+    talk.context.answering()
+    talk.context.reply_cut(0, lambda: bool(words))
+    words.append("late")  # from a model that was being stopped
+    assert await talk.settled() == [("truncate", 0)]

@@ -126,7 +126,7 @@ def test_changed_command_is_told_in_full() -> None:
         '"text":"What time is it?","by_client"', '"text":"Who?","by_client"'
     )
     assert replay(read(text)).difference == Difference(
-        2,
+        3,
         1250.0,
         "CommitUtterance(utterance=1, text='Who?', by_client=False)",
         "CommitUtterance(utterance=1, text='What time is it?', by_client=False)",
@@ -152,7 +152,7 @@ def test_event_that_the_machine_refuses_is_told() -> None:
 
 def test_last_commands_may_not_be_missing() -> None:
     difference = replay(read("".join(LINES[: COMMAND_LINES[-1]]))).difference
-    assert difference == Difference(4, 1300.0, "nothing", "ReleaseReply(turn=1)")
+    assert difference == Difference(5, 1300.0, "nothing", "ReleaseReply(turn=1)")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_last_commands_may_not_be_missing() -> None:
         (lambda text: "".join([LINES[0], *LINES[3:]]), "line 2: AnnounceSpeech begins the trace"),
         (lambda text: text.replace('"enabled":true', '"enabled":1'), "line 2: TurnRules.enabled"),
         (lambda text: text.replace("SilenceGrew", "SilenceWent"), "line 7: unknown event type"),
-        (lambda text: text.replace("StartReply", "Reply"), "line 11: unknown command type 'Reply'"),
+        (lambda text: text.replace("StartReply", "Reply"), "line 12: unknown command type 'Reply'"),
         (lambda text: text.replace('"at_sample"', '"at"'), "line 3: SpeechStarted lacks its field"),
     ],
 )  # fmt: skip
@@ -175,7 +175,7 @@ def test_trace_that_cannot_be_replayed(change: Callable[[str], str], message: st
 
 def test_command_says_identical(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(path_of("normal_turn"))]) == 0
-    assert capsys.readouterr() == ("9 events, 5 commands, identical\n", "")
+    assert capsys.readouterr() == ("9 events, 6 commands, identical\n", "")
 
 
 def test_command_shows_the_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

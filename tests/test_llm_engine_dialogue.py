@@ -97,6 +97,17 @@ def test_uncommit_takes_the_last_exchange_back() -> None:
     assert talk.messages() == []
 
 
+def test_after_an_uncommit_the_reply_before_is_the_one_to_cut() -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    reply(talk, "first")
+    talk.append("user", "two")
+    reply(talk, "second")
+    talk.uncommit()
+    talk.truncate_reply(2)
+    assert [m.text for m in talk.messages()] == ["one", "fi"]
+
+
 def test_reset_keeps_the_ids_of_equal_leading_messages() -> None:
     talk = dialogue()
     talk.append("user", "one")

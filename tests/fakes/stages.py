@@ -52,6 +52,9 @@ class FakeChat:
             raise self.refusals.pop(0)
         self.calls.append((message.role, message.text))
 
+    async def take_back(self) -> None:
+        self.calls.append(("take back", None))
+
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         self.calls.append(("reset", tuple((each.role, each.text) for each in messages)))
 
@@ -130,6 +133,8 @@ class FakeEars:
         self.detection: TurnDetection | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
         self.running = asyncio.Event()
+        self._pauses = 0
+        """The utterance that may go on."""
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
         self._tell = tell
@@ -151,10 +156,13 @@ class FakeEars:
         self.detection = detection
 
     async def commit(self) -> int:
-        self.utterance += 1
+        if not self._pauses == self.utterance > 0:
+            self.utterance += 1
+        self._pauses = 0
         return self.utterance
 
     async def clear(self) -> int:
+        self._pauses = 0
         return self.utterance
 
     def end_sample(self, utterance: int) -> int:
@@ -177,3 +185,23 @@ class FakeEars:
         self.hear(ev.SpeechStarted(number, 1600 * number))
         self.hear(ev.SpeechPaused(number, 1600 * number + 800))
         self.hear(ev.SilenceGrew(number, 5000))
+
+    def pause(self, text: str) -> None:
+        """Speech, and then a silence of which it can't be said yet whether it ends a turn. Speech
+        that paused before goes on."""
+        if self._pauses == self.utterance > 0:
+            self.resume()
+        else:
+            self._pauses = self.utterance = self.utterance + 1
+            self.hear(ev.SpeechStarted(self.utterance, 1600 * self.utterance))
+        self.words[self.utterance] = text
+        self.hear(ev.SpeechPaused(self.utterance, 1600 * self.utterance + 800))
+
+    def resume(self) -> None:
+        """The pause was none."""
+        self.hear(ev.SpeechResumed(self.utterance, 1600 * self.utterance + 1600))
+
+    def fall_silent(self) -> None:
+        """The pause was the end of the turn."""
+        self.hear(ev.SilenceGrew(self._pauses, 5000))
+        self._pauses = 0

@@ -1,10 +1,11 @@
 """Short calls as timelines. Those in `RECORDED` also stand beside this file as traces."""
 
+from .guessing import GUESSING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING
 
 RECORDED = {
     "normal_turn": NORMAL,

@@ -150,6 +150,8 @@ class Session:
     def moves(self) -> Moves:
         """What may happen next."""
         moves = self.ears.moves()
+        if "caller pauses" in moves:
+            moves["caller hesitates"] = self._hesitate
         if self.ears.on_its_way:
             moves["ears are heard"] = lambda draw: self._tell(self.ears.on_its_way.popleft())
         if self.machine.caller is not Caller.QUIET:
@@ -184,10 +186,23 @@ class Session:
     def _tell(self, event: ev.Event | None) -> None:
         self.feed(event)
 
-    def _take_open(self, kind: Callable[[int], ev.Event]) -> None:
-        # What the ears have said by then arrives before the commit: it waits for their answer.
+    def _hesitate(self, draw: Draw) -> None:
+        """Pauses whose words are known before the caller goes on, if at all."""
+        for is_last in [False] * draw(st.integers(0, 4)) + [True]:
+            self.ears.moves()["caller pauses"](draw)
+            self._hear_all()
+            if self._passes and self._passes[-1][0] == self.ears.utterance:
+                self.feed(ev.TranscriptReady(*self._passes.pop(), draw(TEXTS)))
+            if not is_last:
+                self.ears.moves()["caller resumes"](draw)
+
+    def _hear_all(self) -> None:
         while self.ears.on_its_way:
             self.feed(self.ears.on_its_way.popleft())
+
+    def _take_open(self, kind: Callable[[int], ev.Event]) -> None:
+        # What the ears have said by then arrives before the commit: it waits for their answer.
+        self._hear_all()
         self.feed(kind(self.ears.take_open()))
 
     def _pass_time(self, draw: Draw) -> None:

@@ -29,8 +29,8 @@ def pauses(at_ms: int, utterance: int, revision: int = 1) -> Step:
     return at(at_ms, event, cmd.Transcribe(utterance, revision))
 
 
-def resumes(at_ms: int, utterance: int) -> Step:
-    return at(at_ms, ev.SpeechResumed(utterance, at_ms * 16))
+def resumes(at_ms: int, utterance: int, *commands: cmd.Command) -> Step:
+    return at(at_ms, ev.SpeechResumed(utterance, at_ms * 16), *commands)
 
 
 def silence(at_ms: int, utterance: int, silence_ms: int, *commands: cmd.Command) -> Step:
@@ -39,6 +39,13 @@ def silence(at_ms: int, utterance: int, silence_ms: int, *commands: cmd.Command)
 
 def words(at_ms: int, utterance: int, revision: int, text: str, *commands: cmd.Command) -> Step:
     return at(at_ms, ev.TranscriptReady(utterance, revision, text), *commands)
+
+
+def known(
+    at_ms: int, utterance: int, revision: int, text: str, turn: TurnId, *before: cmd.Command
+) -> Step:
+    """The words of a pause that may yet go on: a reply to them is prepared."""
+    return words(at_ms, utterance, revision, text, *before, cmd.GuessReply(turn, text))
 
 
 def audible(at_ms: int, turn: TurnId) -> Step:
@@ -64,7 +71,7 @@ def asked(turn: TurnId, at_ms: int = 0) -> tuple[Step, ...]:
         starts(at_ms, n),
         pauses(at_ms + 1000, n),
         silence(at_ms + 1050, n, 150),
-        words(at_ms + 1180, n, 1, QUESTION),
+        known(at_ms + 1180, n, 1, QUESTION, turn),
         silence(at_ms + 1250, n, 350, commit(n), cmd.StartReply(turn)),
     )
 

@@ -3,8 +3,10 @@
 from agent import commands as cmd
 from agent import events as ev
 from agent.end_of_turn import TurnRules, required_silence_ms
+from agent.guessing import MAX_GUESSES
 from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
+from latency_budget.turn import TurnId
 
 FOREVER_MS = 10**9
 
@@ -31,6 +33,10 @@ class Witness:
         self.due = False
         """A reply was asked for and has not begun."""
         self._cut_unheard = False
+        self._guess: tuple[int, str] | None = None
+        """A reply that is prepared in secret: its turn, and the words that it answers."""
+        self._num_guesses = 0
+        """In the utterance that is open."""
 
     def event(self, event: ev.Event | None) -> None:
         """Before the machine takes it. None: its timer."""
@@ -60,9 +66,18 @@ class Witness:
             assert refused == (not self._replying and not self.due)
             self.due = self.due and self._replying
         for index, command in enumerate(commands):
+            before = commands[index - 1] if index else None
+            if self._guess is not None:
+                self._with_guess(command, commands[index + 1 :])
             match command:
                 case cmd.StartReply(turn):
-                    self._begins(turn, apologizes=cmd.Apologize(turn) in commands[index:])
+                    self._begins(turn, before, apologizes=cmd.Apologize(turn) in commands[index:])
+                case cmd.GuessReply(turn, text):
+                    self._guesses(turn, text)
+                case cmd.DropGuess(turn):
+                    assert self._guess is not None
+                    assert self._guess[0] == turn
+                    self._guess = None
                 case cmd.ReleaseReply(turn):
                     self._is_present(turn)
                     assert self._released < turn
@@ -93,9 +108,42 @@ class Witness:
         assert (machine.agent in (Agent.PREPARING, Agent.SPEAKING)) == self._replying
         waits_on = self._replying or self.owed or self.open is not None
         assert waits_on or not self.due, "a reply that was asked for is forgotten"
+        if self._guess is not None:
+            assert machine.caller is Caller.PAUSING, "a guess outlives the pause"
+            assert not self._replying
+            assert not self.owed
+            assert self._rules.replies or self.due, "no reply would follow"
 
-    def _begins(self, turn: int, apologizes: bool) -> None:
+    def _guesses(self, turn: int, text: str) -> None:
+        assert self._guess is None, "two guesses at a time"
         assert turn == self.turn + 1
+        assert self.open is not None
+        assert text.strip()
+        assert text == self._answers[self.open, self._revisions[self.open]]
+        assert self._silence_ms < required_silence_ms(self._rules, text), "the turn is over"
+        self._guess = (turn, text)
+        self._num_guesses += 1
+        assert self._num_guesses <= MAX_GUESSES
+
+    def _with_guess(self, command: cmd.Command, after: tuple[cmd.Command, ...]) -> None:
+        """What may be done while a reply is prepared in secret: drop it or adopt it."""
+        assert self._guess is not None
+        turn, text = self._guess
+        match command:
+            case cmd.CommitUtterance(_, said):
+                assert said == text
+                assert after == (cmd.StartReply(TurnId(turn)),)
+            case cmd.RefuseRequest():
+                pass
+            case _:
+                assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
+
+    def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
+        assert turn == self.turn + 1
+        if self._guess is not None:
+            assert isinstance(before, cmd.CommitUtterance)
+            assert self._guess == (turn, before.text)
+            self._guess = None
         assert not self._replying, "two replies at a time"
         if not apologizes:
             assert self.due, "nobody asked for this reply"
@@ -117,6 +165,7 @@ class Witness:
                 assert utterance not in self._closed
                 self.open = utterance
                 self._silence_ms = 0
+                self._num_guesses = 0
             case cmd.Transcribe(utterance, revision):
                 assert revision == self._revisions.get(utterance, 0) + 1
                 assert utterance == self.open or utterance in self.owed

@@ -1,0 +1,59 @@
+"""Calls with guesses, for tests: a caller who pauses, and what the model knows of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agent import notices as say
+from agent import requests as ask
+from agent.chat_context import messages_of
+
+from .fakes.remembering import RememberingChat
+from .session_call import Call, call_with
+
+
+async def let_work() -> None:
+    """Everything that can be done without time passing."""
+    for _ in range(60):
+        await asyncio.sleep(0)
+
+
+def told(call: Call) -> list[tuple[str, object]]:
+    """What the chat was told and asked, without what was computed ahead."""
+    return [each for each in call.chat.calls if not each[0].startswith("warm")]
+
+
+def said(call: Call) -> list[tuple[str, str]]:
+    return [(each.role, each.text.strip()) for each in messages_of(call.session.conversation)]
+
+
+def known(chat: RememberingChat) -> list[tuple[str, str]]:
+    return [(each.role, each.text.strip()) for each in chat.history]
+
+
+@asynccontextmanager
+async def remembering(*replies: str | Exception) -> AsyncIterator[tuple[Call, RememberingChat]]:
+    chat = RememberingChat(replies)
+    async with call_with(chat=chat) as call:
+        yield call, chat
+
+
+async def pause(call: Call, text: str) -> None:
+    """A guess is made of it, as far as it can be made."""
+    call.ears.pause(text)
+    await let_work()
+
+
+async def end(call: Call) -> None:
+    call.ears.fall_silent()
+    await let_work()
+
+
+async def change(call: Call, **settings: object) -> None:
+    changed = call.session.settings.changed(**settings)
+    await call.session.handle(ask.UpdateSession(changed))
+
+
+def ended(call: Call) -> list[tuple[str, str]]:
+    notices = [each for each in call.of(say.ReplyEnded) if isinstance(each, say.ReplyEnded)]
+    return [(each.status, each.text) for each in notices]

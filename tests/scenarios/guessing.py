@@ -1,0 +1,155 @@
+"""Calls in which it matters when a reply is prepared in secret, and what ends that."""
+
+from agent import commands as cmd
+from agent import events as ev
+from agent.end_of_turn import TurnRules
+from agent.turn_tables import Agent, Caller
+
+from .steps import (
+    NO_INTERRUPTS,
+    ONE,
+    QUESTION,
+    TWO,
+    answered,
+    asked,
+    audible,
+    commit,
+    known,
+    pauses,
+    played,
+    resumes,
+    sent,
+    silence,
+    starts,
+    words,
+)
+from .timeline import at, timeline
+
+THINKS_ALOUD = timeline(
+    "after three guesses in vain the fourth pause is waited for",
+    starts(0, 1),
+    pauses(500, 1),
+    known(700, 1, 1, "Well,", ONE),
+    silence(720, 1, 300),  # what is prepared need not be begun again
+    resumes(800, 1, cmd.DropGuess(ONE)),
+    pauses(1000, 1, 2),
+    known(1200, 1, 2, "Well, I", ONE),
+    resumes(1300, 1, cmd.DropGuess(ONE)),
+    pauses(1500, 1, 3),
+    known(1700, 1, 3, "Well, I would", ONE),
+    resumes(1800, 1, cmd.DropGuess(ONE)),
+    pauses(2000, 1, 4),
+    words(2200, 1, 4, "Well, I would go."),
+    silence(2250, 1, 350, commit(1, "Well, I would go."), cmd.StartReply(ONE)),
+    *answered(ONE, 2300),
+    *asked(TWO, 4000),
+    *answered(TWO, 5300),
+)
+
+CUT_GUESS = timeline(
+    "a guess that became the reply is cut like any other",
+    *asked(ONE),
+    audible(1250, ONE),
+    starts(1400, 2, cmd.CutReply(ONE, "turn_detected")),
+    pauses(2000, 2),
+    known(2200, 2, 1, QUESTION, TWO),
+    silence(2350, 2, 350, commit(2), cmd.StartReply(TWO)),
+    *answered(TWO, 2350),
+)
+
+BUSY = timeline(
+    "nothing is guessed before the agent has sent its reply",
+    *asked(ONE),
+    audible(1300, ONE),
+    starts(1900, 2),
+    pauses(2500, 2),
+    words(2700, 2, 1, "And where"),
+    silence(2750, 2, 350),
+    sent(2800, ONE),
+    silence(2850, 2, 450, cmd.GuessReply(TWO, "And where")),
+    played(2900, ONE),
+    silence(3200, 2, 800, commit(2, "And where"), cmd.StartReply(TWO)),
+    *answered(TWO, 3250),
+    rules=NO_INTERRUPTS,
+)
+
+WORDS_OUTSTANDING = timeline(
+    "nothing is guessed while the words of another message are outstanding",
+    at(0, ev.BufferCommitted(1), commit(1, None), cmd.Transcribe(1, 1)),
+    starts(100, 2),
+    pauses(1000, 2),
+    words(1100, 2, 1, QUESTION),
+    words(1200, 1, 1, "Hello.", cmd.CompleteTranscript(1, "Hello.")),
+    silence(1210, 2, 310, cmd.GuessReply(ONE, QUESTION)),
+    silence(1250, 2, 350, commit(2), cmd.StartReply(ONE)),
+    *answered(ONE, 1300),
+)
+
+ASKED_IN_PAUSE = timeline(
+    "the client asks for a reply of its own in the pause",
+    starts(0, 1),
+    pauses(1000, 1),
+    known(1100, 1, 1, QUESTION, ONE),
+    at(1150, ev.ReplyRequested(), cmd.DropGuess(ONE), cmd.StartReply(ONE)),
+    silence(1250, 1, 350, commit(1)),
+    audible(1300, ONE),
+    sent(1800, ONE, cmd.StartReply(TWO)),
+    *answered(TWO, 1900),
+)
+
+THROWN_AWAY = timeline(
+    "the client throws away the audio of a pause",
+    starts(0, 1),
+    pauses(1000, 1),
+    known(1100, 1, 1, QUESTION, ONE),
+    at(1150, ev.BufferCleared(1), cmd.DropGuess(ONE), cmd.DropUtterance(1, announced=True)),
+)
+
+DETECTION_CHANGED = timeline(
+    "turn detection changes in the pause",
+    starts(0, 1),
+    pauses(1000, 1),
+    known(1100, 1, 1, QUESTION, ONE),
+    at(1110, ev.RulesChanged(TurnRules(eagerness="low"))),
+    at(1120, ev.RulesChanged(TurnRules(replies=False)), cmd.DropGuess(ONE)),
+    silence(1140, 1, 240),
+    at(1150, ev.RulesChanged(TurnRules())),
+    silence(1160, 1, 260, cmd.GuessReply(ONE, QUESTION)),
+    at(
+        1170,
+        ev.RulesChanged(TurnRules(enabled=False)),
+        cmd.DropGuess(ONE),
+        cmd.DropUtterance(1, announced=True),
+    ),
+)
+
+NOT_ANSWERED = timeline(
+    "nothing is guessed where no reply would follow",
+    starts(0, 1),
+    pauses(1000, 1),
+    words(1100, 1, 1, QUESTION),
+    silence(1250, 1, 350, commit(1)),
+    rules=TurnRules(replies=False),
+)
+
+NO_WORDS_YET = timeline(
+    "nothing is guessed of noise",
+    starts(0, 1),
+    pauses(1000, 1),
+    words(1100, 1, 1, "  "),
+    silence(1150, 1, 250),
+    resumes(1200, 1),
+    ends=(Caller.SPEAKING, Agent.IDLE),
+)
+
+GUESSING = (
+    THINKS_ALOUD,
+    CUT_GUESS,
+    BUSY,
+    WORDS_OUTSTANDING,
+    ASKED_IN_PAUSE,
+    THROWN_AWAY,
+    DETECTION_CHANGED,
+    NOT_ANSWERED,
+    NO_WORDS_YET,
+)
