@@ -37,8 +37,8 @@ class ScriptedChat:
     ) -> AsyncGenerator[ReplyToken, None]:
         yield ReplyToken(self._text, Usage(), "stop")
 
-    async def warm(self) -> None:
-        """Nothing to warm."""
+    async def preview(self, text: str) -> None:
+        """Nothing to prefill."""
 
     async def close(self) -> None:
         """Nothing to close."""

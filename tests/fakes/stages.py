@@ -77,14 +77,14 @@ class FakeChat:
             yield ReplyToken(text, Usage(10, 5, index + 1), "stop" if last else None)
             await asyncio.sleep(0)
 
-    async def warm(self) -> None:
-        self.calls.append(("warm", None))
+    async def preview(self, text: str) -> None:
+        self.calls.append(("preview", text))
         self.warmed.set()
         if self.warming is not None:
             try:
                 await self.warming.wait()
             except asyncio.CancelledError:
-                self.calls.append(("warm cancelled", None))
+                self.calls.append(("preview cancelled", text))
                 raise
 
     async def close(self) -> None:
@@ -166,7 +166,11 @@ class FakeEars:
 
     def hear(self, event: ev.Event) -> None:
         """Tell of an event, from the loop as the real ears do."""
-        asyncio.get_running_loop().call_soon(self._tell, Heard(self.utterance, event))
+        self.tell(Heard(self.utterance, event))
+
+    def tell(self, heard: Heard) -> None:
+        """In order with everything else that is told."""
+        asyncio.get_running_loop().call_soon(self._tell, heard)
 
     def say(self, text: str) -> None:
         """A whole utterance, from its first word to a silence that ends any turn."""
