@@ -85,7 +85,7 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
     await chat.commit(ChatMessage("user", "Hello"))
     monkeypatch.setattr(thinking, "TOKEN_TIMEOUT_S", 0.0)
     async with asyncio.TaskGroup() as group:
-        warming = group.create_task(chat.warm())
+        warming = group.create_task(chat.preview(""))
         for _ in range(100):
             await asyncio.sleep(0)
         assert not warming.done()
