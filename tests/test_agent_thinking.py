@@ -25,7 +25,7 @@ class StubConversation:
         self.closed = False
         self.messages: list[llm_engine.ChatMessage] = []
 
-    async def warm(self) -> None:
+    async def warm(self, text: str) -> None:
         await self.warming.wait()
 
     async def set_system(self, text: str) -> None:
