@@ -154,8 +154,9 @@ class ChatPort(Protocol):
         may go first. A hint, and cheap: called for every frame."""
         ...
 
-    async def warm(self) -> None:
-        """Prefill what is known so far, so that the first turn need not."""
+    async def preview(self, text: str) -> None:
+        """Prefill, when nothing better is to be done, what is known so far and this beginning of
+        the user's next message. It may go on in any way. Returns when that is done."""
         ...
 
     async def close(self) -> None: ...

@@ -40,8 +40,8 @@ class ScriptedChat:
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         """Nobody to let pass."""
 
-    async def warm(self) -> None:
-        """Nothing to warm."""
+    async def preview(self, text: str) -> None:
+        """Nothing to prefill."""
 
     async def close(self) -> None:
         """Nothing to close."""

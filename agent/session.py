@@ -194,6 +194,7 @@ class Session:
             self._complain(heard.refused)
         if heard.partial is not None:
             self._utterances.partial(heard.utterance, *heard.partial)
+            self._warming.hears(heard.partial[0])
         if heard.event is not None:
             self.feed(heard.event)
 
@@ -260,6 +261,8 @@ class Session:
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code))
             case _:
+                if isinstance(command, cmd.CommitUtterance | cmd.DropUtterance):
+                    self._warming.heard_all()
                 self._utterances.do(command, now_ns)
 
     @property

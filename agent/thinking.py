@@ -102,8 +102,8 @@ class Chat:
         if self._conversation is not None:
             self._conversation.played_until(turn, at_ns)
 
-    async def warm(self) -> None:
-        """Prefill what is known so far, so that the first turn need not.
+    async def preview(self, text: str) -> None:
+        """Prefill what is known so far, so that the next turn need not.
 
         A favour: where it fails, the first turn will, and has an answer to that. It gives way to
         the replies of other calls for as long as these take, so that it has no deadline.
@@ -111,7 +111,7 @@ class Chat:
         with contextlib.suppress(StageError):
             conversation = await self._open()
             with _as_stage_errors():
-                await conversation.warm()
+                await conversation.warm(text)
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None

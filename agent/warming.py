@@ -5,6 +5,10 @@ be prefilled when the turn begins, while the caller waits: 324 tokens after a `s
 where a few would do. So a change is followed by a warm-up: what is pending is told to the model,
 and the model computes it. Every client sends its instructions as soon as it is connected.
 
+The caller's words are such a change as well. What was understood of them so far is prefilled while
+they are still being said (they may yet be understood otherwise: what differs is computed anew), so
+that of the whole message only the end is left for when the turn is over.
+
 A warm-up gives way: it waits until changes have stopped coming, it does not begin while a reply is
 made or in the caller's pause (the final pass works then), and a reply that begins ends it first, so
 that never two tell the model what is pending.
@@ -37,11 +41,25 @@ class Warming:
         self._refused = refused
         self._wanted = asyncio.Event()
         self._waiting_for_leave = False
+        self._words = ""
+        """What the caller has said so far of a message that is not complete."""
+        self._is_heard = False
+        """The newest change is what the caller says."""
         self._work: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
         """What the model is to know is not what it has computed any more."""
         self._wanted.set()
+
+    def hears(self, words: str) -> None:
+        """The caller's message begins like this."""
+        self._words = words
+        self._is_heard = True
+        self._wanted.set()
+
+    def heard_all(self) -> None:
+        """The message is complete, or there is none."""
+        self._words = ""
 
     def go_on(self) -> None:
         """Somebody's turn may be over: what was put off may begin."""
@@ -55,8 +73,7 @@ class Warming:
             while True:
                 await self._wanted.wait()
                 self._wanted.clear()
-                await asyncio.sleep(QUIET_S)
-                if self._wanted.is_set():
+                if not await self._is_quiet():
                     continue
                 if not self._may_begin():
                     self._waiting_for_leave = True
@@ -64,6 +81,13 @@ class Warming:
                 self._work = group.create_task(self._warm())
                 await asyncio.wait([self._work])
                 self._work = None
+
+    async def _is_quiet(self) -> bool:
+        """Whether changes have stopped coming. Words are not waited for: they come one by one."""
+        is_heard, self._is_heard = self._is_heard, False
+        if not is_heard:
+            await asyncio.sleep(QUIET_S)
+        return not self._wanted.is_set()
 
     async def rest(self) -> None:
         """Stop what is under way; returns when it has."""
@@ -79,7 +103,7 @@ class Warming:
 
     async def _warm(self) -> None:
         if await self._settled():
-            await self._context.chat.warm()
+            await self._context.chat.preview(self._words)
 
     async def _settled(self) -> bool:
         try:

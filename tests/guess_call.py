@@ -20,7 +20,7 @@ async def let_work() -> None:
 
 def told(call: Call) -> list[tuple[str, object]]:
     """What the chat was told and asked, without what was computed ahead."""
-    return [each for each in call.chat.calls if not each[0].startswith("warm")]
+    return [each for each in call.chat.calls if not each[0].startswith("preview")]
 
 
 def said(call: Call) -> list[tuple[str, str]]:

@@ -25,8 +25,8 @@ class Warmed:
         self._known: list[str] = []
         original = llm_engine.Conversation.warm
 
-        async def warm(conversation: llm_engine.Conversation) -> None:
-            await original(conversation)
+        async def warm(conversation: llm_engine.Conversation, text: str = "") -> None:
+            await original(conversation, text)
             dialogue = conversation._dialogue  # white box: nothing else tells when it is done
             system = dialogue._system.text if dialogue._system else ""
             texts = [message.text for message in conversation.messages]

@@ -11,6 +11,7 @@ from agent import warming
 from agent.conversation import ItemId, Message
 from agent.errors import StageError
 from agent.identifiers import Identifiers
+from agent.ports import Heard
 from agent.settings import ResponseOptions, SemanticVad
 from latency_budget.turn import SessionId
 
@@ -23,11 +24,11 @@ async def test_changes_are_warmed_before_anybody_speaks() -> None:
         await call.session.handle(ask.UpdateSession(settings))
         await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "Hello")))
         await call.chat.warmed.wait()
-        assert call.chat.calls == [("system", "Be kind."), ("user", "Hello"), ("warm", None)]
+        assert call.chat.calls == [("system", "Be kind."), ("user", "Hello"), ("preview", "")]
         call.chat.warmed.clear()
         await call.session.handle(ask.DeleteItem(ItemId("a")))
         await call.chat.warmed.wait()
-        assert call.chat.calls[3:] == [("reset", ()), ("warm", None)]
+        assert call.chat.calls[3:] == [("reset", ()), ("preview", "")]
 
 
 async def test_nothing_is_warmed_during_a_reply_but_after_it(
@@ -47,7 +48,53 @@ async def test_nothing_is_warmed_during_a_reply_but_after_it(
         assert call.chat.calls[1:] == [("generate", 1)]
         call.chat.hold.set()
         await call.chat.warmed.wait()
-    assert call.chat.calls[1:] == [("generate", 1), ("user", "Hello"), ("warm", None)]
+    assert call.chat.calls[1:] == [("generate", 1), ("user", "Hello"), ("preview", "")]
+
+
+def partial(utterance: int, text: str) -> Heard:
+    return Heard(utterance, partial=(text, 0))
+
+
+async def test_words_are_computed_while_the_caller_still_speaks() -> None:
+    async with call_with("Fine.") as call:
+        await call.chat.warmed.wait()
+        call.ears.words[1] = "What time is it?"
+        call.ears.hear(ev.SpeechStarted(1, 0))
+        for words in ("What", "What time"):
+            call.chat.warmed.clear()
+            call.ears.hear(partial(1, words))
+            await call.chat.warmed.wait()
+        call.ears.hear(ev.SpeechPaused(1, 0))
+        call.ears.hear(partial(1, "What time is"))  # in the pause the final pass goes first
+        call.ears.hear(ev.SilenceGrew(1, 350))
+        await call.until(say.ReplyEnded)
+        call.chat.warmed.clear()
+        call.ears.hear(ev.SpeechStarted(2, 0))
+        call.ears.hear(partial(2, "And"))
+        await call.chat.warmed.wait()
+    previews = [text for kind, text in call.chat.calls if kind == "preview"]
+    assert previews == ["", "What", "What time", "And"]
+
+
+async def test_a_message_without_words_leaves_none_behind() -> None:
+    async with call_with() as call:
+        await call.chat.warmed.wait()
+        call.ears.words[1] = ""
+        call.ears.hear(ev.SpeechStarted(1, 0))
+        call.chat.warmed.clear()
+        call.ears.hear(partial(1, "You"))
+        await call.chat.warmed.wait()
+        call.ears.hear(ev.SpeechPaused(1, 0))
+        call.ears.hear(ev.SilenceGrew(1, 800))
+        call.chat.warmed.clear()
+        await call.session.handle(ask.CreateItem(Message(ItemId("a"), "user", "text", "Hello")))
+        await call.chat.warmed.wait()
+    assert call.chat.calls == [
+        ("preview", ""),
+        ("preview", "You"),
+        ("user", "Hello"),
+        ("preview", ""),
+    ]
 
 
 async def test_a_reply_ends_the_warming_that_is_under_way() -> None:
@@ -56,7 +103,7 @@ async def test_a_reply_ends_the_warming_that_is_under_way() -> None:
         await call.chat.warmed.wait()
         await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
         await call.until(say.ReplyEnded)
-    assert call.chat.calls == [("warm", None), ("warm cancelled", None), ("generate", 1)]
+    assert call.chat.calls == [("preview", ""), ("preview cancelled", ""), ("generate", 1)]
 
 
 async def test_what_the_model_refuses_while_it_is_warmed_is_a_problem() -> None:

@@ -284,5 +284,5 @@ async def test_a_warm_up_gives_way_to_a_guess(monkeypatch: pytest.MonkeyPatch) -
         await end(call)
         await call.until(say.ReplyEnded)
     assert call.chat.calls == [
-        ("warm", None), ("warm cancelled", None), ("user", "Hello?"), ("generate", 1)
+        ("preview", ""), ("preview cancelled", ""), ("user", "Hello?"), ("generate", 1)
     ]  # fmt: skip

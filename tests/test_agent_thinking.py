@@ -27,7 +27,7 @@ class StubConversation:
         self.closed = False
         self.messages: list[llm_engine.ChatMessage] = []
 
-    async def warm(self) -> None:
+    async def warm(self, text: str) -> None:
         await self.warming.wait()
 
     async def generate(
@@ -101,7 +101,7 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
     await chat.commit(ChatMessage("user", "Hello"))
     monkeypatch.setattr(thinking, "HANGS_S", 0.0)
     async with asyncio.TaskGroup() as group:
-        warming = group.create_task(chat.warm())
+        warming = group.create_task(chat.preview(""))
         for _ in range(100):
             await asyncio.sleep(0)
         assert not warming.done()

@@ -81,14 +81,14 @@ class FakeChat:
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         self.played_until_ns.append(at_ns)
 
-    async def warm(self) -> None:
-        self.calls.append(("warm", None))
+    async def preview(self, text: str) -> None:
+        self.calls.append(("preview", text))
         self.warmed.set()
         if self.warming is not None:
             try:
                 await self.warming.wait()
             except asyncio.CancelledError:
-                self.calls.append(("warm cancelled", None))
+                self.calls.append(("preview cancelled", text))
                 raise
 
     async def close(self) -> None:
@@ -173,9 +173,10 @@ class FakeEars:
 
     # --- what tests do ---
 
-    def hear(self, event: ev.Event) -> None:
-        """Tell of an event, from the loop as the real ears do."""
-        asyncio.get_running_loop().call_soon(self._tell, Heard(self.utterance, event))
+    def hear(self, news: ev.Event | Heard) -> None:
+        """Tell of it, from the loop as the real ears do."""
+        heard = news if isinstance(news, Heard) else Heard(self.utterance, news)
+        asyncio.get_running_loop().call_soon(self._tell, heard)
 
     def say(self, text: str) -> None:
         """A whole utterance, from its first word to a silence that ends any turn."""
