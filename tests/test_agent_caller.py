@@ -31,6 +31,8 @@ class ScriptedCall:
         self.frames: list[tuple[int, Int16]] = []
         self.reports: list[tuple[int, str, int]] = []
         self.truncated: list[tuple[str, int]] = []
+        self.cancelled: list[int] = []
+        """Before which frames."""
         self._clock = clock
         self._script = script
         self._events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
@@ -53,6 +55,9 @@ class ScriptedCall:
 
     async def truncate(self, item_id: str, audio_end_ms: int) -> None:
         self.truncated.append((item_id, audio_end_ms))
+
+    async def cancel(self) -> None:
+        self.cancelled.append(len(self.frames))
 
 
 class Scene:
