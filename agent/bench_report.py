@@ -104,7 +104,7 @@ def show(result: Json) -> None:
         f"{'':<24}{'turns':>6}{'missed':>7}" + "".join(f"{f'p{r}':>6}" for r in PERCENTILES), end=""
     )
     print(f"{'cut in':>8}{'(95 %)':>12}{'re-opened':>10}{'hits':>7}{'waste ms':>9}")
-    _show_row("all", result)
+    _show_row("whole", result)
     for kind, figures in result["kinds"].items():
         _show_row(f"  {kind}", figures)
     for name, figures in result["compared"].items():

@@ -44,7 +44,7 @@ class Way:
         return {"type": "server_vad", "silence_duration_ms": NAIVE_SILENCE_MS}
 
 
-WHOLE: Final = Way("all")
+WHOLE: Final = Way("whole")
 
 
 def ways(*, naive: bool, without: Sequence[str]) -> list[Way]:

@@ -53,7 +53,8 @@ def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
         port = probe.getsockname()[1]
     clock = SystemClock()
     started_ns = clock.now_ns()
-    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *arguments]
+    quietly = ["--set", "agent.log_level=warning"]
+    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *quietly, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     figures = ServerFigures()
     try:

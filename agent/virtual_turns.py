@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 The real detector judges a recording once, and the real recognizer decodes each stretch of it that
-is ever asked for once (`Track`). The rest of a call is cheap: the real listener and the real machine
-on the recording's own clock (`play`). So hundreds of turns at dozens of thresholds take a minute,
-and a change of the rules shows before any call is held.
+is ever asked for once (`Track`). The rest of a call is cheap: the real listener and the real
+machine on the recording's own clock (`play`). So hundreds of turns at dozens of thresholds take a
+minute, and a change of the rules shows before any call is held.
 
 What is not real is time: a frame is heard when its last sample was spoken, a final pass takes what
 it took when it was decoded (or what is given), and a reply is audible `reply_ms` after it was
