@@ -78,8 +78,8 @@ class Exchange:
         self.reopened |= self.last_voiced_ns is not None and at_ns < self.last_voiced_ns
 
     def silenced(self, at_ns: int, rate_hz: int) -> None:
-        """The reply that played into it is silent."""
-        if self.started_ns is not None and self.silenced_ms is None:
+        """What was playing is silent. An answer to its own beginning was a cut-in, no barge-in."""
+        if self.started_ns is not None and self.silenced_ms is None and not self.replies:
             onset_ns = self.started_ns + self.onset_samples * NS_PER_S // rate_hz
             self.silenced_ms = (at_ns - onset_ns) / NS_PER_MS
 
