@@ -130,7 +130,7 @@ async def _check_history(call: Call, caller: Caller, words: HeardWords, held: He
         if response_id in words.items
     }
     for item_id in asked.values():
-        await call.retrieve(item_id)
+        await call.send({"type": "conversation.item.retrieve", "item_id": item_id})
     wanted = set(asked.values())
     if not await caller.wait_until(lambda _: wanted <= words.history.keys(), ANSWER_S):
         held.errors.append("The server did not say how its replies stand in the history.")

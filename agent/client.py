@@ -152,10 +152,6 @@ class Call:
             }
         )
 
-    async def retrieve(self, item_id: str) -> None:
-        """Ask how an item stands in the history; `ItemRetrieved` answers."""
-        await self.send({"type": "conversation.item.retrieve", "item_id": item_id})
-
     async def report_playback(self, item_id: str, played_ms: int) -> None:
         """How much of a reply has come out of the loudspeaker. Only with `extensions`."""
         await self.send({"type": "halfsec.playback", "item_id": item_id, "played_ms": played_ms})

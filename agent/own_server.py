@@ -76,3 +76,5 @@ def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
             process.wait(STOP_S)
         process.kill()
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

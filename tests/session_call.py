@@ -23,7 +23,10 @@ from .fakes.stages import FakeChat, FakeEars, FakeVoice
 class Call:
     """One session and everything it said."""
 
-    def __init__(self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile) -> None:
+    def __init__(
+        self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile, *, ahead: bool = True
+    ) -> None:
+        """`ahead`: with guesses and previews."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
@@ -48,6 +51,8 @@ class Call:
             lead_ms=400,
             budget_ms=500,
             notify=self._notify,
+            guesses=ahead,
+            previews=ahead,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.")
@@ -82,8 +87,9 @@ async def call_with(
     *replies: str | Exception,
     voice: FakeVoice | None = None,
     profile: AgentProfile | None = None,
+    ahead: bool = True,
 ) -> AsyncIterator[Call]:
-    call = Call(FakeChat(replies), voice or FakeVoice(), profile or AgentProfile())
+    call = Call(FakeChat(replies), voice or FakeVoice(), profile or AgentProfile(), ahead=ahead)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())
         await call.ears.running.wait()
