@@ -28,12 +28,13 @@ CONNECT_S: Final = 10.0
 ANSWER_S: Final = 5.0
 """For a server to say what it has written down."""
 
-BARGE_IN_SHARE: Final = 0.6
+BARGE_IN_SHARE: Final = 0.8
 """Of the answers, with barge-ins: the others are heard to their end, so that both kinds of history
 stand in one conversation."""
 
-BARGE_IN_S: Final = (0.1, 3.0)
-"""Of an answer are heard before the caller interrupts it, uniform. Replies last 1 to 5 s."""
+BARGE_IN_S: Final = (0.1, 2.0)
+"""Of an answer are heard before the caller interrupts it, uniform. Replies last 1 to 5 s, and one
+that is over by then is not interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
