@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 import asr
 import tts
+from latency_budget.machine import machine
 from tts.bench import compare, table
 
-from .bench_voice import machine
 from .models import ModelStore
 from .talk import TalkError
 

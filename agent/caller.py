@@ -22,17 +22,19 @@ from latency_budget.clock import Clock, SystemClock
 from . import client_events as ev
 from .client_errors import CallEndedError
 from .exchange import Exchange, Int16
-from .loudspeaker import NS_PER_S, Loudspeaker, Position
+from .loudspeaker import NS_PER_S, Loudspeaker
 from .microphone import FRAME_MS, Microphone, RecordingError, load_recording
+from .playback_reports import PlaybackReports
 
 __all__ = ["CallPort", "Caller", "Exchange", "RecordingError", "load_recording"]
 
 NS_PER_MS: Final = 1_000_000
-REPORT_MS: Final = 200
-"""Between reports of playback. History is cut to what was heard, and a word takes about 300 ms."""
 REST_MS: Final = 300
 """Quiet after a reply before it counts as over: the server's account of the turn comes behind it,
 and people don't answer faster."""
+
+TOO_LATE: Final = "response_cancel_not_active"
+"""The reply that was to be cut short had just ended by itself."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -48,6 +50,7 @@ class CallPort(Protocol):
     async def send_audio(self, pcm: Int16, rate_hz: int) -> None: ...
     async def report_playback(self, item_id: str, played_ms: int) -> None: ...
     async def truncate(self, item_id: str, audio_end_ms: int) -> None: ...
+    async def cancel(self) -> None: ...
 
 
 class Caller:
@@ -61,8 +64,10 @@ class Caller:
         sleep: Sleep = asyncio.sleep,
         on_event: Callable[[ev.ClientEvent], None] | None = None,
         record: bool = True,
+        cut_after_s: float | None = None,
     ) -> None:
-        """`on_event` sees every event as it comes. `record` keeps what was heard."""
+        """`on_event` sees every event as it comes. `record` keeps what was heard. `cut_after_s`:
+        has enough of each answer once so much of it was heard, and cancels the rest."""
         self.exchanges: list[Exchange] = []
         self.loudspeaker = Loudspeaker(record=record)
         self.closed: ev.Closed | None = None
@@ -79,14 +84,18 @@ class Caller:
         """The server has heard speech, and no reply has begun since."""
         self._restless_ns = 0
         """When there was last something to say, to hear or to wait for."""
-        self._rested = asyncio.Event()
+        self._awaited: Callable[[int], bool] = lambda now_ns: False
+        self._met = asyncio.Event()
         self._gives_up_ns = 0
         self._stopping = False
-        self._reported: Position | None = None
+        self._reports = PlaybackReports(call)
+        self._cut_after_ns = None if cut_after_s is None else round(cut_after_s * NS_PER_S)
+        self._cut: set[str] = set()
 
-    def say(self, pcm: Int16, rate_hz: int) -> Exchange:
-        """Speak int16 [n] with the next frame, or when all before it is said."""
-        exchange = self._microphone.add(pcm, rate_hz)
+    def say(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> Exchange:
+        """Speak int16 [n] with the next frame, or when all before it is said. `voiced_s`: up to
+        where it is voiced, if that is known better than it can be heard."""
+        exchange = self._microphone.add(pcm, rate_hz, voiced_s)
         self.exchanges.append(exchange)
         return exchange
 
@@ -100,13 +109,30 @@ class Caller:
     async def wait_quiet(self, patience_s: float) -> bool:
         """Until all is said, answered and played, and has been for a moment. False where that took
         longer than `patience_s`. One task at a time may wait. Raises CallEndedError."""
+        return await self.wait_until(self.is_quiet, patience_s)
+
+    async def wait_until(self, awaited: Callable[[int], bool], patience_s: float) -> bool:
+        """Until something is so, given the time in ns; it is asked with every frame. Otherwise as
+        `wait_quiet`."""
         self._restless_ns = self._clock.now_ns()
         self._gives_up_ns = self._restless_ns + round(patience_s * NS_PER_S)
-        self._rested.clear()
-        await self._rested.wait()
+        self._awaited = awaited
+        self._met.clear()
+        await self._met.wait()
         if self.closed is not None:
             raise CallEndedError(f"The call has ended: {self.closed.code} {self.closed.reason}.")
-        return not self._busy(self._clock.now_ns())
+        return awaited(self._clock.now_ns())
+
+    def is_quiet(self, now_ns: int) -> bool:
+        """Nothing to say, to hear or to wait for since a moment."""
+        if (
+            self._microphone.busy
+            or self._unanswered
+            or self._open_replies
+            or self.loudspeaker.playing(now_ns)
+        ):
+            self._restless_ns = now_ns
+        return now_ns - self._restless_ns >= REST_MS * NS_PER_MS
 
     def stop(self) -> None:
         """Put the microphone down: `run` returns. The call stays open."""
@@ -123,7 +149,7 @@ class Caller:
                 except CallEndedError:
                     await ears  # they hear how it ended
         finally:
-            self._rested.set()
+            self._met.set()
 
     # --- the microphone ---
 
@@ -143,35 +169,24 @@ class Caller:
             await self._tick(self._clock.now_ns())
 
     async def _tick(self, now_ns: int) -> None:
-        position = self.loudspeaker.position(now_ns)
-        if position is not None and self._worth_reporting(position, now_ns):
-            await self._report(position)
-        if self._busy(now_ns):
-            self._restless_ns = now_ns
-        rested = now_ns - self._restless_ns >= REST_MS * NS_PER_MS
-        if rested or now_ns >= self._gives_up_ns:
-            self._rested.set()
+        await self._reports.running(self.loudspeaker, now_ns)
+        if self._cut_after_ns is not None:
+            await self._cut_short(now_ns - self._cut_after_ns)
+        if self._awaited(now_ns) or now_ns >= self._gives_up_ns:
+            self._met.set()
 
-    def _busy(self, now_ns: int) -> bool:
-        return bool(
-            self._microphone.busy
-            or self._unanswered
-            or self._open_replies
-            or self.loudspeaker.playing(now_ns)
-        )
-
-    def _worth_reporting(self, position: Position, now_ns: int) -> bool:
-        before = self._reported
-        if not self._call.extensions or position == before:
-            return False
-        if before is None or before.item_id != position.item_id:
-            return True
-        advanced_ms = position.played_ms - before.played_ms
-        return advanced_ms >= REPORT_MS or not self.loudspeaker.playing(now_ns)
-
-    async def _report(self, position: Position) -> None:
-        self._reported = position
-        await self._call.report_playback(position.item_id, position.played_ms)
+    async def _cut_short(self, since_ns: int) -> None:
+        """Cancel what has been audible since then, unless it came too early: a caller who is cut in
+        on goes on speaking."""
+        exchange = self._current
+        if exchange is None or exchange.last_voiced_ns is None:
+            return
+        for response_id in self._open_replies.keys() - self._cut:
+            onset_ns = self.loudspeaker.onset_ns(response_id)
+            if onset_ns is not None and exchange.last_voiced_ns <= onset_ns <= since_ns:
+                self._cut.add(response_id)
+                self._microphone.hush()
+                await self._call.cancel()
 
     # --- the ears ---
 
@@ -184,7 +199,7 @@ class Caller:
                     self.closed = event
                 case ev.SpeechStarted():
                     self._unanswered = True
-                    await self._fall_silent(event.at_ns)
+                    await self._fall_silent(event.at_ns, barged_in=True)
                 case ev.ReplyAudio():
                     self.loudspeaker.push(
                         event.response_id, event.item_id, event.pcm, event.rate_hz, event.at_ns
@@ -204,14 +219,14 @@ class Caller:
             self._unanswered = False
             self._open_replies[event.response_id] = exchange
             if exchange is not None:
-                exchange.replies.append(event.response_id)
+                exchange.reply_began(event.response_id, event.at_ns)
         elif exchange is None:
             return
         elif isinstance(event, ev.Transcript):
             exchange.caller_text = f"{exchange.caller_text} {event.text}".strip()
         elif isinstance(event, ev.TurnReport):
             exchange.reports.append(event.turn)
-        elif isinstance(event, ev.ServerError):
+        elif isinstance(event, ev.ServerError) and not (self._cut and event.code == TOO_LATE):
             exchange.errors.append(event.message)
 
     async def _reply_done(self, event: ev.ReplyDone) -> None:
@@ -228,14 +243,13 @@ class Caller:
             exchange.errors.append(event.error_message)
         exchange.account(self.loudspeaker)
 
-    async def _fall_silent(self, at_ns: int) -> None:
+    async def _fall_silent(self, at_ns: int, *, barged_in: bool = False) -> None:
         """Stop playing and tell the server how much was heard."""
         position = self.loudspeaker.flush(at_ns)
         if position is None:
             return
         for exchange in self.exchanges:
             exchange.account(self.loudspeaker)
-        if self._call.extensions:
-            await self._report(position)
-        else:
-            await self._call.truncate(position.item_id, position.played_ms)
+        if barged_in and self._current is not None:
+            self._current.silenced(at_ns, self._microphone.rate_hz)
+        await self._reports.stopped(position)

@@ -114,6 +114,15 @@ class ReplyDone:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemRetrieved:
+    """How an item stands in the history: the answer to `conversation.item.retrieve`."""
+
+    item_id: str
+    text: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnReport:
     """The server's own account of a turn, stage by stage. Only with extensions."""
 
@@ -153,6 +162,7 @@ ClientEvent = (
     | ReplyText
     | ReplyAudio
     | ReplyDone
+    | ItemRetrieved
     | TurnReport
     | ServerError
     | Closed
@@ -210,20 +220,20 @@ class EventReader:
 
 def _read_done(response: dict[str, Any], at_ns: int) -> ReplyDone:
     details = response.get("status_details") or {}
-    texts = [
-        part.get("transcript") or part.get("text") or ""
-        for item in response.get("output", [])
-        for part in item.get("content", [])
-    ]
     return ReplyDone(
         response["id"],
         response["status"],
         details.get("reason"),
-        "\n".join(texts),
+        "\n".join(text for item in response.get("output", []) for text in _texts(item)),
         (details.get("error") or {}).get("message"),
         response.get("usage") or {},
         at_ns,
     )
+
+
+def _texts(item: dict[str, Any]) -> list[str]:
+    parts = item.get("content", [])
+    return [part.get("transcript") or part.get("text") or "" for part in parts]
 
 
 def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
@@ -239,6 +249,9 @@ def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | No
         case "halfsec.partial":
             stable_chars = event["stable_chars"]
             return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
+        case "conversation.item.retrieved":
+            item = event["item"]
+            return ItemRetrieved(item["id"], "\n".join(_texts(item)), at_ns)
         case "halfsec.turn":
             return TurnReport(event["turn"], at_ns)
     match kind.removeprefix(_TRANSCRIPTION):

@@ -45,6 +45,11 @@ class ServiceSettings:
     proxy, or by name in a network. "*": all, which lets in any web page that a caller visits."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What goes to stderr. "info": a line for each call and each refusal, no word of theirs."""
+    guess: bool = True
+    """Prepare the reply in the caller's pause, before it is known that the caller is done. false:
+    less work for the processor, and every answer comes later."""
+    preview: bool = True
+    """Let the language model read the caller's words while they are being said."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""

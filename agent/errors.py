@@ -61,3 +61,10 @@ class ConfigError(HalfsecError):
     def __init__(self, message: str, *, key: str | None = None):
         super().__init__(message, code="config", param=key)
         self.key = key
+
+
+class BenchError(HalfsecError):
+    """A measurement that can't be made. The message says what to do."""
+
+    def __init__(self, message: str):
+        super().__init__(message, code="bench")

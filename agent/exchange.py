@@ -23,6 +23,8 @@ class Exchange:
     """In the call's rate."""
     voiced_samples: int | None
     """Of `pcm`, up to and with the last voiced one; None for a recording without speech."""
+    onset_samples: int = 0
+    """Of `pcm`, before the first voiced one."""
     started_ns: int | None = None
     """When its first sample was spoken; None while it waits for its turn."""
     last_voiced_ns: int | None = None
@@ -38,6 +40,10 @@ class Exchange:
     """None where nothing was heard after the last voiced sample."""
     cut_in: bool = False
     interrupted: bool = False
+    reopened: bool = False
+    """A reply was begun before the last voiced sample: a pause was taken for the end."""
+    silenced_ms: float | None = None
+    """From its first voiced sample to the silence of the reply that it interrupted."""
     reply_s: float = 0.0
     """Of speech that came out of the loudspeaker."""
 
@@ -65,6 +71,17 @@ class Exchange:
         self.started_ns = at_ns
         if self.voiced_samples is not None:
             self.last_voiced_ns = at_ns + self.voiced_samples * NS_PER_S // rate_hz
+
+    def reply_began(self, response_id: str, at_ns: int) -> None:
+        """A reply to it has been announced."""
+        self.replies.append(response_id)
+        self.reopened |= self.last_voiced_ns is not None and at_ns < self.last_voiced_ns
+
+    def silenced(self, at_ns: int, rate_hz: int) -> None:
+        """What was playing is silent. An answer to its own beginning was a cut-in, no barge-in."""
+        if self.started_ns is not None and self.silenced_ms is None and not self.replies:
+            onset_ns = self.started_ns + self.onset_samples * NS_PER_S // rate_hz
+            self.silenced_ms = (at_ns - onset_ns) / NS_PER_MS
 
     def account(self, speaker: Loudspeaker) -> None:
         """Take the times at the ear from what has been or will be played."""

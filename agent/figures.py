@@ -3,8 +3,11 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from latency_budget.ledger import records_of
+from latency_budget.marks import Mark, MarkName
 from latency_budget.report import percentile
 
 from .caller import Exchange
@@ -26,6 +29,64 @@ def summarize_exchanges(exchanges: Sequence[Exchange]) -> dict[str, Any]:
         **{f"p{rank}": percentile(times, rank) / 1e6 if times else None for rank in PERCENTILES},
         "cut_in_rate": cut_ins / len(exchanges) if exchanges else None,
     }
+
+
+def percentiles_ms(values: Iterable[float | None]) -> dict[str, float | None]:
+    """`{p50, p90, p95, p99}` of the values that are known; each None where none is."""
+    ordered = sorted(round(value * 1e6) for value in values if value is not None)
+    return {
+        f"p{rank}": percentile(ordered, rank) / 1e6 if ordered else None for rank in PERCENTILES
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What preparing replies in the caller's pauses brought and cost."""
+
+    turns: int = 0
+    """Spoken ones that got a reply."""
+    guesses: int = 0
+    """Replies that were begun before the turn was known to be over."""
+    adopted: int = 0
+    """Of those, the ones that became the reply."""
+    wasted_ns: int = 0
+    """Stage time of all work that was thrown away, final passes included."""
+
+    def __add__(self, other: "Speculation") -> "Speculation":
+        return Speculation(
+            self.turns + other.turns,
+            self.guesses + other.guesses,
+            self.adopted + other.adopted,
+            self.wasted_ns + other.wasted_ns,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Rates are per turn; None where there was none."""
+        return {
+            "turns": self.turns,
+            "guesses": self.guesses,
+            "adopted": self.adopted,
+            "hit_rate": self.adopted / self.turns if self.turns else None,
+            "wasted_ms_per_turn": self.wasted_ns / 1e6 / self.turns if self.turns else None,
+        }
+
+
+def speculation(marks: Sequence[Mark]) -> Speculation:
+    """Of one call, from its marks: a reply that was asked for before the endpoint is a guess, and
+    one that nothing replaced after it was right."""
+    endpoints: dict[int, int] = {}
+    requests: dict[int, list[int]] = {}
+    for mark in marks:
+        if mark.name is MarkName.ENDPOINT:
+            endpoints[mark.turn] = max(mark.at_ns, endpoints.get(mark.turn, mark.at_ns))
+        elif mark.name is MarkName.REPLY_REQUESTED:
+            requests.setdefault(mark.turn, []).append(mark.at_ns)
+    found = Speculation(wasted_ns=sum(record.wasted_ns for record in records_of(marks)))
+    for turn, asked in requests.items():
+        if turn in endpoints:
+            early = sum(at_ns <= endpoints[turn] for at_ns in asked)
+            found += Speculation(1, early, int(early == len(asked)))
+    return found
 
 
 def median_stages(turns: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:

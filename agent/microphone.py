@@ -49,16 +49,26 @@ class Microphone:
     def busy(self) -> bool:
         return self._speaking is not None or bool(self._waiting)
 
-    def add(self, pcm: Int16, rate_hz: int) -> Exchange:
-        """Speak int16 [n] after all that was added before."""
+    def add(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> Exchange:
+        """Speak int16 [n] after all that was added before. `voiced_s`: up to where it is voiced, if
+        that is known better than it can be heard."""
         sound = pcm.astype(np.float32) / np.float32(32768)
         wire = _to_int16(_resample(sound, rate_hz, self.rate_hz))
-        last = last_voiced_sample(_resample(sound, rate_hz, VOICED_RATE_HZ))
+        heard = _resample(sound, rate_hz, VOICED_RATE_HZ)
+        last = last_voiced_sample(heard)
         voiced = None if last is None else (last + 1) * self.rate_hz // VOICED_RATE_HZ
+        if voiced_s is not None:
+            voiced = round(voiced_s * self.rate_hz)
+        first = last_voiced_sample(heard[::-1])  # counted from the end
+        onset = 0 if first is None else (len(heard) - 1 - first) * self.rate_hz // VOICED_RATE_HZ
         self._count += 1
-        exchange = Exchange(self._count, wire, voiced)
+        exchange = Exchange(self._count, wire, voiced, onset)
         self._waiting.append(exchange)
         return exchange
+
+    def hush(self) -> None:
+        """Leave the rest of the recording in hand unsaid."""
+        self._speaking = None
 
     def frame(self, at_ns: int) -> tuple[Int16, Exchange | None]:
         """The 20 ms that begin at `at_ns`, and the exchange that begins with them, if one does."""

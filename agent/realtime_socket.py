@@ -157,6 +157,8 @@ class RealtimeSocket:
             lead_ms=self._config.agent.lead_ms,
             budget_ms=self._config.latency_budget.total_ms,
             notify=notify,
+            guesses=self._config.agent.guess,
+            previews=self._config.agent.preview,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         log = TurnLog(call.session_id, call.trace, on_turn)

@@ -229,6 +229,8 @@ class ReplyRun:
 
     def _send(self, frame: Outgoing) -> None:
         reply = self.reply
+        if reply.ended:
+            return  # cut at the very moment at which this was due: cancelling comes a step later
         if frame.text is not None:
             self._show(frame.text[1])
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
@@ -239,7 +241,7 @@ class ReplyRun:
 
     def _show(self, end: int) -> None:
         reply = self.reply
-        if end > reply.shown_chars:
+        if end > reply.shown_chars and not reply.ended:
             delta = reply.text[reply.shown_chars : end]
             reply.shown_chars = end
             self._notify(ReplyText(reply.response_id, delta))

@@ -54,6 +54,10 @@ class Surroundings:
     budget_ms: int
     """From the end of the caller's turn to the first sound."""
     notify: Callable[[Notice], None]
+    guesses: bool = True
+    """Whether replies are prepared before it is known that the caller is done."""
+    previews: bool = True
+    """Whether the model reads the caller's words while they are being said."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -194,7 +194,8 @@ class Session:
             self._complain(heard.refused)
         if heard.partial is not None:
             self._utterances.partial(heard.utterance, *heard.partial)
-            self._warming.hears(heard.partial[0])
+            if self._around.previews:
+                self._warming.hears(heard.partial[0])
         if heard.event is not None:
             self.feed(heard.event)
 
@@ -248,7 +249,8 @@ class Session:
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
                 desk.begin(turn, self.settings, options, script)
             case cmd.GuessReply(turn, text):
-                desk.guess(turn, self.settings, text)
+                if self._around.guesses:
+                    desk.guess(turn, self.settings, text)
             case cmd.DropGuess():
                 desk.drop_guess()
                 self._log.guessed(MarkName.DISCARDED, now_ns)

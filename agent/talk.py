@@ -93,12 +93,13 @@ async def hold_call(
             caller.stop()
         if model is not None and (unknown := await _unknown_agent(url, model, api_key)):
             errors.append(unknown)
-        trace = await _fetch_trace(url, call.session_id, api_key)
+        trace = await fetch_trace(url, call.session_id, api_key)
         reply = caller.loudspeaker.recording(REPLY_RATE_HZ)
         return Talk(call.session_id, caller.exchanges, reply, trace, errors)
 
 
-async def _fetch_trace(url: str, session_id: str, api_key: str | None) -> str:
+async def fetch_trace(url: str, session_id: str, api_key: str | None = None) -> str:
+    """The trace of a call at this server; empty where it has none."""
     answer = await _get(url, f"/v1/sessions/{session_id}/trace", api_key)
     return "" if answer is None else answer.text
 

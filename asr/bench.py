@@ -9,8 +9,6 @@ MAX_LOSS of the second; the exit status is 1 where it does not.
 import argparse
 import gzip
 import json
-import os
-import platform
 import statistics
 import sys
 import zlib
@@ -19,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
+from latency_budget.machine import machine
 
 from .__main__ import models_dir
 from .audio import RATE_HZ, Pcm
@@ -187,7 +187,7 @@ def _report(
     full = outcomes["full window"].errors(recordings)
     return {
         "bench": "asr",
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": machine(),
         "model": args.model.name,
         "threads": args.threads,
         "window": asdict(_window(args)),

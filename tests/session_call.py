@@ -23,7 +23,10 @@ from .fakes.stages import FakeChat, FakeEars, FakeVoice
 class Call:
     """One session and everything it said."""
 
-    def __init__(self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile) -> None:
+    def __init__(
+        self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile, *, ahead: bool = True
+    ) -> None:
+        """`ahead`: with guesses and previews."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
@@ -48,6 +51,8 @@ class Call:
             lead_ms=400,
             budget_ms=500,
             notify=self._notify,
+            guesses=ahead,
+            previews=ahead,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.")
@@ -83,8 +88,10 @@ async def call_with(
     voice: FakeVoice | None = None,
     profile: AgentProfile | None = None,
     chat: FakeChat | None = None,
+    ahead: bool = True,
 ) -> AsyncIterator[Call]:
-    call = Call(chat or FakeChat(replies), voice or FakeVoice(), profile or AgentProfile())
+    chat = chat or FakeChat(replies)
+    call = Call(chat, voice or FakeVoice(), profile or AgentProfile(), ahead=ahead)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())
         await call.ears.running.wait()

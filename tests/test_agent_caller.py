@@ -31,6 +31,8 @@ class ScriptedCall:
         self.frames: list[tuple[int, Int16]] = []
         self.reports: list[tuple[int, str, int]] = []
         self.truncated: list[tuple[str, int]] = []
+        self.cancelled: list[int] = []
+        """Before which frames."""
         self._clock = clock
         self._script = script
         self._events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
@@ -53,6 +55,9 @@ class ScriptedCall:
 
     async def truncate(self, item_id: str, audio_end_ms: int) -> None:
         self.truncated.append((item_id, audio_end_ms))
+
+    async def cancel(self) -> None:
+        self.cancelled.append(len(self.frames))
 
 
 class Scene:
@@ -221,6 +226,75 @@ async def test_a_barge_in_silences_the_loudspeaker_and_says_how_far_it_got() -> 
     assert first.interrupted
     assert second.replies == ["r2"]
     assert second.e2e_ear_ms == 1425.0 - (second.last_voiced_ns or 0) / MS
+
+
+async def test_how_long_a_barge_in_takes_to_silence_the_loudspeaker() -> None:
+    """From the first voiced sample of the caller's; a cut-in is none."""
+    script: Script = {
+        10: [started(), audio(loud(40))],
+        12: [heard, done(1, "cancelled", "turn_detected")],
+        29: [started(2), audio(loud(2000), 2)],
+        51: [heard, done(2, "cancelled", "turn_detected")],
+    }
+    scene = Scene(script)
+    pause = np.zeros(RATE_HZ * 6 // 10, np.int16)
+    async with scene.running() as caller:
+        first = caller.say(np.concatenate([speech(400), pause]), RATE_HZ)
+        second = caller.say(np.concatenate([pause[:960], speech(300)]), RATE_HZ)
+        await caller.wait_until(lambda now_ns: second.silenced_ms is not None, 3.0)
+    # The second begins at 1005 ms with 40 of silence; frame 51 goes at 1045.
+    assert second.onset_samples == 960
+    assert second.silenced_ms == 0.0
+    assert first.silenced_ms is None
+    assert (first.reopened, second.reopened) == (True, False)
+
+
+async def test_enough_was_heard_of_an_answer() -> None:
+    """The rest of the answer is cancelled, and what is left of the recording stays unsaid."""
+    script: Script = {29: [started(), audio(loud(3000))], 41: [done(1, "cancelled", None)]}
+    scene = Scene(script)
+    scene.caller = Caller(scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2)
+    tail = np.zeros(RATE_HZ * 4, np.int16)
+    async with scene.running() as caller:
+        exchange = await caller.ask(np.concatenate([speech(400), tail]), RATE_HZ)
+    # Audible at 605 ms; frame 39 goes at 805 and is followed by the cancel.
+    assert scene.call.cancelled == [40]
+    assert exchange.reply_s == pytest.approx(0.24)
+    assert not exchange.interrupted
+    assert exchange.answered
+    assert len(scene.call.frames) < 70
+
+
+async def test_an_answer_that_came_too_early_is_left_to_the_barge_in() -> None:
+    script: Script = {2: [started(), audio(loud(3000))], 60: [done(1, "cancelled", None)]}
+    scene = Scene(script)
+    scene.caller = Caller(scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2)
+    async with scene.running() as caller:
+        exchange = await caller.ask(speech(1000), RATE_HZ)
+    assert scene.call.cancelled == []
+    assert exchange.cut_in
+
+
+async def test_a_cancel_that_comes_too_late_is_no_error() -> None:
+    def late(now: int) -> ev.ClientEvent:
+        return ev.ServerError("Too late.", "response_cancel_not_active", None, None, now)
+
+    script: Script = {29: [started(), audio(loud(1000))], 40: [done(), late]}
+    scene = Scene(script)
+    scene.caller = Caller(scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2)
+    async with scene.running() as caller:
+        exchange = await caller.ask(speech(400), RATE_HZ)
+    assert scene.call.cancelled == [40]
+    assert exchange.errors == []
+
+
+async def test_where_a_label_says_that_the_speech_ends() -> None:
+    scene = Scene(ANSWERED)
+    async with scene.running() as caller:
+        exchange = caller.say(speech(400), RATE_HZ, voiced_s=0.3)
+        await caller.wait_quiet(5.0)
+    assert exchange.last_voiced_ns == 305 * MS
+    assert exchange.e2e_ear_ms == 310.0
 
 
 async def test_without_extensions_a_barge_in_is_told_by_truncation() -> None:

@@ -55,7 +55,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     assert "usage:" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["voice", "asr", "tts", "llm"])
+@pytest.mark.parametrize("name", ["voice", "turns", "asr", "tts", "llm"])
 def test_every_bench_says_what_its_options_are_for(name: str, tmp_path: Path) -> None:
     done = halfsec("bench", name, "--help", home=tmp_path)
     assert done.stdout.startswith(f"usage: halfsec bench {name} ")

@@ -76,6 +76,20 @@ async def test_words_are_computed_while_the_caller_still_speaks() -> None:
     assert previews == ["", "What", "What time", "And"]
 
 
+async def test_nothing_is_done_ahead_where_the_settings_say_so() -> None:
+    """No reply in the pause, no words before the message is complete."""
+    async with call_with("Fine.", ahead=False) as call:
+        await call.chat.warmed.wait()
+        call.ears.words[1] = "What time is it?"
+        call.ears.hear(ev.SpeechStarted(1, 0))
+        call.ears.tell(partial(1, "What"))
+        call.ears.hear(ev.SpeechPaused(1, 0))
+        call.ears.hear(ev.SilenceGrew(1, 100))
+        call.ears.hear(ev.SilenceGrew(1, 350))
+        await call.until(say.ReplyEnded)
+    assert call.chat.calls == [("preview", ""), ("user", "What time is it?"), ("generate", 1)]
+
+
 async def test_a_message_without_words_leaves_none_behind() -> None:
     async with call_with() as call:
         await call.chat.warmed.wait()

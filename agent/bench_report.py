@@ -1,0 +1,187 @@
+"""What `bench voice` and `bench turns` say of the calls that they held: data, tables, gates."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from latency_budget.clock import unix_ns
+from latency_budget.machine import machine
+
+from .bench_calls import HeldCall
+from .exchange import Exchange
+from .figures import (
+    PERCENTILES,
+    Speculation,
+    median_stages,
+    percentiles_ms,
+    speculation,
+    summarize_exchanges,
+    wilson_interval,
+)
+from .own_server import ServerFigures
+
+Json = dict[str, Any]
+
+
+def turn_figures(exchanges: Sequence[Exchange]) -> Json:
+    """`{summary, cut_in_interval, missed, reopened}` at the ear. Missed: nothing was heard after
+    the last word. Re-opened: a reply was begun before it, audible (a cut-in) or not."""
+    return {
+        "summary": summarize_exchanges(exchanges),
+        "cut_in_interval": wilson_interval(sum(e.cut_in for e in exchanges), len(exchanges)),
+        "missed": sum(not exchange.answered for exchange in exchanges),
+        "reopened": sum(exchange.reopened for exchange in exchanges),
+    }
+
+
+def figures_of(calls: Sequence[HeldCall]) -> Json:
+    """Of all calls that were held in one way: `turn_figures`, also by kind of turn where the
+    recordings have one; speculation; median stages; barge-ins; errors."""
+    exchanges = [exchange for call in calls for exchange in call.exchanges]
+    by_kind: dict[str, list[Exchange]] = {}
+    for call in calls:
+        for recording, exchange in zip(call.recordings, call.exchanges, strict=False):
+            by_kind.setdefault(recording.kind, []).append(exchange)
+    silenced = [e.silenced_ms for e in exchanges if e.silenced_ms is not None]
+    return {
+        **turn_figures(exchanges),
+        "kinds": {kind: turn_figures(found) for kind, found in sorted(by_kind.items()) if kind},
+        "speculation": sum((speculation(call.marks) for call in calls), Speculation()).as_json(),
+        "stages": median_stages(exchange.turn_json() for exchange in exchanges),
+        "barge_ins": {
+            "count": len(silenced),
+            "silenced_ms": percentiles_ms(silenced),
+            "replies_checked": sum(call.num_checked for call in calls),
+            "mismatches": [line for call in calls for line in call.mismatches],
+        },
+        "errors": [error for call in calls for error in call.all_errors()],
+    }
+
+
+def report(
+    bench: str,
+    calls: Sequence[HeldCall],
+    options: Json,
+    *,
+    compared: Mapping[str, Sequence[HeldCall]] | None = None,
+    server: ServerFigures | None = None,
+) -> Json:
+    """The result as data, with machine, date, command and options. `compared`: the same recordings
+    held in other ways."""
+    return {
+        "bench": bench,
+        "machine": machine(),
+        "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["halfsec", "bench", bench, *sys.argv[_first_own() :]]),
+        "options": {name: _plain(value) for name, value in options.items()},
+        "session": None,
+        "turns": [exchange.turn_json() for call in calls for exchange in call.exchanges],
+        **figures_of(calls),
+        "compared": {name: figures_of(held) for name, held in (compared or {}).items()},
+        "server": None if server is None else asdict(server),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: paths are texts."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _first_own() -> int:
+    return sys.argv.index("bench") + 2 if "bench" in sys.argv else 1
+
+
+def show(result: Json) -> None:
+    """Print the tables."""
+    print(f"\n{result['machine']}, {result['date']}\n")
+    print(
+        f"{'':<24}{'turns':>6}{'missed':>7}" + "".join(f"{f'p{r}':>6}" for r in PERCENTILES), end=""
+    )
+    print(f"{'cut in':>8}{'(95 %)':>12}{'re-opened':>10}{'hits':>7}{'waste ms':>9}")
+    _show_row("whole", result)
+    for kind, figures in result["kinds"].items():
+        _show_row(f"  {kind}", figures)
+    for name, figures in result["compared"].items():
+        _show_row(name, figures)
+        for kind, part in figures["kinds"].items():
+            _show_row(f"  {kind}", part)
+    print("\nms at the ear, from the last voiced frame to the first audible sample; cut-ins apart")
+    print(f"\n{'median ms':<14}{'spent':>8}{'exposed':>9}")
+    for stage, times in result["stages"].items():
+        print(f"{stage:<14}{times['spent_ms']:>8.0f}{times['exposed_ms']:>9.0f}")
+    _show_barge_ins(result["barge_ins"])
+    _show_server(result["server"])
+    for error in result["errors"]:
+        print(f"error: {error}")
+
+
+def _show_row(name: str, figures: Json) -> None:
+    summary, (low, high) = figures["summary"], figures["cut_in_interval"]
+    times = "".join(f"{in_ms(summary[f'p{rank}']):>6}" for rank in PERCENTILES)
+    cut_ins = f"{100 * (summary['cut_in_rate'] or 0):.1f} %"
+    interval = f"{100 * low:.1f}-{100 * high:.1f}"
+    line = f"{name:<24}{summary['turns']:>6}{figures['missed']:>7}{times}{cut_ins:>8}{interval:>12}"
+    line += f"{figures['reopened']:>10}"
+    guessed = figures.get("speculation")
+    if guessed is not None and guessed["turns"]:
+        line += f"{100 * guessed['hit_rate']:>5.0f} %{guessed['wasted_ms_per_turn']:>9.0f}"
+    print(line)
+
+
+def _show_barge_ins(barge_ins: Json) -> None:
+    if not barge_ins["count"] and not barge_ins["replies_checked"]:
+        return
+    times = barge_ins["silenced_ms"]
+    print(
+        f"\n{barge_ins['count']} barge-ins: silent after {in_ms(times['p50'])} ms (p50), "
+        f"{in_ms(times['p95'])} ms (p95); history of {barge_ins['replies_checked']} replies "
+        f"compared with what was played, {len(barge_ins['mismatches'])} differ"
+    )
+    for line in barge_ins["mismatches"]:
+        print(f"  {line}")
+
+
+def _show_server(server: Json | None) -> None:
+    if server is None:
+        return
+    print(
+        f"\nlistening after {server['listening_s'] or 0:.1f} s, ready after "
+        f"{server['ready_s'] or 0:.1f} s; memory {server['rest_mb'] or 0:.0f} MB at rest, "
+        f"{server['call_mb'] or 0:.0f} MB in a call"
+    )
+
+
+def in_ms(value: float | None) -> str:
+    """A dash where there is none."""
+    return "-" if value is None else f"{value:.0f}"
+
+
+def save(result: Json, path: Path | None) -> None:
+    """As JSON, if there is a place for it."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def missed_gates(
+    result: Json, p50: float | None, p95: float | None, cut_ins: float | None
+) -> list[str]:
+    """What lies above its limit: p50 and p95 in ms, cut-ins in per cent. A figure that is not known
+    misses its gate."""
+    summary = result["summary"]
+    rate = summary["cut_in_rate"]
+    checks = [
+        ("p50", summary["p50"], p50, "ms"),
+        ("p95", summary["p95"], p95, "ms"),
+        ("cut-ins", None if rate is None else 100 * rate, cut_ins, "%"),
+    ]
+    return [
+        f"GATE MISSED: {name} {'-' if value is None else f'{value:.1f}'} {unit} > {limit:g} {unit}"
+        for name, value, limit, unit in checks
+        if limit is not None and (value is None or value > limit)
+    ]

@@ -1,0 +1,80 @@
+"""A server that is started for a measurement, and what it tells about itself."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from latency_budget.clock import SystemClock
+from latency_budget.machine import resident_mb
+
+from .errors import BenchError
+
+STOP_S: Final = 10.0
+"""Calls are over by then; a server that still has not ended is killed."""
+
+
+@dataclass(slots=True)
+class ServerFigures:
+    """What a server of our own told about itself."""
+
+    listening_s: float | None = None
+    ready_s: float | None = None
+    rest_mb: float | None = None
+    call_mb: float | None = None
+    """The most that was seen at the end of a call."""
+
+
+@dataclass(slots=True)
+class OwnServer:
+    """A server that was started for the measurement."""
+
+    url: str
+    pid: int
+    figures: ServerFigures
+
+    def note_memory(self) -> None:
+        """Look how much it takes in a call."""
+        now_mb = resident_mb(self.pid)
+        if now_mb is not None:
+            self.figures.call_mb = max(now_mb, self.figures.call_mb or 0.0)
+
+
+@contextlib.contextmanager
+def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
+    """Run `halfsec serve` on a free port for the length of the block. Raises BenchError."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    quietly = ["--set", "agent.log_level=warning"]
+    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *quietly, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    figures = ServerFigures()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            since_s = (clock.now_ns() - started_ns) / 1e9
+            if figures.listening_s is None and "listens" in line:
+                figures.listening_s = since_s
+            if line.startswith("Ready"):
+                figures.ready_s = since_s
+                break
+        else:
+            raise BenchError("The server did not start; run `halfsec serve` to see why.")
+        figures.rest_mb = resident_mb(process.pid)
+        yield OwnServer(f"ws://127.0.0.1:{port}/v1/realtime", process.pid, figures)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

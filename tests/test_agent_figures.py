@@ -1,0 +1,93 @@
+"""Figures over exchanges and over the marks of calls."""
+
+import numpy as np
+import pytest
+
+from agent.exchange import Exchange
+from agent.figures import (
+    Speculation,
+    percentiles_ms,
+    speculation,
+    summarize_exchanges,
+    wilson_interval,
+)
+from latency_budget.marks import Mark, MarkName
+from latency_budget.turn import TurnId
+
+MS = 1_000_000
+
+
+def exchange(e2e_ms: float | None, *, cut_in: bool = False) -> Exchange:
+    found = Exchange(1, np.zeros(0, np.int16), 0)
+    found.e2e_ear_ms, found.cut_in = e2e_ms, cut_in
+    return found
+
+
+def marks(turn: int, *names_at_ms: tuple[MarkName, int]) -> list[Mark]:
+    return [Mark(TurnId(turn), name, at_ms * MS) for name, at_ms in names_at_ms]
+
+
+def test_cut_ins_and_missed_turns_have_no_part_in_the_percentiles() -> None:
+    all_of = [exchange(100.0), exchange(300.0), exchange(None), exchange(9.0, cut_in=True)]
+    assert summarize_exchanges(all_of) == {
+        "turns": 4,
+        "answered": 3,
+        "p50": 100.0,
+        "p90": 300.0,
+        "p95": 300.0,
+        "p99": 300.0,
+        "cut_in_rate": 0.25,
+    }
+    assert percentiles_ms([None, 2.0, 1.0])["p50"] == 1.0
+    assert percentiles_ms([None])["p99"] is None
+
+
+def test_wilsons_interval() -> None:
+    low, high = wilson_interval(4, 200)
+    assert [low, high] == pytest.approx([0.0078, 0.0503], abs=1e-4)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_a_guess_that_became_the_reply() -> None:
+    found = speculation(marks(1, (MarkName.REPLY_REQUESTED, 300), (MarkName.ENDPOINT, 450)))
+    assert found == Speculation(1, 1, 1, 0)
+
+
+def test_a_guess_that_was_thrown_away_and_another_that_became_the_reply() -> None:
+    found = speculation(
+        marks(
+            1,
+            (MarkName.REPLY_REQUESTED, 300),
+            (MarkName.DISCARDED, 380),
+            (MarkName.REPLY_REQUESTED, 900),
+            (MarkName.ENDPOINT, 1000),
+        )
+    )
+    assert found == Speculation(1, 2, 1, 80 * MS)
+
+
+def test_a_guess_that_something_else_replaced_after_the_endpoint() -> None:
+    found = speculation(
+        marks(
+            1,
+            (MarkName.REPLY_REQUESTED, 300),
+            (MarkName.ENDPOINT, 450),
+            (MarkName.REPLY_REQUESTED, 460),
+        )
+    )
+    assert found == Speculation(1, 1, 0, 160 * MS)
+
+
+def test_the_naive_order_typed_turns_and_the_sum() -> None:
+    naive = speculation(marks(1, (MarkName.ENDPOINT, 500), (MarkName.REPLY_REQUESTED, 510)))
+    typed = speculation(marks(2, (MarkName.REPLY_REQUESTED, 10)))
+    assert (naive, typed) == (Speculation(1, 0, 0, 0), Speculation())
+    both = naive + Speculation(1, 2, 1, 80 * MS)
+    assert both.as_json() == {
+        "turns": 2,
+        "guesses": 2,
+        "adopted": 1,
+        "hit_rate": 0.5,
+        "wasted_ms_per_turn": 40.0,
+    }
+    assert Speculation().as_json()["hit_rate"] is None

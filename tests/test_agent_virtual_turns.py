@@ -1,0 +1,120 @@
+"""Turns in virtual time: a detector that hears loudness, a recognizer that counts."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import asr
+from agent.end_of_turn import TurnRules
+from agent.virtual_turns import Played, Timing, Track, play
+from asr.transcripts import Hypothesis
+
+Float32 = npt.NDArray[np.float32]
+
+TIMING = Timing(reply_ms=100, final_ms=50)
+LISTENING = asr.ListenerConfig()
+FIXED = TurnRules(silence_ms=480)
+
+
+class Loudness:
+    def __init__(self) -> None:
+        self.frames = 0
+
+    def probability(self, frame: Float32, state: asr.VadState) -> float:
+        self.frames += 1
+        return float(np.abs(frame).max() > 0.1)
+
+
+class Counting:
+    """Says so many words as the audio has half seconds, a full stop behind every even number."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis:
+        self.passes += 1
+        count = len(pcm) // 8000
+        return Hypothesis(" ".join(["word"] * count) + ("." if count % 2 == 0 else ""))
+
+
+def sound(*seconds: float) -> Float32:
+    """Voice and silence in turns, beginning with voice; whole frames of the detector."""
+    parts = [
+        np.full(round(each * 16_000 / 512) * 512, 0.5 * (number % 2 == 0), np.float32)
+        for number, each in enumerate(seconds)
+    ]
+    return np.concatenate(parts)
+
+
+def track(*seconds: float) -> Track:
+    pcm = sound(*seconds)
+    return Track(pcm, len(pcm), Loudness(), Counting())
+
+
+def test_a_turn_is_answered_after_the_silence_that_the_rule_wants() -> None:
+    """480 ms are 15 frames; the reply was guessed when the words came, so nothing is added."""
+    assert play(track(1.6), LISTENING, FIXED, timing=TIMING) == Played(480.0, False, False)
+
+
+def test_at_another_scale_every_wait_is_that_much_longer() -> None:
+    one = track(1.6)
+    waits = [
+        play(one, LISTENING, FIXED, scale, TIMING).latency_ms for scale in (0.3, 0.5, 1.0, 2.0, 4.0)
+    ]
+    # In the end the reply is what is waited for: 96 for the pause, 50 and 100. Frames have 32.
+    assert waits == [pytest.approx(246.0), 256.0, 480.0, 960.0, 1920.0]
+
+
+def test_words_and_probabilities_are_computed_once() -> None:
+    detector, recognizer = Loudness(), Counting()
+    pcm = sound(1.6, 0.32, 0.8)
+    one = Track(pcm, len(pcm), detector, recognizer)
+    for scale in (1.0, 1.1, 2.0):
+        play(one, LISTENING, FIXED, scale, TIMING)
+    assert detector.frames == len(one.frames)
+    assert recognizer.passes == 2
+
+
+def test_a_pause_that_is_longer_than_the_wait_is_a_cut_in() -> None:
+    one = track(1.6, 0.8, 1.0)
+    assert play(one, LISTENING, FIXED, timing=TIMING) == Played(None, True, True)
+    assert play(one, LISTENING, FIXED, 2.0, TIMING) == Played(960.0, False, False)
+
+
+def test_a_reply_that_was_cut_before_it_was_heard_is_a_re_opened_turn() -> None:
+    """The turn ends at 480 ms of silence, the caller goes on, and the reply would have come only
+    after that."""
+    slow = Timing(reply_ms=600, final_ms=50)
+    played = play(track(1.6, 0.544, 1.0), LISTENING, FIXED, timing=slow)
+    assert not played.cut_in
+    assert played.reopened
+    assert played.latency_ms == pytest.approx(746.0)
+
+
+def test_the_words_decide_where_no_silence_is_fixed() -> None:
+    closed = play(track(2.2), LISTENING, TurnRules(), timing=TIMING).latency_ms
+    still_open = play(track(1.6), LISTENING, TurnRules(), timing=TIMING).latency_ms
+    assert (closed, still_open) == (352.0, 800.0)
+
+
+def test_a_turn_in_which_nothing_is_understood_is_missed() -> None:
+    class Deaf(Counting):
+        def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis:
+            return Hypothesis("")
+
+    pcm = sound(1.6)
+    one = Track(pcm, len(pcm), Loudness(), Deaf())
+    assert play(one, LISTENING, FIXED, timing=TIMING) == Played(None, False, False)
+    click = track(0.128)  # too little voice to be decoded
+    assert play(click, LISTENING, FIXED, timing=TIMING) == Played(None, False, False)
+
+
+def test_without_a_given_time_a_pass_takes_what_it_took() -> None:
+    class Slow(Counting):
+        def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis:
+            return Hypothesis("Yes.", encode_ms=700, decode_ms=100)
+
+    pcm = sound(1.6)
+    one = Track(pcm, len(pcm), Loudness(), Slow())
+    played = play(one, LISTENING, FIXED, timing=Timing(reply_ms=100))
+    assert played.latency_ms == pytest.approx(96 + 800 + 100)
