@@ -250,7 +250,7 @@ def _run(args: argparse.Namespace) -> int:
         raise AudioError("no recording has a transcript of four words or more")
     args.out.mkdir(parents=True, exist_ok=True)
     made = [command_turn(one, args.seed) for one in sources]
-    made += [turn for one in sources if (turn := hesitant_turn(one, args.seed)) is not None]
+    made += [pair for one in sources if (pair := hesitant_turn(one, args.seed)) is not None]
     with (args.out / "turns.jsonl").open("w", encoding="utf-8") as lines:
         for turn, pcm in made:
             soundfile.write(args.out / turn.file, pcm, RATE_HZ, subtype="PCM_16")
