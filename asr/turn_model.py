@@ -9,13 +9,15 @@ are brought to mean 0 and variance 1, the silence in front included, before Whis
 taken; without that a quiet caller never finishes. The answer is a probability already.
 
 What tells an end from a pause lies in the last words, so only the newest WINDOW_S go through the
-network, at a third of the cost and with nothing lost that could be measured: over 380 pauses of
-hesitant turns (`turn_data`) the area under the curve is 0.72 with 4 s and with 8, 0.73 with 2 and
-with 6; on a busy two-core Xeon, one thread, a call took 12 ms at best with 4 s, 32 with 8 (23 with
-two threads), 6 with 2. 4 s, because recordings read by one voice can't show what others need.
+network, at a third of the cost and with nothing lost that could be measured. Area under the curve
+over 648 pauses of hesitant turns, 96 ms after their begin, and ms of a call on one thread (two-core
+Xeon, `turn_bench`): 8 s 0.75 and 33, 6 s 0.75 and 22, 4 s 0.74 and 13, 2 s 0.75 and 6; standard
+error 0.02. 4 s, because recordings read by one voice can't show what others need. Two threads win
+a tenth to a third alone and nothing beside a final pass, where one takes 22 ms with 4 s, 58 with 8,
+and makes the final pass 12 ms later, or 20.
 
 It is asked as early as a pause is noticed: after 64, 96, 160 and 256 ms of silence the areas are
-0.76, 0.74, 0.71 and 0.67 (251 pauses, 8 s). And it is quantized throughout, activations and answer
+0.75, 0.74, 0.71 and 0.69. And it is quantized throughout, activations and answer
 included: between 0.1 and 0.9 an input that differs in the fifth digit can move it by 0.1. So it is
 evidence, to be weighed with words and silence, not a decision.
 

@@ -143,9 +143,15 @@ def _with_partial(pause: Pause, job: DecodeJob | None, models: Models) -> Pause:
     )
 
 
+def heard_before(pause: Pause) -> int:
+    """The sample from which the turn model hears: the utterance's first, with the pre-roll."""
+    assert LISTENER.endpointing is not None
+    before_ms = pause.utterance_ms + LISTENER.endpointing.preroll_ms
+    return max(0, pause.at_sample - samples_from_ms(before_ms))
+
+
 def _with_sound(pause: Pause, pcm: Pcm, silence_ms: int, is_end: bool, models: Models) -> Pause:
-    began = pause.at_sample - samples_from_ms(pause.utterance_ms)
-    began = max(0, began - samples_from_ms(400))
+    began = heard_before(pause)
     sound = []
     for after_ms in PROBED_MS:
         if after_ms <= silence_ms:

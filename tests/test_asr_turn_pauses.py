@@ -10,6 +10,7 @@ import pytest
 from asr.audio import RATE_HZ
 from asr.errors import AudioError
 from asr.files import read_file
+from asr.turn_bench import area_under_curve
 from asr.turn_data import Source, command_turn, hesitant_turn
 from asr.turn_pauses import PROBED_MS, Models, pauses_of, read_pauses
 from tests.models import model_path
@@ -41,6 +42,14 @@ def test_the_pauses_of_a_turn() -> None:
     assert abs(spliced[0].silence_ms - (last - first) * 1000 / RATE_HZ) < 300
     assert len(spliced[0].final) < len(end.final)
     assert end.is_end
+
+
+def test_the_area_under_the_curve() -> None:
+    assert area_under_curve([0.1, 0.2, 0.8, 0.9], [False, False, True, True]) == 1.0
+    assert area_under_curve([0.9, 0.1], [False, True]) == 0.0
+    assert area_under_curve([0.5, 0.5, 0.5], [False, True, True]) == 0.5
+    assert area_under_curve([0.1, 0.7, 0.4, 0.9], [False, False, True, True]) == 0.75
+    assert np.isnan(area_under_curve([0.1, 0.2], [True, True]))
 
 
 def test_pauses_are_read_as_they_were_written(tmp_path: Path) -> None:
