@@ -5,6 +5,16 @@ comes from half "b", in the same run as the plain rule. Where a rate needs more 
 the recordings gives, every recording is judged by the weights fitted on the other half ("crossed"):
 that judges the procedure, and the held-back half judges what ships.
 
+All of it, from Debian's `asterisk-core-sounds-en-wav`, `asterisk-core-sounds-en` (the texts) and
+`pocketsphinx-testdata`, unpacked; about half an hour on two cores:
+
+    python -m asr.turn_data TURNS --sounds .../sounds/en_US_f_Allison .../core-sounds-en.txt.gz \\
+        --sounds .../data/librivox .../librivox/transcription \\
+        --sounds .../data/cards .../cards/cards.transcription
+    python -m asr.turn_pauses TURNS HEARD
+    python -m agent.turn_llm HEARD PAUSES
+    python -m agent.fit_turns PAUSES --write agent/turn_score.json
+
 The regression is fitted by Newton's method with a ridge (a prior that each weight is small). A
 sample is one moment of one pause; all moments up to `FITTED_MS` count, so the long pauses do not
 outweigh the early moments in which most is decided.
