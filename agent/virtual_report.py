@@ -98,10 +98,13 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
 
 def _listened(recordings: Sequence[TurnRecording]) -> list[tuple[TurnRecording, Track]]:
     """Without those in which nothing is voiced."""
+    from .conversion import Conversion
     from .loading import Loading  # the stages: seconds of imports, for this mode only
     from .models import ModelStore
 
-    load = Loading(read_config(), ModelStore(), SystemClock())
+    config, clock = read_config(), SystemClock()
+    conversion = Conversion(config.llm_engine.model, clock)
+    load = Loading(config, ModelStore(), clock, conversion)
     try:
         detector, recognizer = load.detector(), load.recognizer()
     except asr.ModelError as error:

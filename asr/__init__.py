@@ -39,12 +39,14 @@ from .vad import SileroVad, VadState, VoiceDetector
 if TYPE_CHECKING:
     from .files import read_blocks, read_file
     from .streaming import AsrEvent, StreamingConfig, StreamingTranscriber
+    from .turn_model import TurnModel
     from .whisper import WhisperTranscriber, WindowPolicy
 
 _LAZY = {
     "AsrEvent": "streaming",
     "StreamingConfig": "streaming",
     "StreamingTranscriber": "streaming",
+    "TurnModel": "turn_model",
     "WhisperTranscriber": "whisper",
     "WindowPolicy": "whisper",
     "read_blocks": "files",
@@ -80,6 +82,7 @@ __all__ = [
     "Stabilizer",
     "StreamingConfig",
     "StreamingTranscriber",
+    "TurnModel",
     "VadState",
     "VoiceDetector",
     "WhisperTranscriber",

@@ -82,7 +82,7 @@ async def test_nothing_is_done_ahead_where_the_settings_say_so() -> None:
         await call.chat.warmed.wait()
         call.ears.words[1] = "What time is it?"
         call.ears.hear(ev.SpeechStarted(1, 0))
-        call.ears.tell(partial(1, "What"))
+        call.ears.hear(partial(1, "What"))
         call.ears.hear(ev.SpeechPaused(1, 0))
         call.ears.hear(ev.SilenceGrew(1, 100))
         call.ears.hear(ev.SilenceGrew(1, 350))

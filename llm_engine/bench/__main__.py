@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.clock import unix_ns
+from latency_budget.machine import machine
 from llm_engine.__main__ import default_model
 from llm_engine.bench.contestant import Loaded, Remote
 from llm_engine.bench.own import OwnEngine
@@ -153,17 +153,6 @@ def _own_options(options: argparse.Namespace, cache_dir: Path) -> dict[str, Any]
         "cache_dir": cache_dir,
         "ngram_drafts": True,
     }
-
-
-def machine() -> str:
-    """Processor and cores, as far as the platform tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores"
 
 
 def _home() -> Path:

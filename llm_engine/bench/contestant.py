@@ -1,12 +1,14 @@
 """What an engine must do to be compared, and the process that keeps it."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Protocol
 
+from latency_budget.clock import SystemClock
+from latency_budget.machine import resident_mb
 from llm_engine.errors import EngineError
 
 Arrivals = list[tuple[float, int]]
@@ -123,24 +125,12 @@ def _serve(connection: Connection, make: Callable[..., Contestant], options: Any
 
 
 def _start(contestant: Contestant) -> Loaded:
-    from latency_budget.clock import SystemClock
-
     clock = SystemClock()
     contestant.prepare()
-    before_mb = resident_mb()
+    before_mb = resident_mb(os.getpid())
     start_ns = clock.now_ns()
     contestant.load()
     load_s = (clock.now_ns() - start_ns) / 1e9
-    after_mb = resident_mb()
+    after_mb = resident_mb(os.getpid())
     grown = None if after_mb is None or before_mb is None else after_mb - before_mb
     return Loaded(contestant.version, load_s, after_mb, grown)
-
-
-def resident_mb() -> float | None:
-    """This process's memory now, in 10^6 bytes; None where the platform does not tell."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return None
-    lines = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(lines[0].split()[1]) * 1024 / 1e6 if lines else None

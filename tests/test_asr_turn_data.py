@@ -1,0 +1,136 @@
+"""Turns made from recordings: pauses where they belong, the same bytes for the same seed."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asr.audio import RATE_HZ, Pcm, last_voiced_sample
+from asr.errors import AudioError
+from asr.turn_data import (
+    MIN_APART_S,
+    PAUSE_MS,
+    Source,
+    command_turn,
+    half_of,
+    hesitant_turn,
+    read_texts,
+    read_turns,
+    trimmed,
+    word_boundaries,
+)
+
+
+def words(count: int, gap_s: float = 0.05) -> tuple[Pcm, list[float], list[float]]:
+    """So many bursts of 0.6 s as "words", with their ends and starts in seconds."""
+    rng = np.random.default_rng(3)
+    parts: list[Pcm] = []
+    ends, starts = [], []
+    for index in range(count):
+        at_s = sum(map(len, parts)) / RATE_HZ
+        if index:
+            starts.append(at_s)
+        parts.append((0.2 * rng.standard_normal(int(0.6 * RATE_HZ))).astype(np.float32))
+        if index < count - 1:
+            ends.append(at_s + 0.6)
+            parts.append(np.zeros(int(gap_s * RATE_HZ), np.float32))
+    return np.concatenate(parts), ends, starts
+
+
+def source(name: str = "hello") -> Source:
+    pcm, ends, starts = words(6)
+    return Source(name, pcm, "a b c d e f", word_boundaries(pcm, ends, starts))
+
+
+def test_boundaries_are_moved_to_where_it_is_quiet() -> None:
+    pcm, ends, starts = words(4)
+    late = [second + 0.05 for second in ends]
+    found = word_boundaries(pcm, late, [second + 0.05 for second in starts])
+    assert len(found) == 3
+    for at, end, start in zip(found, ends, starts, strict=True):
+        assert end * RATE_HZ <= at <= start * RATE_HZ
+
+
+def test_no_boundary_where_the_sound_does_not_drop() -> None:
+    pcm, _, _ = words(1)
+    assert word_boundaries(pcm, [0.3], [0.3]) == ()
+    assert word_boundaries(pcm[:0], [0.3], [0.3]) == ()
+
+
+def test_a_command_is_the_recording_in_a_room() -> None:
+    turn, pcm = command_turn(source())
+    assert turn.pauses == ()
+    assert abs(turn.end - (last_voiced_sample(pcm) or 0)) <= RATE_HZ // 50
+    assert 0 < np.abs(pcm[-RATE_HZ:]).max() < 0.05, "room tone, not digital silence"
+
+
+def test_hesitations_lie_between_words() -> None:
+    made = hesitant_turn(source())
+    assert made is not None
+    turn, pcm = made
+    assert 1 <= len(turn.pauses) <= 3
+    plain, _ = command_turn(source())
+    spliced = sum(end - first for first, end in turn.pauses)
+    assert abs(turn.end - plain.end - spliced) <= RATE_HZ // 50
+    for first, end in turn.pauses:
+        assert PAUSE_MS[0] <= (end - first) * 1000 / RATE_HZ <= PAUSE_MS[1]
+        assert np.abs(pcm[first:end]).max() < 0.05
+        assert np.abs(pcm[first - RATE_HZ // 5 : first]).max() > 0.2
+    firsts = [0, *(end for _, end in turn.pauses)]
+    for spoken_from, (first, _) in zip(firsts, turn.pauses, strict=False):
+        assert first - spoken_from >= MIN_APART_S * RATE_HZ * 0.9
+
+
+def test_the_seed_and_the_name_decide() -> None:
+    one, other = hesitant_turn(source(), 1), hesitant_turn(source(), 1)
+    assert one is not None
+    assert other is not None
+    assert one[0] == other[0]
+    assert np.array_equal(one[1], other[1])
+    third = hesitant_turn(source("another"), 1)
+    assert third is not None
+    assert third[0].pauses != one[0].pauses
+
+
+def test_nowhere_to_hesitate() -> None:
+    pcm, _, _ = words(1)
+    assert hesitant_turn(Source("x", pcm, "x", ())) is None
+
+
+def test_trimmed_to_its_speech() -> None:
+    silence = np.zeros(RATE_HZ, np.float32)
+    pcm, _, _ = words(2)
+    cut = trimmed(np.concatenate([silence, pcm, silence]))
+    assert len(pcm) <= len(cut) <= len(pcm) + RATE_HZ // 4
+    assert len(trimmed(silence)) == 0
+
+
+def test_both_kinds_of_a_recording_are_in_one_half() -> None:
+    halves = {half_of(f"prompt-{number}") for number in range(40)}
+    assert halves == {"a", "b"}
+    made = hesitant_turn(source())
+    assert made is not None
+    assert made[0].half == command_turn(source())[0].half
+
+
+def test_sphinx_transcripts(tmp_path: Path) -> None:
+    path = tmp_path / "transcription"
+    path.write_text("<s> ten of clubs  </s> (001)\n<s> five five </s> (002)\n")
+    assert read_texts(path) == {"001": "ten of clubs", "002": "five five"}
+    other = tmp_path / "texts.txt"
+    other.write_text("hello: Hello there.\n")
+    assert read_texts(other) == {"hello": "Hello there."}
+
+
+def test_turns_are_read_as_they_were_written(tmp_path: Path) -> None:
+    made = hesitant_turn(source())
+    assert made is not None
+    (tmp_path / "turns.jsonl").write_text(json.dumps(dataclasses.asdict(made[0])) + "\n")
+    assert read_turns(tmp_path) == [made[0]]
+    (tmp_path / "turns.jsonl").write_text('{"name": 1}\n')
+    with pytest.raises(AudioError, match=r"make them with `python -m asr.turn_data`"):
+        read_turns(tmp_path)
+    with pytest.raises(AudioError, match="no turns in it"):
+        read_turns(tmp_path / "nowhere")
