@@ -135,7 +135,13 @@ class Chat:
         opening = engine.open_conversation(
             self._instructions, sampling=self._sampling, examples=self._examples
         )
-        fresh = await self._answer(opening, engine)
+        try:
+            # In this task: what another one had opened would be lost if this one were cancelled.
+            with _as_stage_errors():
+                async with patience(HANGS_S):
+                    fresh = await opening
+        except TimeoutError:
+            _give_up(self._stage, engine)
         if self._conversation is not None:
             try:
                 with _as_stage_errors():
@@ -150,14 +156,11 @@ class Chat:
         them."""
         return [llm_engine.ChatMessage("system", self._instructions), *turns]
 
-    async def _answer(
-        self, question: Awaitable[Result], engine: llm_engine.Engine | None = None
-    ) -> Result:
-        """Wait for the engine (the conversation's), not for ever; its errors become the stage's."""
-        asked = engine or self._engine
-        assert asked is not None
+    async def _answer(self, question: Awaitable[Result]) -> Result:
+        """Wait for the conversation's engine, not for ever; its errors become the stage's."""
+        assert self._engine is not None
         with _as_stage_errors():
-            return await first_of(question, until_hung(self._stage, asked))
+            return await first_of(question, until_hung(self._stage, self._engine))
 
 
 async def until_hung(stage: StageThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
@@ -171,9 +174,13 @@ async def until_hung(stage: StageThread[llm_engine.Engine], engine: llm_engine.E
             async with patience(HANGS_S / 2):
                 await engine.stats()
         except TimeoutError:
-            engine.stop()  # should it ever come to
-            stage.restart(engine, f"took no step for {HANGS_S:g} s")
-            raise StageError("llm", "The language model took too long.") from None
+            _give_up(stage, engine)
+
+
+def _give_up(stage: StageThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+    engine.stop()  # should it ever come to
+    stage.restart(engine, f"took no step for {HANGS_S:g} s")
+    raise StageError("llm", "The language model took too long.") from None
 
 
 @contextlib.contextmanager
