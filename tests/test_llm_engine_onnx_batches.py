@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from llm_engine.backends import onnx_cpu
 from llm_engine.backends.base import Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
@@ -112,7 +113,10 @@ def test_a_plan_chooses_the_same_tokens_together(backend: OnnxBackend) -> None:
         backend.close_slot(slot)
 
 
-def test_memory_of_a_closed_or_grown_sequence_is_let_go(backend: OnnxBackend) -> None:
+def test_memory_of_a_closed_or_grown_sequence_is_let_go(
+    backend: OnnxBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_cpu, "_FIRST_CAPACITY", 256)
     slots = [backend.open_slot() for _ in range(3)]
     work = [SequenceRows(slot, (5,), 0, 1, SamplingParams(), 0) for slot in slots]
     read(backend, work)

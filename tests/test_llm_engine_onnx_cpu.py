@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends import onnx_agreement, onnx_exactness, onnx_graph
+from llm_engine.backends import onnx_agreement, onnx_cpu, onnx_exactness, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
@@ -144,16 +144,24 @@ def test_the_context_can_be_filled_to_its_last_token(backend: OnnxBackend) -> No
     assert torch.isfinite(alone).all()
 
 
-def test_buffers_grow_and_are_counted(checkpoint: Checkpoint) -> None:
+@pytest.mark.parametrize("first_capacity", [16, 2048])
+def test_memory_is_counted_as_it_is_written(
+    first_capacity: int, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_cpu, "_FIRST_CAPACITY", first_capacity)
     backend = OnnxBackend(checkpoint, INT8, 2000)
-    assert backend.cache_bytes() == 0
     slot, other = backend.open_slot(), backend.open_slot()
-    both = backend.cache_bytes()
-    feed(backend, slot, PROMPT, 0, 1)
-    assert backend.cache_bytes() == both * 3 // 2
-    backend.close_slot(other)
-    assert backend.cache_bytes() == both
+    assert backend.cache_bytes() == 0
+    feed(backend, slot, PROMPT[:1], 0, 1)
+    one = backend.cache_bytes() // 2  # a lone row takes a second along
+    feed(backend, slot, PROMPT[1:], 1, 1)
+    assert backend.cache_bytes() == one * (len(PROMPT) + 1)
+    backend.copy_prefix(slot, other, 5)
+    assert backend.cache_bytes() == one * (len(PROMPT) + 6)
+    feed(backend, slot, PROMPT[:3], 0, 1)  # cut back: what was written stays
+    assert backend.cache_bytes() == one * (len(PROMPT) + 6)
     backend.close_slot(slot)
+    backend.close_slot(other)
     assert backend.cache_bytes() == 0
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
+import torch
 
 from llm_engine.backends import onnx_graph as graph
 from llm_engine.backends.onnx_heads import num_hidden_keys, rotary_tables, stored_size
@@ -41,14 +42,18 @@ class SequenceBuffers:
         layers, heads = config.num_layers, config.num_kv_heads
         self._hidden = num_hidden_keys(config.head_dim)
         shape = layers, 2, 1, heads, self._hidden + capacity, stored_size(config.head_dim)
-        self._array = np.empty(shape, np.float32)
+        # Not numpy's: it asks for huge pages, and the first token would take all of the memory.
+        self._array: Array = torch.empty(shape).numpy()
         self._array[..., : self._hidden, :] = 0
+        self.num_written = 0
+        """Tokens that have been written, and with them memory taken: kept by whoever runs them."""
         self.values = [[_value(part) for part in layer] for layer in self._array]
         """For each layer what is bound: keys and values."""
 
     @property
     def num_bytes(self) -> int:
-        return self._array.nbytes
+        """Memory that is taken; the rest is address space."""
+        return self._array.nbytes // int(self._array.shape[-2]) * (self._hidden + self.num_written)
 
     @property
     def capacity(self) -> int:
