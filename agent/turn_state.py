@@ -1,6 +1,8 @@
 """What the turn-taking machine remembers between two events."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from latency_budget.turn import TurnId
 
@@ -67,3 +69,7 @@ class TurnState:
     def stale(self) -> list[Command]:
         self.stale_events += 1
         return []
+
+
+Handlers = Mapping[type, Callable[[TurnState, Any, int], list[Command]]]
+"""What each type of event does to the state, at this time."""

@@ -1,0 +1,65 @@
+"""What each event of the agent's reply does to turn-taking."""
+
+from typing import Final
+
+from . import commands as cmd
+from . import events as ev
+from .commands import Command
+from .turn_coupling import begin_if_wanted, cut, fail_reply, takes_requests
+from .turn_state import Handlers, TurnState
+from .turn_tables import Agent
+
+
+def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> list[Command]:
+    if not takes_requests(s):
+        return [cmd.RefuseRequest("conversation_already_has_active_response")]
+    s.wanted = True
+    return begin_if_wanted(s, now_ns)
+
+
+def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> list[Command]:
+    if s.agent in (Agent.PREPARING, Agent.SPEAKING):
+        return cut(s, "client_cancelled") + begin_if_wanted(s, now_ns)
+    if not s.wanted:
+        return [cmd.RefuseRequest("response_cancel_not_active")]
+    s.wanted = False
+    return []
+
+
+def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list[Command]:
+    if event.turn != s.turn or s.agent is Agent.IDLE or s.apologized:
+        return s.stale()
+    s.move_agent(type(event))
+    s.reply_deadline_ns = None
+    return [cmd.ReleaseReply(event.turn)]
+
+
+def _on_reply_failed(s: TurnState, event: ev.ReplyFailed, now_ns: int) -> list[Command]:
+    if event.turn != s.turn or s.agent is Agent.IDLE or s.apologized:
+        return s.stale()
+    return fail_reply(s)
+
+
+def _on_reply_sent(s: TurnState, event: ev.ReplySent, now_ns: int) -> list[Command]:
+    if event.turn != s.turn or s.agent is Agent.IDLE:
+        return s.stale()
+    s.move_agent(type(event))
+    s.reply_deadline_ns = None
+    return begin_if_wanted(s, now_ns)
+
+
+def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[Command]:
+    if event.turn != s.turn or s.agent is Agent.IDLE:
+        return s.stale()
+    s.move_agent(type(event))
+    return []
+
+
+HANDLERS: Final[Handlers] = {
+    ev.ReplyRequested: _on_reply_requested,
+    ev.ReplyCancelled: _on_reply_cancelled,
+    ev.ReplyAudible: _on_reply_audible,
+    ev.ReplySent: _on_reply_sent,
+    ev.ReplyPlayed: _on_reply_played,
+    ev.ReplyFailed: _on_reply_failed,
+}
