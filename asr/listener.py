@@ -40,6 +40,7 @@ from .endpointing import (
     SpeechStarted,
 )
 from .errors import AudioError, BufferFullError
+from .loudness import Loudness
 from .recording import Recording
 from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
 from .utterance import ListenerConfig, Utterance
@@ -96,6 +97,7 @@ class Listener:
         self._vad_state = VadState()
         self._recording = Recording()
         self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
+        self._loudness = Loudness()
         self._floor = 0
         """Audio before this belongs to an utterance that is over."""
         self._open: Utterance | None = None
@@ -136,7 +138,7 @@ class Listener:
             self._recording.append(pcm[start : start + RATE_HZ])
             while (frame := self._recording.next_frame()) is not None:
                 probability = self._vad.probability(frame, self._vad_state)
-                events += self._hear(probability)
+                events += self._hear(frame, probability)
                 if self._open is not None and self._out is None:
                     self._out = self._open.due(probability, self._threshold)
                     jobs += [self._out] if self._out else []
@@ -259,7 +261,7 @@ class Listener:
             pcm = pcm[-gap:]
         return pcm
 
-    def _hear(self, probability: float) -> tuple[EndpointEvent, ...]:
+    def _hear(self, frame: Pcm, probability: float) -> tuple[EndpointEvent, ...]:
         first = self._recording.end_of_frames
         self._recording.judge(probability)
         config = self._config.endpointing
@@ -267,7 +269,11 @@ class Listener:
             if self._open is None:
                 self._begin(None, self._floor)
             return ()
-        events = self._endpointer.push(probability, first)
+        is_speech = probability >= config.silence_threshold
+        if not (is_speech or self._endpointer.is_open):
+            self._loudness.reset()
+        num_loud = self._loudness.loud_samples(frame, is_speech)
+        events = self._endpointer.push(probability, first, num_loud=num_loud)
         for event in events:
             if isinstance(event, SpeechStarted):
                 preroll = samples_from_ms(config.preroll_ms)

@@ -66,6 +66,49 @@ def test_a_breath_does_not_end_a_pause_and_silence_does_not_grow_under_it() -> N
     ]
 
 
+def levels(pattern: str, loud: str) -> list[EndpointEvent]:
+    """`loud`: `#` all of a frame, `-` its first half, `.` nothing."""
+    endpointer = Endpointer(EndpointingConfig())
+    events: list[EndpointEvent] = []
+    for index, (probability, level) in enumerate(zip(frames(pattern), loud, strict=True)):
+        num_loud = {"#": FRAME, "-": FRAME // 2, ".": 0}[level]
+        events += endpointer.push(probability, index * FRAME, num_loud=num_loud)
+    return events
+
+
+def test_silence_begins_where_the_voice_is_not_loud_any_more() -> None:
+    assert levels("########.", "####-....") == [
+        SpeechStarted(1, 0),
+        SpeechPaused(1, 4 * FRAME + FRAME // 2),
+        SilenceGrew(1, 112),
+        SilenceGrew(1, 144),
+    ]
+
+
+def test_the_level_says_nothing_before_an_utterance() -> None:
+    assert levels("####", "....") == [SpeechStarted(1, 0)]
+
+
+def test_a_short_sound_in_a_pause_makes_it_begin_anew() -> None:
+    assert levels("####...~....", "####...-....") == [
+        SpeechStarted(1, 0),
+        SpeechPaused(1, 4 * FRAME),
+        SilenceGrew(1, 16),
+        SilenceGrew(1, 48),
+        SpeechPaused(1, 7 * FRAME + FRAME // 2),
+        SilenceGrew(1, 112),
+        SilenceGrew(1, 144),
+    ]
+
+
+def test_a_click_in_a_pause_is_no_sound_of_the_caller() -> None:
+    assert levels("####......", "####...#..")[2:] == [
+        SilenceGrew(1, 128),
+        SilenceGrew(1, 160),
+        SilenceGrew(1, 192),
+    ]
+
+
 def test_going_on_after_a_pause() -> None:
     assert heard("####....####...") == [
         SpeechStarted(1, 0),

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from asr.endpointing import SpeechResumed
+from asr.endpointing import SpeechPaused, SpeechResumed
 from asr.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
 from asr.transcripts import FinalTranscript, Hypothesis
 from asr.utterance import ListenerConfig
@@ -45,10 +45,12 @@ def run(script: str, recognizer: CountingRecognizer, loud_frames: int) -> list[A
     return transcriber.feed(pcm) + transcriber.flush()
 
 
-def test_a_final_is_used_again_when_the_caller_only_breathed() -> None:
+def test_what_the_detector_still_takes_for_speech_is_silence_where_it_is_not_loud() -> None:
     recognizer = CountingRecognizer("hello")
-    events = run("#" * 12 + "....##" + "." * 30, recognizer, loud_frames=12)
-    assert any(isinstance(event, SpeechResumed) for event in events)
+    events = run("#" * 16 + "....##" + "." * 30, recognizer, loud_frames=12)
+    paused = [event for event in events if isinstance(event, SpeechPaused)]
+    assert [event.at_sample for event in paused] == [12 * FRAME]
+    assert not any(isinstance(event, SpeechResumed) for event in events)
     assert [e.text for e in events if isinstance(e, FinalTranscript)] == ["hello"]
     assert len(recognizer.passes) == 1
 

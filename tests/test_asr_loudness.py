@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from asr.audio import Pcm
+from asr.loudness import HALF, MAX_DISAGREED, Loudness
+
+FRAME = 2 * HALF
+
+
+def tone(level_db: float, num_samples: int = FRAME) -> Pcm:
+    """A sine of this RMS level."""
+    amplitude = np.sqrt(2) * 10 ** (level_db / 20)
+    return (amplitude * np.sin(np.arange(num_samples) * 0.7)).astype(np.float32)
+
+
+def after_speech(level_db: float = -20.0, num_frames: int = 30) -> Loudness:
+    loudness = Loudness()
+    for _ in range(num_frames):
+        assert loudness.loud_samples(tone(level_db), is_speech=True) == FRAME
+    return loudness
+
+
+@pytest.mark.parametrize("level_db", [-50.0, -20.0, 0.0])
+def test_loud_is_what_lies_within_25_db_of_the_voice(level_db: float) -> None:
+    loudness = after_speech(level_db)
+    assert loudness.loud_samples(tone(level_db - 23), is_speech=False) == FRAME
+    assert loudness.loud_samples(tone(level_db - 28), is_speech=False) == 0
+    assert loudness.loud_samples(np.zeros(FRAME, np.float32), is_speech=False) == 0
+
+
+def test_a_frame_is_loud_up_to_its_last_loud_half() -> None:
+    loudness = after_speech()
+    ends = np.concatenate([tone(-20, HALF), np.zeros(HALF, np.float32)])
+    assert loudness.loud_samples(ends, is_speech=True) == HALF
+    assert loudness.loud_samples(ends[::-1].copy(), is_speech=True) == FRAME
+
+
+def test_everything_is_loud_before_a_voice_was_heard() -> None:
+    assert Loudness().loud_samples(tone(-70), is_speech=False) == FRAME
+
+
+def test_noise_does_not_move_the_reference() -> None:
+    loudness = after_speech(-40)
+    for _ in range(100):
+        loudness.loud_samples(tone(-5), is_speech=False)
+    assert loudness.loud_samples(tone(-60), is_speech=False) == FRAME
+
+
+def test_a_bang_does_not_silence_the_caller_for_long() -> None:
+    loudness = Loudness()
+    loudness.loud_samples(tone(0), is_speech=True)
+    heard = [loudness.loud_samples(tone(-40), is_speech=True) for _ in range(MAX_DISAGREED + 20)]
+    assert heard == [0] * (MAX_DISAGREED - 1) + [FRAME] * 21
+
+
+def test_the_next_utterance_has_a_reference_of_its_own() -> None:
+    loudness = after_speech(-10)
+    loudness.reset()
+    assert loudness.loud_samples(tone(-50), is_speech=True) == FRAME
