@@ -78,6 +78,17 @@ class TranscriptReady:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseJudged:
+    """The turn model has heard how the utterance sounds up to a pause."""
+
+    utterance: int
+    revision: int
+    """As of `TranscriptReady`."""
+    log_odds: float
+    """That the turn is over; 0 is even."""
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptFailed:
     """The recognizer raised or hung."""
 
@@ -139,6 +150,7 @@ Event = (
     | BufferCommitted
     | BufferCleared
     | TranscriptReady
+    | PauseJudged
     | TranscriptFailed
     | ReplyRequested
     | ReplyCancelled

@@ -1,9 +1,10 @@
 """`python -m agent.fit_turns PAUSES`: fit the end-of-turn decision, and say what it is worth.
 
-Weights and thresholds come from the recordings of half "a" (see `asr.turn_data`); what is printed
-comes from half "b", in the same run as the plain rule. Where a rate needs more turns than half of
-the recordings gives, every recording is judged by the weights fitted on the other half ("crossed"):
-that judges the procedure, and the held-back half judges what ships.
+All that is fitted comes from half "a" of the recordings (see `asr.turn_data`); what is printed as
+held back comes from half "b", in the same run as the best plain rules: one silence for all, and one
+for each way in which the words can end. Where a rate needs more turns than half of the recordings
+gives, every recording is judged by what was fitted on the other half ("crossed"): that judges the
+procedure, and the held-back half judges what ships.
 
 All of it, from Debian's `asterisk-core-sounds-en-wav`, `asterisk-core-sounds-en` (the texts) and
 `pocketsphinx-testdata`, unpacked; about half an hour on two cores:
@@ -11,101 +12,136 @@ All of it, from Debian's `asterisk-core-sounds-en-wav`, `asterisk-core-sounds-en
     python -m asr.turn_data TURNS --sounds .../sounds/en_US_f_Allison .../core-sounds-en.txt.gz \\
         --sounds .../data/librivox .../librivox/transcription \\
         --sounds .../data/cards .../cards/cards.transcription
-    python -m asr.turn_pauses TURNS HEARD
-    python -m agent.turn_llm HEARD PAUSES
-    python -m agent.fit_turns PAUSES --write agent/turn_score.json
+    python -m asr.turn_pauses TURNS PAUSES
+    python -m agent.turn_voices TURNS SPOKEN --voice hibari     (and again for piper-joe)
+    python -m asr.turn_data TURNS2 --sounds SPOKEN SPOKEN/texts.txt
+    python -m asr.turn_pauses TURNS2 MORE --no-words
+    python -m agent.fit_turns PAUSES --more MORE --write
 
-The regression is fitted by Newton's method with a ridge (a prior that each weight is small). A
-sample is one moment of one pause; all moments up to `FITTED_MS` count, so the long pauses do not
-outweigh the early moments in which most is decided.
+Three fits, one after the other. The *head* of the turn model, a ridge regression on its embedding,
+from the recorded voice and from synthetic ones that read the same texts: so that it can't learn one
+reader by heart. The *score*, from the head's answer and the words; for it half "a" is cut in two
+again, and each part is judged by a head fitted on the other and the synthetic voices, because a
+head is surer of what it was fitted on. The *lines* from score to silence: the cheapest of a grid.
 """
 
 import argparse
 import json
-import os
-import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+import asr.turn_pauses
 from asr.errors import AudioError
-from asr.turn_pauses import read_pauses
+from asr.turn_pauses import Pause, read_embeddings, read_pauses
+from latency_budget.machine import machine
 
 from .settings import Eagerness
-from .turn_score import Evidence, OwnPauses, Stage, TurnScore, features, stage_of
+from .turn_score import EAGERNESS, Evidence, TurnScore, Wait, features, word_class
 from .turn_trials import (
+    Decision,
+    KnownPause,
+    KnownTurn,
     Outcome,
-    Timing,
-    Trial,
     callers_of,
-    moments,
-    plain_rule,
-    play,
-    tally,
+    figures,
+    known_turns,
+    outcome,
     trials_of,
 )
 
 Vector = npt.NDArray[np.float64]
 
-RIDGE: Final = 3.0
-"""Below 1 the rare word classes take weights from a handful of pauses; at 30 the sound loses."""
+HEAD_RIDGE: Final = 100.0
+"""On standardized numbers. At 30 and 300 the areas under the curve are smaller by up to 0.01."""
 
-FITTED_MS: Final = 800
+SCORE_RIDGE: Final = 3.0
+"""Below 1 the rare word classes take weights from a handful of pauses."""
+
+LEAST_MS: Final = 160
+"""Shorter pauses end before anything is decided."""
 
 SEED: Final = 20261121
 
-GRID: Final = tuple(step / 4 for step in range(-8, 25))
-"""Thresholds of the curve, log-odds."""
-
 KINDS: Final = ("command", "hesitant")
 
-PRICES_MS: Final[dict[Eagerness, int]] = {"high": 700, "auto": 1000, "medium": 2000, "low": 4000}
-"""What one turn's cut-in costs, in ms of every turn's waiting. For `auto` a hundredth of cut-ins
-more must win 10 ms: a turn that is reopened costs its caller about a second."""
+PRICES_MS: Final[dict[Eagerness, dict[str, int]]] = {
+    "high": {"command": 1000, "hesitant": 250},
+    "auto": {"command": 3000, "hesitant": 1000},
+    "medium": {"command": 6000, "hesitant": 2000},
+    "low": {"command": 10_000, "hesitant": 4000},
+}
+"""What one turn's cut-in costs, in ms of every turn's waiting. For `auto` a hundredth of
+command-like turns that are cut in on must win 30 ms: who speaks without hesitating is not to be
+interrupted. Who hesitates for most of a second is used to it, and speaks on: 10 ms."""
 
-IMPATIENCES: Final = (0.0, 1.0, 2.0)
-"""Log-odds that are added for each factor e of silence. The regressions alone wait too long for the
-turns of which little is known: they know the odds, not what waiting costs."""
+MOST_MS: Final[dict[Eagerness, int]] = {"high": 600, "auto": 1000, "medium": 1200, "low": 1500}
+"""Silence that ends any turn, numbers and "and" aside."""
 
-Weights = Mapping[Stage, Mapping[str, float]]
-
-
-def fit(calls: Iterable[Sequence[Trial]], timing: Timing, ridge: float = RIDGE) -> Weights:
-    """A regression for each stage, over all moments of all pauses of these calls."""
-    samples = [each for each in _samples(calls, timing) if each[0].silence_ms <= FITTED_MS]
-    return {stage: _fit_stage(stage, samples, ridge) for stage in get_args(Stage)}
-
-
-def _fit_stage(
-    stage: Stage, samples: Sequence[tuple[Evidence, bool]], ridge: float
-) -> dict[str, float]:
-    known = [(_masked(evidence, stage), is_end) for evidence, is_end in samples]
-    rows = [(features(one), is_end) for one, is_end in known if stage_of(one) == stage]
-    names = sorted({name for row, _ in rows for name in row})
-    if not rows:
-        return {}
-    matrix = np.array([[row.get(name, 0.0) for name in names] for row, _ in rows])
-    labels = np.array([is_end for _, is_end in rows], np.float64)
-    penalty = np.array([0.0 if name == "one" else ridge for name in names])
-    weights = newton(matrix, labels, penalty)
-    return {name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)}
+BASES_MS: Final = range(200, 1001, 40)
+SLOPES_MS: Final = (0, 40, 80, 110, 140, 180, 220, 260, 300)
+LEASTS_MS: Final[dict[Eagerness, range]] = {
+    "high": range(224, 481, 32),
+    "auto": range(352, 481, 32),
+    "medium": range(352, 545, 32),
+    "low": range(416, 609, 32),
+}
+"""Half of the command-like turns have a pause of 150 ms in them, a quarter one of 250, an eighth
+one of 350. A hundred turns do not show what an answer within those costs, so `auto` has none."""
 
 
-def _masked(evidence: Evidence, stage: Stage) -> Evidence:
-    """What of this would be known in an earlier stage."""
-    parts = stage.split()
-    return replace(
-        evidence,
-        sound=evidence.sound if "sound" in parts else None,
-        final=evidence.final if "words" in parts else None,
-        llm=evidence.llm if "llm" in parts else None,
-    )
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Pauses, and what the turn model's head sees of each."""
+
+    pauses: tuple[Pause, ...]
+    embeddings: Vector
+    """[pauses, EMBEDDING]."""
+
+    def where(self, keep: Callable[[Pause], bool]) -> "Heard":
+        mask = np.array([keep(pause) for pause in self.pauses], bool)
+        kept = tuple(pause for pause, is_kept in zip(self.pauses, mask, strict=True) if is_kept)
+        return Heard(kept, self.embeddings[mask])
+
+    def of_half(self, half: str) -> "Heard":
+        return self.where(lambda pause: pause.half == half)
+
+    def __add__(self, other: "Heard") -> "Heard":
+        embeddings = np.concatenate([self.embeddings, other.embeddings])
+        return Heard(self.pauses + other.pauses, embeddings)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Of the turn model."""
+
+    weights: Vector
+    bias: float
+
+    def log_odds(self, heard: Heard) -> Vector:
+        found: Vector = heard.embeddings @ self.weights + self.bias
+        return found
+
+
+def fit_head(heard: Heard) -> Head:
+    """From all pauses that last long enough."""
+    heard = heard.where(lambda pause: pause.silence_ms >= LEAST_MS)
+    mean = heard.embeddings.mean(axis=0)
+    spread = heard.embeddings.std(axis=0) + 1e-6
+    matrix = np.hstack([np.ones((len(heard.pauses), 1)), (heard.embeddings - mean) / spread])
+    labels = np.array([pause.is_end for pause in heard.pauses], np.float64)
+    penalty = np.full(matrix.shape[1], HEAD_RIDGE)
+    penalty[0] = 0.0
+    fitted = newton(matrix, labels, penalty)
+    weights = np.round(fitted[1:] / spread, 6)
+    return Head(weights, round(float(fitted[0] - mean @ weights), 6))
 
 
 def newton(matrix: Vector, labels: Vector, penalty: Vector) -> Vector:
@@ -122,163 +158,210 @@ def newton(matrix: Vector, labels: Vector, penalty: Vector) -> Vector:
     return weights
 
 
-def _samples(calls: Iterable[Sequence[Trial]], timing: Timing) -> Iterator[tuple[Evidence, bool]]:
-    """Each moment of each pause as if all had been known at once, and whether the turn is over."""
-    early = replace(timing, sound_ms=0, words_ms=0, llm_ms=0, partial_ms=-(10**6))
-    for call in calls:
-        own = OwnPauses()
-        for trial in call:
-            for pause in trial.pauses:
-                if pause.final:
-                    for evidence in moments(pause, early, own.quantile_ms):
-                        yield evidence, pause.is_end
-                if not pause.is_end and pause.silence_ms >= timing.noticed_ms:
-                    own.add(pause.silence_ms)
+def fit(real: Heard, more: Heard) -> tuple[Head, TurnScore]:
+    """Everything, from these recordings and these other voices."""
+    first = real.where(_is_first)
+    parts = [first, real.where(lambda pause: not _is_first(pause))]
+    judged: list[KnownPause] = []
+    for part, other in (parts, parts[::-1]):
+        judged += judge(part, fit_head(other + more))
+    known = known_turns(callers_of(trials_of(judged), SEED))
+    samples = [
+        (evidence, pause.is_end)
+        for turn in known
+        for pause, evidence in turn.pauses
+        if pause.silence_ms >= LEAST_MS
+    ]
+    with_sound = fit_score(samples)
+    words_alone = fit_score([(_unheard(evidence), is_end) for evidence, is_end in samples])
+    score = TurnScore(with_sound, words_alone, {})
+    for eagerness in EAGERNESS:
+        waits = {**score.waits, eagerness: best_wait(known, score, eagerness)}
+        score = replace(score, waits=waits)
+    return fit_head(real + more), score
 
 
-def at_threshold(weights: Weights, threshold: float) -> TurnScore:
-    return TurnScore(weights, dict.fromkeys(get_args(Eagerness), threshold))
+def _is_first(pause: Pause) -> bool:
+    """Of the two parts of a half. Both kinds of a recording are in the same."""
+    name = pause.file.removesuffix(f".{pause.kind}.wav")
+    return zlib.crc32(name.encode()) // 2 % 2 == 0
 
 
-def curve(
-    calls: Sequence[Sequence[Trial]], weights: Weights, timing: Timing
-) -> list[dict[str, Any]]:
-    """Latency against cut-ins as the threshold moves."""
-    rows = []
-    for threshold in GRID:
-        outcomes = play(calls, at_threshold(weights, threshold).is_over, timing)
-        rows.append({"threshold": threshold, **_figures(outcomes)})
-    return rows
+def _unheard(evidence: Evidence) -> Evidence:
+    return Evidence(evidence.words, None, evidence.own_pause_ms)
 
 
-def cost_ms(figures: dict[str, Any], price_ms: int) -> float:
-    """Of waiting and cutting in, on the average over command-like and hesitant turns."""
-    total = sum(
-        figures[kind]["silence_mean_ms"] + price_ms * figures[kind]["cut_in_rate"] for kind in KINDS
+def judge(heard: Heard, head: Head) -> list[KnownPause]:
+    odds = head.log_odds(heard)
+    return [KnownPause(one, float(odd)) for one, odd in zip(heard.pauses, odds, strict=True)]
+
+
+def fit_score(samples: Sequence[tuple[Evidence, bool]]) -> dict[str, float]:
+    rows = [features(evidence) for evidence, _ in samples]
+    names = sorted({name for row in rows for name in row})
+    matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows])
+    labels = np.array([is_end for _, is_end in samples], np.float64)
+    penalty = np.array([0.0 if name == "one" else SCORE_RIDGE for name in names])
+    weights = newton(matrix, labels, penalty)
+    return {name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)}
+
+
+def best_wait(known: Sequence[KnownTurn], score: TurnScore, eagerness: Eagerness) -> Wait:
+    """The cheapest line for these turns; `score` has those of the more eager."""
+    most_ms = MOST_MS[eagerness]
+    lines = (
+        Wait(base, slope, least, most_ms)
+        for base, slope, least in product(BASES_MS, SLOPES_MS, LEASTS_MS[eagerness])
     )
-    return float(total / len(KINDS))
+
+    def cost(line: Wait) -> float:
+        trying = replace(score, waits={**score.waits, eagerness: line})
+        found = outcomes(known, lambda evidence: trying.wait_ms(evidence, eagerness))
+        return cost_ms(tally(found), PRICES_MS[eagerness])
+
+    return min(lines, key=cost)
 
 
-def impatient(weights: Weights, impatience: float) -> Weights:
-    return {
-        stage: {**one, "log_silence": round(one.get("log_silence", 0.0) + impatience, 4)}
-        for stage, one in weights.items()
-    }
+def outcomes(known: Sequence[KnownTurn], decide: Decision) -> list[Outcome]:
+    return [outcome(turn, decide) for turn in known]
 
 
-def choose(
-    calls: Sequence[Sequence[Trial]], weights: Weights, timing: Timing
-) -> tuple[Weights, dict[Eagerness, float]]:
-    """The impatience that is cheapest for `auto`, and with it the cheapest thresholds."""
-    tried = []
-    for impatience in IMPATIENCES:
-        candidate = impatient(weights, impatience)
-        rows = curve(calls, candidate, timing)
-        tried.append((min(cost_ms(row, PRICES_MS["auto"]) for row in rows), candidate, rows))
-    _, best, rows = min(tried, key=lambda one: one[0])
-    thresholds = {
-        eagerness: min(rows, key=lambda row: cost_ms(row, price_ms))["threshold"]
-        for eagerness, price_ms in PRICES_MS.items()
-    }
-    return best, thresholds
+def tally(found: Sequence[Outcome]) -> dict[str, Any]:
+    """Figures of both kinds."""
+    return {kind: figures(found, kind) for kind in KINDS}
 
 
-def _figures(outcomes: Sequence[Outcome], price_ms: int | None = None) -> dict[str, Any]:
-    figures: dict[str, Any] = {kind: tally(outcomes, kind).figures() for kind in KINDS}
-    if price_ms is not None:
-        figures["cost_ms"] = round(cost_ms(figures, price_ms))
-    return figures
+def cost_ms(found: dict[str, Any], prices_ms: dict[str, int]) -> float:
+    """Of waiting and cutting in, on the average over command-like and hesitant turns."""
+    costs = [
+        found[kind]["mean_ms"] + price_ms * found[kind]["cut_in_rate"]
+        for kind, price_ms in prices_ms.items()
+    ]
+    return float(sum(costs)) / len(costs)
 
 
-def report(trials: Sequence[Trial], timing: Timing, llm_ms: int) -> dict[str, Any]:
-    """Fit on each half, judge on the other."""
-    halves = {half: [one for one in trials if one.half == half] for half in "ab"}
-    calls = {half: callers_of(found, SEED) for half, found in halves.items()}
-    scores = {
-        half: TurnScore(*choose(calls[half], fit(calls[half], timing), timing)) for half in "ab"
-    }
-    with_llm = replace(timing, llm_ms=llm_ms)
-    held_back, crossed = {}, {}
-    for eagerness, price_ms in PRICES_MS.items():
-        rule = partial(plain_rule, eagerness=eagerness)
-        fitted = {half: partial(scores[half].is_over, eagerness=eagerness) for half in "ab"}
+def plain_rules() -> Iterator[tuple[str, Decision]]:
+    """What needs no fitted score: one silence, or three by how the words end."""
+    for silence_ms in range(224, 1025, 32):
+        yield f"one {silence_ms} ms", _constant(silence_ms)
+    for closed_ms, open_ms in product(range(224, 801, 32), range(352, 1025, 96)):
+        if closed_ms < open_ms:
+            yield f"words {closed_ms}/{open_ms} ms", _by_words(closed_ms, open_ms)
+
+
+def _constant(silence_ms: int) -> Decision:
+    return lambda evidence: silence_ms
+
+
+def _by_words(closed_ms: int, open_ms: int) -> Decision:
+    def decide(evidence: Evidence) -> float:
+        how = word_class(evidence.words)
+        return 1200 if how == "dangling" else closed_ms if how in _CLOSED else open_ms
+
+    return decide
+
+
+_CLOSED: Final = ("closed", "question")
+
+
+def best_plain(known: Sequence[KnownTurn], prices_ms: dict[str, int], begin: str) -> Decision:
+    """The cheapest of the rules whose name begins like this."""
+    rules = [rule for name, rule in plain_rules() if name.startswith(begin)]
+    return min(rules, key=lambda rule: cost_ms(tally(outcomes(known, rule)), prices_ms))
+
+
+def report(real: Heard, more: Heard) -> tuple[Head, TurnScore, dict[str, Any]]:
+    """Fit on each half, judge on the other. Returns what was fitted on "a" as well."""
+    halves = {half: (real.of_half(half), more.of_half(half)) for half in "ab"}
+    fitted = {half: fit(*halves[half]) for half in "ab"}
+    known = {}
+    for half, other in ("ab", "ba"):
+        judged = judge(halves[half][0], fitted[other][0])
+        known[half] = known_turns(callers_of(trials_of(judged), SEED))
+    result: dict[str, Any] = {"held_back": {}, "crossed": {}}
+    for eagerness, prices_ms in PRICES_MS.items():
         ways = {
-            "plain": (rule, rule, timing),
-            "fitted": (fitted["b"], fitted["a"], timing),
-            "fitted, with llm": (fitted["b"], fitted["a"], with_llm),
+            "fitted": [_decision(fitted[half][1], eagerness) for half in "ab"],
+            "one silence": [best_plain(known[half], prices_ms, "one") for half in "ab"],
+            "by words": [best_plain(known[half], prices_ms, "words") for half in "ab"],
         }
-        for name, (on_a, on_b, when) in ways.items():
-            played = play(calls["b"], on_b, when)
-            held_back[f"{eagerness} {name}"] = _figures(played, price_ms)
-            both = [*play(calls["a"], on_a, when), *played]
-            crossed[f"{eagerness} {name}"] = _figures(both, price_ms)
-        unknown = play([[one] for one in halves["b"]], fitted["a"], timing)
-        held_back[f"{eagerness} fitted, callers unknown"] = _figures(unknown, price_ms)
-    return {
-        "bench": "turns",
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "timing": asdict(timing) | {"llm_ms": llm_ms},
-        "prices_ms": PRICES_MS,
-        "weights": scores["a"].weights,
-        "thresholds": scores["a"].thresholds,
-        "held_back": held_back,
-        "crossed": crossed,
-        "curve": curve(calls["b"], scores["a"].weights, timing),
-        "curve_with_llm": curve(calls["b"], scores["a"].weights, with_llm),
+        for name, (from_a, from_b) in ways.items():
+            on_b = outcomes(known["b"], from_a)
+            result["held_back"][f"{eagerness} {name}"] = tally(on_b)
+            both = [*outcomes(known["a"], from_b), *on_b]
+            result["crossed"][f"{eagerness} {name}"] = tally(both)
+    head, score = fitted["a"]
+    result["curve"] = {
+        f"{silence_ms} ms": tally(outcomes(known["b"], _constant(silence_ms)))
+        for silence_ms in range(224, 1025, 32)
     }
+    return head, score, result
+
+
+def _decision(score: TurnScore, eagerness: Eagerness) -> Decision:
+    return lambda evidence: score.wait_ms(evidence, eagerness)
 
 
 def _print(result: dict[str, Any]) -> None:
-    print(f"thresholds {result['thresholds']}")
-    for part in ("held_back", "crossed"):
-        for name, figures in result[part].items():
-            print(f"{part} {name}: cost {figures['cost_ms']} ms")
+    for part, ways in result.items():
+        for name, found in ways.items():
             for kind in KINDS:
-                print(f"    {_line(kind, figures[kind])}")
-    for name in ("curve", "curve_with_llm"):
-        for row in result[name]:
-            for kind in KINDS:
-                print(f"{name} {row['threshold']:5.2f} {_line(kind, row[kind])}")
+                one = found[kind]
+                low, high = one["cut_in_wilson"]
+                print(
+                    f"{part} {name:20} {kind:9} n={one['turns']:3} missed {one['missed']} cut-ins "
+                    f"{100 * one['cut_in_rate']:5.1f} % ({100 * low:4.1f}-{100 * high:4.1f}) after "
+                    f"the voice p50 {one['p50_ms']} p90 {one['p90_ms']} p95 {one['p95_ms']} "
+                    f"p99 {one['p99_ms']} mean {one['mean_ms']:.0f} ms"
+                )
 
 
-def _line(kind: str, one: dict[str, Any]) -> str:
-    low, high = one["cut_in_wilson"]
-    return (
-        f"{kind:9} n={one['turns']:3} cut-ins {100 * one['cut_in_rate']:5.1f} % "
-        f"({100 * low:4.1f}-{100 * high:4.1f}) missed {one['missed']} silence p50 "
-        f"{one['silence_p50_ms']} p95 {one['silence_p95_ms']} mean {one['silence_mean_ms']:.0f} "
-        f"max {one['silence_max_ms']}; from the voice's end p50 {one['from_voice_p50_ms']} "
-        f"p95 {one['from_voice_p95_ms']} ms"
-    )
+def read(path: Path) -> Heard:
+    """What `asr.turn_pauses` wrote. Raises AudioError."""
+    pauses = read_pauses(path)
+    embeddings = read_embeddings(path).astype(np.float64)
+    if len(pauses) != len(embeddings):
+        raise AudioError(
+            f"{path}: {len(pauses)} pauses, but {len(embeddings)} embeddings beside it"
+        )
+    return Heard(tuple(pauses), embeddings)
+
+
+HEAD_FILE: Final = Path(asr.turn_pauses.__file__).with_name("turn_head.json")
+SCORE_FILE: Final = Path(__file__).with_name("turn_score.json")
+
+
+def _write(head: Head, score: TurnScore) -> None:
+    shipped = {"bias": head.bias, "weights": head.weights.tolist()}
+    HEAD_FILE.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
+    SCORE_FILE.write_text(json.dumps(asdict(score), indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m agent.fit_turns", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("pauses", type=Path, help="what `python -m asr.turn_pauses` wrote")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="save weights and thresholds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
-    default = Timing()
-    for name in ("noticed_ms", "sound_ms", "words_ms"):
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=getattr(default, name),
-            help="of the service's timing (%(default)s)",
-        )  # fmt: skip
     parser.add_argument(
-        "--llm-ms", type=int, default=32, help="from the words to the language model's answer"
-    )
-    args = parser.parse_args(argv)
-    timing = Timing(
-        noticed_ms=args.noticed_ms, sound_ms=args.sound_ms, words_ms=args.words_ms,
+        "--more", type=Path, action="append", default=[], metavar="PAUSES",
+        help="of other voices, for the turn model's head; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--write", action="store_true", help="what the service will ask from now on"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
+    args = parser.parse_args(argv)
     try:
-        result = report(trials_of(read_pauses(args.pauses)), timing, args.llm_ms)
+        real = read(args.pauses)
+        more = Heard((), real.embeddings[:0])
+        for path in args.more:
+            more += read(path)
+        head, score, result = report(real, more)
         _print(result)
         if args.write:
-            shipped = {name: result[name] for name in ("weights", "thresholds")}
-            args.write.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
+            _write(head, score)
         if args.json:
-            args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            figures_of = {"bench": "end of turn", "machine": machine(), **result}
+            args.json.write_text(json.dumps(figures_of, indent=1) + "\n", encoding="utf-8")
     except (AudioError, OSError) as error:
         print(f"agent.fit_turns: {error}", file=sys.stderr)
         return 2

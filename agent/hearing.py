@@ -43,6 +43,7 @@ class Hearing:
         listening: asr.ListenerConfig,
         detector: StageThread[asr.SileroVad],
         recognizer: StageThread[asr.WhisperTranscriber],
+        judge: StageThread[asr.TurnModel],
         clock: Clock,
         pause_ms: int,
     ) -> None:
@@ -58,7 +59,7 @@ class Hearing:
         self._group: asyncio.TaskGroup | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
         self._arrivals = Arrivals()
-        self._passes = Passes(self._listening, detector, recognizer, clock, self._arrivals)
+        self._passes = Passes(self._listening, detector, recognizer, judge, clock, self._arrivals)
         self._received = 0.0
         """16 kHz samples so far."""
         self._committed = 0.0
@@ -104,7 +105,10 @@ class Hearing:
         if self._newest is not None and self._newest[0] == utterance:
             self._newest[1].cancel()
         end_sample = self.end_sample(utterance)
-        task = self._spawn(self._passes.final(utterance, revision, end_sample))
+        final = self._passes.final(
+            utterance, revision, end_sample, lambda job: self._spawn(self._passes.judge(job))
+        )
+        task = self._spawn(final)
         self._newest = None if task is None else (utterance, task)
 
     def close(self, utterance: int) -> None:

@@ -38,6 +38,11 @@ class Loading:
         recognizer.warm()
         return recognizer
 
+    def turn_model(self) -> asr.TurnModel:
+        model = asr.TurnModel.load(self._models.locate("smart-turn"))
+        model.warm()
+        return model
+
     def engine(self) -> llm_engine.Engine:
         self._conversion.begin()
         settings = self._config.llm_engine

@@ -161,7 +161,13 @@ def load_catalogue(home: Path) -> dict[str, Model]:
 
 def needed_models(config: Config) -> list[str]:
     """What the settings ask for, by name, path or hub id, in the order of a turn."""
-    return ["silero-vad", config.asr.model, config.llm_engine.model, *needed_voices(config)]
+    return [
+        "silero-vad",
+        config.asr.model,
+        "smart-turn",
+        config.llm_engine.model,
+        *needed_voices(config),
+    ]
 
 
 def needed_voices(config: Config) -> list[str]:

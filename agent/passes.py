@@ -27,6 +27,9 @@ DECODE_TIMEOUT_S: Final = 6.0
 DECODE_TIMEOUT_PER_S: Final = 0.2
 """More of it for each second of audio: a minute takes 3 s on a loaded machine."""
 
+JUDGE_TIMEOUT_S: Final = 5.0
+"""The turn model takes 20 ms. This long, it hangs."""
+
 MAX_ARRIVALS: Final = 4096
 """Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
 last word still matters to the clock."""
@@ -69,6 +72,7 @@ class Passes:
         listening: Listening,
         detector: StageThread[asr.SileroVad],
         recognizer: StageThread[asr.WhisperTranscriber],
+        judge: StageThread[asr.TurnModel],
         clock: Clock,
         arrivals: Arrivals,
     ) -> None:
@@ -77,6 +81,7 @@ class Passes:
         self._listener = listening.listener
         self._detector = detector
         self._recognizer = recognizer
+        self._judge = judge
         self._clock = clock
         self._arrivals = arrivals
         self._committed: dict[int, asr.DecodeJob | None] = {}
@@ -93,8 +98,17 @@ class Passes:
             priority=URGENT,
         )
 
-    async def final(self, utterance: int, revision: int, end_sample: int) -> None:
-        """Recognize the utterance up to a pause, and tell the machine."""
+    async def final(
+        self,
+        utterance: int,
+        revision: int,
+        end_sample: int,
+        has_audio: Callable[[asr.DecodeJob], object],
+    ) -> None:
+        """Recognize the utterance up to a pause, and tell the machine.
+
+        `has_audio` is called when its audio is there, unless the client ended the utterance.
+        """
         start_ns = self._clock.now_ns()
         job: asr.DecodeJob | None = None
         try:
@@ -104,6 +118,8 @@ class Passes:
                 job = await self.ask(
                     lambda: self._listener.finalize(utterance, end_sample, revision)
                 )
+                if job is not None:
+                    has_audio(job)
             final = None if job is None else await self._decode(job, URGENT)
         except StageError:
             if job is not None:
@@ -122,6 +138,16 @@ class Passes:
                 last_voiced_ns=None if last is None else self._arrivals.when(last),
             )
         )
+
+    async def judge(self, job: asr.DecodeJob) -> None:
+        """Tell the machine how the utterance sounds up to a pause. Where the turn model fails or
+        hangs, words alone decide."""
+        with contextlib.suppress(StageError):
+            log_odds = await self._judge.call(
+                lambda model: model.log_odds(job.pcm), timeout_s=JUDGE_TIMEOUT_S, priority=URGENT
+            )
+            judged = ev.PauseJudged(job.utterance, job.revision, round(log_odds, 3))
+            self.tell(Heard(job.utterance, judged))
 
     async def partial(self, job: asr.DecodeJob) -> None:
         """Recognize what has been said so far, when nothing better is to be done."""

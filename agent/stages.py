@@ -52,6 +52,7 @@ class Stages:
         self._failures: list[str] = []
         self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
         self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread("asr", load.recognizer)
+        self.judge: StageThread[asr.TurnModel] = StageThread("turn", load.turn_model)
         self.thinker: StageThread[llm_engine.Engine] = StageThread(
             "llm", load.engine, llm_engine.Engine.close
         )
@@ -64,6 +65,7 @@ class Stages:
         starts = {
             "vad": self.detector.start,
             "asr": self.recognizer.start,
+            "turn": self.judge.start,
             "llm": self._start_thinker,
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
@@ -101,7 +103,7 @@ class Stages:
         pause_ms = self._config.asr.pause_ms
         listening = asr.ListenerConfig(endpointing=endpointing_for(detection, pause_ms))
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
-        return Hearing(listening, self.detector, self.recognizer, self._clock, pause_ms)
+        return Hearing(listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms)
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         llm = self._config.llm_engine
@@ -154,7 +156,13 @@ class Stages:
     def threads(self) -> dict[str, StageThread[Any]]:
         """All stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
-        return {"vad": self.detector, "asr": self.recognizer, "llm": self.thinker, **voices}
+        return {
+            "vad": self.detector,
+            "asr": self.recognizer,
+            "turn": self.judge,
+            "llm": self.thinker,
+            **voices,
+        }
 
 
 def _one_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from . import events as ev
 from .commands import Command
 from .end_of_turn import required_silence_ms
 from .guessing import drop_guess, guess
+from .turn_score import Evidence
 from .turn_state import TurnState
 from .turn_tables import Agent, Signal
 
@@ -34,7 +35,8 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
     """Is the caller's turn over? If not, re-arm the watchdog for audio that stops coming."""
     if s.text is None:
         return []
-    missing_ms = required_silence_ms(s.rules, s.text) - s.silence_ms
+    evidence = Evidence(s.text, s.sound, s.own_pauses.quantile_ms)
+    missing_ms = required_silence_ms(s.rules, evidence) - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
         return guess(s)
@@ -52,11 +54,13 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command]:
+    """The guess stays where a pause only begins anew: its words may be the same."""
     s.revision += 1
     s.text = None
+    s.sound = None
     s.silence_ms = silence_ms
     s.pause_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
-    return [*drop_guess(s), cmd.Transcribe(s.utterance, s.revision)]
+    return [cmd.Transcribe(s.utterance, s.revision)]
 
 
 def drop_utterance(s: TurnState, now_ns: int) -> list[Command]:

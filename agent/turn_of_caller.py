@@ -59,7 +59,7 @@ def _on_silence_grew(s: TurnState, event: ev.SilenceGrew, now_ns: int) -> list[C
     if not s.is_current(event.utterance):
         return s.stale()
     s.move_caller(type(event))
-    s.silence_ms = max(s.silence_ms, event.silence_ms)
+    s.silence_ms = event.silence_ms
     return decide(s, now_ns)
 
 
@@ -67,6 +67,7 @@ def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> li
     if not s.is_current(event.utterance):
         return s.stale()
     s.move_caller(type(event))
+    s.own_pauses.add(s.silence_ms)
     s.text = None
     s.pause_deadline_ns = None
     return drop_guess(s)
@@ -76,9 +77,16 @@ def _on_transcript_ready(s: TurnState, event: ev.TranscriptReady, now_ns: int) -
     if s.awaited.get(event.utterance) == event.revision:
         out: list[Command] = [cmd.CompleteTranscript(event.utterance, event.text)]
         return out + settle_awaited(s, event.utterance, now_ns)
-    if not s.awaits_words_of(event.utterance, event.revision):
+    if not s.is_pause(event.utterance, event.revision):
         return s.stale()
     s.text = event.text
+    return decide(s, now_ns)
+
+
+def _on_pause_judged(s: TurnState, event: ev.PauseJudged, now_ns: int) -> list[Command]:
+    if not s.is_pause(event.utterance, event.revision):
+        return s.stale()
+    s.sound = event.log_odds
     return decide(s, now_ns)
 
 
@@ -86,7 +94,7 @@ def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int)
     if s.awaited.get(event.utterance) == event.revision:
         out: list[Command] = [cmd.FailTranscript(event.utterance)]
         return out + settle_awaited(s, event.utterance, now_ns)
-    if not s.awaits_words_of(event.utterance, event.revision):
+    if not s.is_pause(event.utterance, event.revision):
         return s.stale()
     return fail_utterance(s, now_ns)
 
@@ -133,6 +141,7 @@ HANDLERS: Final[Handlers] = {
     ev.BufferCommitted: _on_buffer_committed,
     ev.BufferCleared: _on_buffer_cleared,
     ev.TranscriptReady: _on_transcript_ready,
+    ev.PauseJudged: _on_pause_judged,
     ev.TranscriptFailed: _on_transcript_failed,
     ev.RulesChanged: _on_rules_changed,
 }

@@ -1,29 +1,22 @@
-"""Is the caller's turn over: one probability from all that is known, scored anew as silence grows.
+"""Is the caller's turn over: how long a silence has to be, from all that is known of a pause.
 
 Theory of operation
 -------------------
-A pause is asked about every 32 ms. What is known of it comes bit by bit (silence counts from the
-detector's first silent frame, times are of two cores):
+What is known of a pause comes bit by bit: its silence grows by 32 ms at a time, a tenth of a second
+after its begin the turn model has judged the sound of it (`asr.turn_model`), and two tenths after
+it the final pass has words. A small logistic regression makes one number of sound, words and this
+caller's earlier pauses: the log-odds that the turn is over. The surer it is, the less silence is
+waited for:
 
-    at once    the newest partial transcript; how long this caller's earlier pauses were
-    ~140 ms    the turn model's probability (`asr.turn_model`), asked when the pause was noticed
-    ~280 ms    the final pass's words, asked at the same time
-    ~310 ms    the language model's probability that the message ends there
+    wait = between `least_ms` and `most_ms`:  base_ms - slope_ms * log-odds
 
-What is there decides which of a few small logistic regressions is used (`stage_of`), so an answer
-that is late or never comes costs certainty and nothing else. Each says how likely the turn is over
-*given that the caller has been silent this long*: every 32 ms without a word are evidence, too.
+which is the same as a threshold on the odds that rise with every further moment of silence, but can
+be read. Eagerness chooses among four such lines. Without the sound (its thread is busy or broken)
+another regression knows the words alone. A caller who stops at "and" or in the middle of a number
+gets longer, whatever the score.
 
-The turn is over when the log-odds reach a threshold, which is all that eagerness changes. With
-nothing but an old partial nothing is decided, because only sound and words of its end can show
-that a turn is over. After MAX_MS it is over whatever the score, because a dead line is worse than a
-wrong guess; a caller who is plainly in the middle of a number or of spelling gets longer.
-
-The turn model is asked once, as early as it can be: what it knows lies in the speech, and the
-longer the silence behind that, the less it tells ends from pauses.
-
-Weights and thresholds are data (`turn_score.json`); `python -m agent.fit_turns` makes them and
-prints what they are worth on the half that they were not fitted on.
+Weights and lines are data (`turn_score.json`); `python -m agent.fit_turns` makes them and prints
+what they are worth on the half that they were not fitted on.
 
 Pure, but for reading that file.
 """
@@ -34,32 +27,27 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
 from .settings import Eagerness
 
-MAX_MS: Final[dict[Eagerness, int]] = {"high": 800, "auto": 1000, "medium": 1200, "low": 1500}
-"""Silence after which a turn is over in any case, unless its last word cannot be one. Pauses of
-thought are up to 900 ms long; above 1500 callers ask whether anybody is there."""
+MAX_DANGLING_MS: Final = 1200
+"""Silence after "and", "the", "um": longer than pauses of thought, which are up to 900 ms, and not
+longer, because a caller who lost the thread wants help."""
 
-MAX_DANGLING_MS: Final = 1300
-"""The same, at least, after "and", "the", "um": a caller who lost the thread wants help."""
-
-MAX_NUMBER_MS: Final = 2500
+MAX_NUMBER_MS: Final = 2000
 """The same in the middle of a number or of spelling, where callers look things up."""
 
-LOGIT_LIMIT: Final = 4.0
-"""Probabilities count up to 0.982: the turn model's answer has 8 bits, and no single witness is to
-outvote all others."""
+SOUND_LIMIT: Final = 6.0
+"""Log-odds of the sound count up to here: no single witness is to outvote all others."""
 
 NEUTRAL_MS: Final = 300
-"""Silences and pauses count as multiples of this: about the median pause inside a sentence."""
+"""Pauses count as multiples of this: about the median pause inside a sentence."""
 
-Stage = Literal["partial", "sound", "words", "sound words", "words llm", "sound words llm"]
-
-FRESH_MS: Final = 200
-"""Speech that a partial transcript may lack and still say how the turn ends: less than a word."""
+EAGERNESS: Final[tuple[Eagerness, ...]] = ("high", "auto", "medium", "low")
+"""From the quickest to the most patient."""
 
 WordClass = Literal["closed", "question", "comma", "dangling", "leaning", "spelled", "bare", "none"]
 
@@ -83,37 +71,28 @@ _SPELLED: Final = re.compile(
 """Digits and letters: of a number, an account, a name that is spelled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a pause at one moment. None: not yet, or not at all."""
+    """What is known of a pause."""
 
-    silence_ms: int
-    """Since the detector's first silent frame."""
+    words: str
+    """Of the utterance up to it."""
     sound: float | None = None
-    """The turn model's newest probability that the turn is over, 0..1."""
-    partial: str | None = None
-    """Newest partial transcript."""
-    partial_lag_ms: int = 0
-    """Speech between the end of the audio behind it and the pause."""
-    final: str | None = None
-    """The final pass's words. Empty: nothing was said."""
-    llm: float | None = None
-    """The language model's probability that the message ends after the final's words, 0..1: that
-    after them, without their last punctuation, comes the end or ".", "?" or "!"."""
-    own_pause_ms: int | None = None
+    """The turn model's log-odds that the turn is over; None: not known."""
+    own_pause_ms: int = NEUTRAL_MS
     """This caller's long pauses: see `OwnPauses`."""
 
 
 class OwnPauses:
     """How long this caller's pauses inside turns are: a running quantile over the newest ones.
 
-    Belongs to one call. The owner adds a pause when the caller goes on after it, and when a turn
-    that was taken to be over is reopened.
+    Belongs to one call. The owner adds a pause when the caller goes on after it.
     """
 
     QUANTILE: Final = 0.75
     """Higher is one bad pause's whim, lower is passed by every other pause."""
     NEWEST: Final = 16
+    LEAST_MS: Final = 128
     PRIOR_MS: Final = (NEUTRAL_MS, NEUTRAL_MS)
     """As if every caller had paused like this before: one long pause makes no hesitant caller."""
 
@@ -121,7 +100,9 @@ class OwnPauses:
         self._pauses: deque[int] = deque(maxlen=self.NEWEST)
 
     def add(self, silence_ms: int) -> None:
-        self._pauses.append(silence_ms)
+        """Shorter ones are stops inside words."""
+        if silence_ms >= self.LEAST_MS:
+            self._pauses.append(silence_ms)
 
     @property
     def quantile_ms(self) -> int:
@@ -129,6 +110,7 @@ class OwnPauses:
         return ordered[min(len(ordered) - 1, int(self.QUANTILE * len(ordered)))]
 
 
+@lru_cache(maxsize=256)
 def word_class(text: str) -> WordClass:
     """How the newest words end."""
     stripped = text.strip().casefold()
@@ -151,6 +133,7 @@ def word_class(text: str) -> WordClass:
     return "leaning" if last in _LEANING else "bare"
 
 
+@lru_cache(maxsize=256)
 def is_mid_number(text: str) -> bool:
     """Whether the words stop in the middle of digits or letters: the last two are such, and nothing
     closes them."""
@@ -158,75 +141,63 @@ def is_mid_number(text: str) -> bool:
     return word_class(text) == "spelled" and len(words) > 1 and bool(_SPELLED.match(words[-2]))
 
 
-def stage_of(evidence: Evidence) -> Stage:
-    """What is known, and so which regression is used."""
-    if evidence.final is None:
-        return "partial" if evidence.sound is None else "sound"
-    if evidence.llm is None:
-        return "words" if evidence.sound is None else "sound words"
-    return "words llm" if evidence.sound is None else "sound words llm"
-
-
 def features(evidence: Evidence) -> dict[str, float]:
     """Names and values of what the regression sees; what is not named is 0."""
-    found = {"one": 1.0, "log_silence": math.log(max(evidence.silence_ms, 32) / NEUTRAL_MS)}
+    found = {"one": 1.0, word_class(evidence.words): 1.0}
+    found["own_pause"] = math.log(max(evidence.own_pause_ms, 64) / NEUTRAL_MS)
     if evidence.sound is not None:
-        found["sound"] = _logit(evidence.sound)
-    if evidence.final is not None:
-        found[word_class(evidence.final)] = 1.0
-    elif evidence.partial and evidence.partial_lag_ms <= FRESH_MS:
-        found[word_class(evidence.partial)] = 1.0
-    if evidence.llm is not None:
-        found["llm"] = _logit(evidence.llm)
-    if evidence.own_pause_ms is not None:
-        found["own_pause"] = math.log(max(evidence.own_pause_ms, 64) / NEUTRAL_MS)
+        found["sound"] = max(-SOUND_LIMIT, min(SOUND_LIMIT, evidence.sound))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A line from log-odds to silence."""
+
+    base_ms: float
+    slope_ms: float
+    least_ms: float
+    most_ms: float
+
+    def ms(self, log_odds: float) -> float:
+        return max(self.least_ms, min(self.most_ms, self.base_ms - self.slope_ms * log_odds))
 
 
 @dataclass(frozen=True, slots=True)
 class TurnScore:
     """The fitted decision. Immutable; any thread."""
 
-    weights: Mapping[Stage, Mapping[str, float]]
-    """For each stage, by the names of `features`."""
-    thresholds: Mapping[Eagerness, float]
-    """Log-odds from which a turn is over."""
+    with_sound: Mapping[str, float]
+    words_alone: Mapping[str, float]
+    """Weights, by the names of `features`."""
+    waits: Mapping[Eagerness, Wait]
 
     @classmethod
-    def load(cls, path: Path | None = None) -> "TurnScore":
-        """From a file of `agent.fit_turns`, by default the one that ships."""
-        path = path or Path(__file__).with_name("turn_score.json")
+    def load(cls, path: Path) -> "TurnScore":
+        """From a file of `agent.fit_turns`."""
         data = json.loads(path.read_text(encoding="utf-8"))
-        return cls(data["weights"], data["thresholds"])
+        waits: dict[Eagerness, Wait] = {name: Wait(**line) for name, line in data["waits"].items()}
+        return cls(data["with_sound"], data["words_alone"], waits)
 
     def log_odds(self, evidence: Evidence) -> float:
         """That the turn is over; 0 is even."""
-        weights = self.weights[stage_of(evidence)]
+        weights = self.words_alone if evidence.sound is None else self.with_sound
         return sum(weights.get(name, 0.0) * value for name, value in features(evidence).items())
 
-    def probability(self, evidence: Evidence) -> float:
-        """That the turn is over, 0..1."""
-        return 1 / (1 + math.exp(-max(-30.0, min(30.0, self.log_odds(evidence)))))
-
-    def is_over(self, evidence: Evidence, eagerness: Eagerness = "auto") -> bool:
-        """Whether to commit the turn at this moment."""
-        if evidence.silence_ms >= longest_ms(evidence, eagerness):
-            return True
-        if stage_of(evidence) == "partial":
-            return False
-        return self.log_odds(evidence) >= self.thresholds[eagerness]
-
-
-def longest_ms(evidence: Evidence, eagerness: Eagerness) -> int:
-    """Silence after which the turn is over whatever its score."""
-    words = evidence.final if evidence.final is not None else evidence.partial or ""
-    if is_mid_number(words):
-        return MAX_NUMBER_MS
-    if word_class(words) == "dangling":
-        return max(MAX_DANGLING_MS, MAX_MS[eagerness])
-    return MAX_MS[eagerness]
+    def wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> int:
+        """Silence after which the turn is over."""
+        odds = self.log_odds(evidence)
+        wait_ms = 0
+        for name in EAGERNESS[: EAGERNESS.index(eagerness) + 1]:  # the patient never wait less
+            wait_ms = max(wait_ms, math.ceil(self.waits[name].ms(odds)))
+        if is_mid_number(evidence.words):
+            return max(MAX_NUMBER_MS, wait_ms)
+        if word_class(evidence.words) == "dangling":
+            return max(MAX_DANGLING_MS, wait_ms)
+        return wait_ms
 
 
-def _logit(probability: float) -> float:
-    inside = min(max(probability, 1e-6), 1 - 1e-6)
-    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, math.log(inside / (1 - inside))))
+@cache
+def shipped_score() -> TurnScore:
+    """The one that belongs to this version."""
+    return TurnScore.load(Path(__file__).with_name("turn_score.json"))

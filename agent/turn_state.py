@@ -8,6 +8,7 @@ from latency_budget.turn import TurnId
 
 from .commands import Command
 from .end_of_turn import TurnRules
+from .turn_score import OwnPauses
 from .turn_tables import AGENT, CALLER, Agent, Caller, Cause, Signal, next_state
 
 BEFORE_THE_FIRST = TurnId(0)
@@ -31,6 +32,10 @@ class TurnState:
     silence_ms: int = 0
     text: str | None = None
     """Of the present pause; None while its final pass runs."""
+    sound: float | None = None
+    """The turn model's log-odds that the present pause ends the turn, once it is known."""
+    own_pauses: OwnPauses = field(default_factory=OwnPauses)
+    """Of this caller, inside turns."""
     guess: str | None = None
     """What a reply is being prepared for, as long as the caller may go on."""
     num_guesses: int = 0
@@ -56,7 +61,8 @@ class TurnState:
     def is_current(self, utterance: int) -> bool:
         return utterance == self.utterance and self.caller is not Caller.QUIET
 
-    def awaits_words_of(self, utterance: int, revision: int) -> bool:
+    def is_pause(self, utterance: int, revision: int) -> bool:
+        """The present one, so named."""
         pausing = self.caller is Caller.PAUSING
         return pausing and (utterance, revision) == (self.utterance, self.revision)
 

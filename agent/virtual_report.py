@@ -106,7 +106,7 @@ def _listened(recordings: Sequence[TurnRecording]) -> list[tuple[TurnRecording, 
     conversion = Conversion(config.llm_engine.model, clock)
     load = Loading(config, ModelStore(), clock, conversion)
     try:
-        detector, recognizer = load.detector(), load.recognizer()
+        detector, recognizer, judge = load.detector(), load.recognizer(), load.turn_model()
     except asr.ModelError as error:
         raise BenchError(str(error)) from None
     heard = []
@@ -116,7 +116,7 @@ def _listened(recordings: Sequence[TurnRecording]) -> list[tuple[TurnRecording, 
             pcm = soxr.resample(pcm, one.rate_hz, asr.RATE_HZ, quality="HQ")
         last = asr.last_voiced_sample(pcm) if one.label is None else one.label.end - 1
         if last is not None:
-            heard.append((one, Track(pcm, last + 1, detector, recognizer)))
+            heard.append((one, Track(pcm, last + 1, detector, recognizer, judge)))
         if not number % 20:
             print(f"{number}/{len(recordings)} heard", file=sys.stderr, flush=True)
     if not heard:

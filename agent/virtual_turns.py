@@ -43,6 +43,12 @@ TAIL_S: Final = 4.0
 Float32 = npt.NDArray[np.float32]
 
 
+class TurnModel(Protocol):
+    """What is needed of a turn model."""
+
+    def log_odds(self, pcm: Float32) -> float: ...
+
+
 class Recognizer(Protocol):
     """What is needed of a recognizer."""
 
@@ -58,13 +64,20 @@ class Timing:
     transport 10, on two cores."""
     final_ms: float | None = None
     """Of a final pass; None: what each really took."""
+    sound_ms: float = 25.0
+    """Of the turn model, beside a final pass."""
 
 
 class Track:
     """A recording that was listened to. Not thread-safe."""
 
     def __init__(
-        self, pcm: Float32, end: int, detector: asr.VoiceDetector, recognizer: Recognizer
+        self,
+        pcm: Float32,
+        end: int,
+        detector: asr.VoiceDetector,
+        recognizer: Recognizer,
+        judge: TurnModel,
     ) -> None:
         """`pcm`: float32 [n] at 16 kHz. `end`: sample after its last voiced 20 ms."""
         tail = int(TAIL_S * asr.RATE_HZ)
@@ -74,13 +87,15 @@ class Track:
         state = asr.VadState()
         self.probabilities: Final = [detector.probability(one, state) for one in self.frames]
         self._recognizer = recognizer
-        self._known: dict[tuple[int, int], Hypothesis] = {}
+        self._judge = judge
+        self._known: dict[tuple[int, int], tuple[Hypothesis, float]] = {}
 
-    def words(self, job: DecodeJob) -> Hypothesis:
-        """Of a job over this recording, decoded at most once."""
+    def heard(self, job: DecodeJob) -> tuple[Hypothesis, float]:
+        """Words and turn model's log-odds of a job over this recording, computed at most once."""
         place = job.first_sample, job.end_sample
         if place not in self._known:
-            self._known[place] = self._recognizer.transcribe(job.pcm)
+            words = self._recognizer.transcribe(job.pcm)
+            self._known[place] = words, self._judge.log_odds(job.pcm)
         return self._known[place]
 
 
@@ -216,7 +231,9 @@ class _Call:
         if job is None:
             self._later(0, lambda: self._feed(ev.TranscriptReady(utterance, revision, "")))
             return
-        words = self._track.words(job)
+        words, log_odds = self._track.heard(job)
+        judged = ev.PauseJudged(utterance, revision, log_odds)
+        self._later(self._timing.sound_ms, lambda: self._feed(judged))
         took_ms = self._timing.final_ms
         if took_ms is None:
             took_ms = words.encode_ms + words.decode_ms

@@ -1,4 +1,4 @@
-"""Smart Turn's graph for a shorter window than the 8 s that it was exported with.
+"""Smart Turn's graph up to its pooled states, for a shorter window than the 8 s of its export.
 
 The network is a transformer over 50 positions a second with a learned table of positions; nothing
 in it needs all of them, but the export wrote their number into the table and into its reshapes.
@@ -17,8 +17,13 @@ POSITIONS: Final = 400
 _TABLE: Final = "inner.encoder.embed_positions.weight"
 
 
-def shortened(path: Path, window_s: float) -> bytes:
-    """The model in `path`, for `window_s` seconds: its input is [batch, 80, 100 * window_s].
+_POOLED: Final = "sum_1"
+"""What the published classifier begins with: float32 [batch, 384]."""
+
+
+def embedding_graph(path: Path, window_s: float) -> bytes:
+    """The model in `path` without its classifier, for `window_s` seconds: its input is
+    [batch, 80, 100 * window_s].
 
     Raises ValueError when it is not Smart Turn version 3, and what `onnx` raises for no model.
     """
@@ -48,4 +53,9 @@ def shortened(path: Path, window_s: float) -> bytes:
                 attribute.t.CopyFrom(changed(attribute.t))
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 2 * positions
     del model.graph.value_info[:]  # shapes between the nodes, as they were
+    if not any(_POOLED in node.output for node in model.graph.node):
+        raise ValueError(f"nothing in it is called {_POOLED}")
+    del model.graph.output[:]
+    pooled = onnx.helper.make_tensor_value_info(_POOLED, onnx.TensorProto.FLOAT, [None, 384])
+    model.graph.output.append(pooled)
     return bytes(model.SerializeToString())

@@ -147,7 +147,8 @@ def test_the_list_of_models(tmp_path: Path) -> None:
 def test_doctor_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     done = halfsec("doctor", "--port", "0", home=tmp_path)
     assert done.returncode == 1
-    command = "-> halfsec models fetch silero-vad whisper-tiny.en smollm2-135m-instruct"
+    names = "silero-vad whisper-tiny.en smart-turn smollm2-135m-instruct"
+    command = f"-> halfsec models fetch {names}"
     assert [line.strip() for line in done.stdout.splitlines() if "fetch" in line] == [command]
     assert "halfsec serve would fail: silero-vad, whisper-tiny.en" in done.stdout
     assert "'embedded'  (default)" in done.stdout

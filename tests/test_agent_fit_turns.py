@@ -1,4 +1,4 @@
-"""Fitting the end of turn: from pauses to weights that ship, and to figures beside the rule."""
+"""Fitting the end of turn: from pauses to what ships, and to figures beside the plain rules."""
 
 import dataclasses
 import json
@@ -8,75 +8,116 @@ import numpy as np
 import pytest
 
 from agent import fit_turns
-from agent.turn_llm import make_judge
-from agent.turn_score import Evidence, TurnScore
+from agent.turn_score import EAGERNESS, Evidence, TurnScore
+from agent.turn_trials import KnownPause, figures, known_turns, outcome, trials_of
+from asr.turn_model import EMBEDDING, read_head
 from asr.turn_pauses import Pause
-from tests.models import model_path
-from tests.test_agent_turn_trials import pause
 
 
-def pauses(seed: int = 2) -> list[Pause]:
-    """Turns of two pauses, of which the sound tells most and the words something."""
+def pause(**changes: object) -> Pause:
+    whole = Pause("x.command.wav", "command", "b", 16_000, True, 2500, 10, "Yes.")
+    return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def recorded(folder: Path, seed: int = 2) -> Path:
+    """Turns of two pauses, of which one direction of the embedding tells most, the words some."""
     rng = np.random.default_rng(seed)
-    found = []
-    for number in range(120):
+    lines, embeddings = [], []
+    for number in range(160):
         kind = ("command", "hesitant")[number % 2]
         half = "ab"[number // 2 % 2]
         for is_end in (False, True):
-            probability = float(np.clip(rng.normal(0.8 if is_end else 0.2, 0.15), 0.01, 0.99))
-            closed = rng.random() < (0.9 if is_end else 0.5)
-            found.append(
-                pause(
-                    file=f"{number}.{kind}",
-                    kind=kind,
-                    half=half,
-                    is_end=is_end,
-                    silence_ms=2500 if is_end else int(rng.integers(200, 900)),
-                    sound=((96, probability),),
-                    final="Yes." if closed else "and the",
-                )
+            sound = rng.normal(1.0 if is_end else -1.0, 0.7)
+            is_closed = rng.random() < (0.9 if is_end else 0.5)
+            one = pause(
+                file=f"{number}.{kind}.wav",
+                kind=kind,
+                half=half,
+                is_end=is_end,
+                silence_ms=2500 if is_end else int(rng.integers(200, 900)),
+                final="Yes." if is_closed else "Hello,",
             )
-    return found
+            lines.append(json.dumps(dataclasses.asdict(one)) + "\n")
+            noise = rng.normal(0, 1, EMBEDDING)
+            noise[7] = sound
+            embeddings.append(noise)
+    path = folder / "pauses.jsonl"
+    path.write_text("".join(lines))
+    np.save(folder / "pauses.jsonl.npy", np.array(embeddings, np.float32))
+    return path
 
 
-def test_a_witness_that_tells_beats_the_plain_rule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_tells_is_found_and_beats_the_plain_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = tmp_path / "pauses.jsonl"
-    lines.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in pauses()))
-    weights, figures = tmp_path / "weights.json", tmp_path / "figures.json"
-    arguments = [str(lines), "--write", str(weights), "--json", str(figures)]
-    assert fit_turns.main(arguments) == 0
+    monkeypatch.setattr(fit_turns, "HEAD_FILE", tmp_path / "head.json")
+    monkeypatch.setattr(fit_turns, "SCORE_FILE", tmp_path / "score.json")
+    monkeypatch.setattr(fit_turns, "BASES_MS", range(200, 1001, 200))
+    monkeypatch.setattr(fit_turns, "SLOPES_MS", (0, 100, 200))
+    monkeypatch.setattr(fit_turns, "LEASTS_MS", dict.fromkeys(EAGERNESS, (224, 320)))
+    path = recorded(tmp_path)
+    saved = tmp_path / "figures.json"
+    assert fit_turns.main([str(path), "--write", "--json", str(saved)]) == 0
     assert "held_back auto fitted" in capsys.readouterr().out
 
-    score = TurnScore.load(weights)
-    sure, unsure = (Evidence(silence_ms=288, sound=p, final="Yes.") for p in (0.9, 0.1))
-    assert score.is_over(sure)
-    assert not score.is_over(unsure)
+    weights, _ = read_head(tmp_path / "head.json")
+    assert int(np.argmax(weights)) == 7
+    score = TurnScore.load(tmp_path / "score.json")
+    waits = [score.wait_ms(Evidence("Yes.", sound), "auto") for sound in (4.0, -4.0)]
+    assert waits[0] < waits[1]
+    assert list(score.waits) == list(EAGERNESS)
 
-    held_back = json.loads(figures.read_text())["held_back"]
-    plain, fitted = held_back["auto plain"], held_back["auto fitted"]
-    assert plain["command"]["turns"] == fitted["command"]["turns"] == 30
-    assert fitted["cost_ms"] < plain["cost_ms"]
-    assert fitted["hesitant"]["cut_in_rate"] < plain["hesitant"]["cut_in_rate"]
+    prices = fit_turns.PRICES_MS["auto"]
+    held_back = json.loads(saved.read_text())["held_back"]
+    costs = {
+        name: fit_turns.cost_ms(held_back[f"auto {name}"], prices)
+        for name in ("fitted", "one silence", "by words")
+    }
+    assert costs["fitted"] < min(costs["one silence"], costs["by words"])
+    assert held_back["auto fitted"]["command"]["turns"] == 40
 
 
-def test_eagerness_is_an_order_of_thresholds(tmp_path: Path) -> None:
-    lines, weights = tmp_path / "pauses.jsonl", tmp_path / "weights.json"
-    lines.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in pauses()))
-    assert fit_turns.main([str(lines), "--write", str(weights)]) == 0
-    found = TurnScore.load(weights).thresholds
-    assert found["high"] <= found["auto"] <= found["medium"] <= found["low"]
+def test_an_answer_a_cut_in_and_a_missed_turn() -> None:
+    inner = pause(is_end=False, silence_ms=500, final="Please hold.")
+    (trial,) = trials_of([KnownPause(inner, 0.0), KnownPause(pause(), 0.0)])
+    (turn,) = known_turns([[trial]])
+
+    def waiting(ms: float) -> tuple[bool, int | None]:
+        found = outcome(turn, lambda evidence: ms)
+        return found.cut_in, found.after_ms
+
+    assert waiting(480) == (True, None)
+    assert waiting(500) == (False, 522), "asked at whole frames of 32 ms"
+    assert waiting(10) == (True, None), "nothing is decided before anything is known"
+    assert waiting(3000) == (False, None)
+
+
+def test_without_words_nobody_answers() -> None:
+    (trial,) = trials_of([KnownPause(pause(final=""), 5.0)])
+    (turn,) = known_turns([[trial]])
+    assert outcome(turn, lambda evidence: 300).after_ms is None
+
+
+def test_a_callers_own_pauses_are_those_before() -> None:
+    inner = pause(is_end=False, silence_ms=800)
+    trial = trials_of([KnownPause(inner, 0.0), KnownPause(pause(), 0.0)])[0]
+    turns = known_turns([[trial] * 6])
+    first, last = turns[0].pauses[0][1], turns[-1].pauses[0][1]
+    assert first.own_pause_ms < last.own_pause_ms == 800
+
+
+def test_rates_stand_with_their_interval() -> None:
+    (trial,) = trials_of([KnownPause(pause(), 0.0)])
+    turns = known_turns([[trial]] * 4)
+    found = figures([outcome(turn, lambda evidence: 320) for turn in turns], "command")
+    assert (found["turns"], found["cut_ins"], found["p50_ms"]) == (4, 0, 330)
+    assert found["cut_in_wilson"][1] > 0.3
 
 
 def test_pauses_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit_turns.main([str(tmp_path / "none.jsonl")]) == 2
     assert "make them with `python -m asr.turn_pauses`" in capsys.readouterr().err
-
-
-@pytest.mark.models
-def test_the_language_model_knows_when_a_message_ends() -> None:
-    judge = make_judge(model_path("smollm2-135m-instruct") / "SmolLM2-135M-Instruct.Q4_1.gguf")
-    whole, cut = judge("What is the capital of France?"), judge("What is the capital of")
-    assert 0 <= cut < whole <= 1
-    assert judge("What is the capital of.") == cut, "Whisper's full stop is no evidence"
+    path = recorded(tmp_path)
+    np.save(f"{path}.npy", np.zeros((3, EMBEDDING), np.float32))
+    assert fit_turns.main([str(path)]) == 2
+    assert "3 embeddings beside it" in capsys.readouterr().err

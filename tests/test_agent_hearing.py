@@ -64,6 +64,11 @@ class Recognizer:
         raise RuntimeError("nobody listens to words here")
 
 
+class Judge:
+    def log_odds(self, pcm: npt.NDArray[np.float32]) -> float:
+        raise RuntimeError("nobody asks here")
+
+
 class Ears:
     """A `Hearing` that runs, and what it tells."""
 
@@ -73,7 +78,8 @@ class Ears:
         listening = asr.ListenerConfig(
             endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=3_600_000
         )
-        self.hearing = Hearing(listening, detector, recognizer, self.clock, 96)
+        judge: StageThread[Any] = StageThread("turn", Judge)  # nobody pauses here
+        self.hearing = Hearing(listening, detector, recognizer, judge, self.clock, 96)
         self.told: list[Heard] = []
         self._came = asyncio.Condition()
 

@@ -94,10 +94,10 @@ class EngineCall:
 
     async def guess(self, text: str) -> None:
         """A pause that lasts until the model has said something."""
-        self._chat.speaks.clear()
         self.call.ears.pause(text)
-        await self._chat.speaks.wait()
-        assert self.messages()[-2] == ("user", text)
+        while self.messages()[-2:-1] != [("user", text)]:  # of the guess before, till words come
+            self._chat.speaks.clear()
+            await self._chat.speaks.wait()
 
     async def answered(self) -> None:
         self._num_replies += 1

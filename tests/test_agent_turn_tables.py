@@ -142,6 +142,7 @@ def test_each_kind_of_event_is_known() -> None:
         ev.BufferCleared: ev.BufferCleared(1),
         ev.ReplyRequested: ev.ReplyRequested(),
         ev.ReplyCancelled: ev.ReplyCancelled(),
+        ev.PauseJudged: ev.PauseJudged(1, 1, 0.5),
         ev.RulesChanged: ev.RulesChanged(TurnRules()),
     }
     assert examples.keys() == set(EVENTS)

@@ -13,6 +13,7 @@ from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
 from tests.scenarios.plausible import RULES, Session
+from tests.scenarios.timeline import QUICK
 
 DATA = st.data()
 MAX_MOVES = 60
@@ -45,7 +46,7 @@ def test_rest_is_as_good_as_new(data: st.DataObject) -> None:
     """Nothing of the past comes up again: noise starts no reply, and a question gets one."""
     session = some_call(data)
     session.settle()
-    session.feed(ev.RulesChanged(TurnRules()))
+    session.feed(ev.RulesChanged(QUICK))
     noise, question = session.ears.utterance + 1, session.ears.utterance + 2
     session.feed(ev.SpeechStarted(noise, 0))
     session.feed(ev.SpeechPaused(noise, 0))

@@ -9,8 +9,9 @@ FRAME = 2 * HALF
 
 def tone(level_db: float, num_samples: int = FRAME) -> Pcm:
     """A sine of this RMS level."""
-    amplitude = np.sqrt(2) * 10 ** (level_db / 20)
-    return (amplitude * np.sin(np.arange(num_samples) * 0.7)).astype(np.float32)
+    amplitude = np.float32(np.sqrt(2) * 10 ** (level_db / 20))
+    wave: Pcm = np.sin(np.arange(num_samples) * 0.7).astype(np.float32)
+    return amplitude * wave
 
 
 def after_speech(level_db: float = -20.0, num_frames: int = 30) -> Loudness:

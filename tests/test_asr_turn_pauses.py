@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from asr.audio import RATE_HZ
 from asr.errors import AudioError
 from asr.files import read_file
-from asr.turn_bench import area_under_curve
 from asr.turn_data import Source, command_turn, hesitant_turn
-from asr.turn_pauses import PROBED_MS, Models, pauses_of, read_pauses
+from asr.turn_model import EMBEDDING
+from asr.turn_pauses import Models, main, pauses_of, read_embeddings, read_pauses
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -20,23 +21,23 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 @pytest.mark.models
 def test_the_pauses_of_a_turn() -> None:
-    models = Models(model_path("smart-turn").parent, threads=1)
-    pcm = read_file(RECORDINGS / "ill-disposed.wav")
+    models = Models(model_path("smart-turn").parent, words=True)
+    pcm = read_file(RECORDINGS / "vm-nobodyavail.wav")
     middle = np.argmin(np.convolve(np.abs(pcm[RATE_HZ:-RATE_HZ]), np.ones(800), mode="valid"))
-    source = Source("ill-disposed", pcm, "", (int(middle) + RATE_HZ + 400,))
+    source = Source("vm-nobodyavail", pcm, "", (int(middle) + RATE_HZ + 400,))
     plain, whole = command_turn(source)
-    *_, end = pauses_of(plain, whole, models)
+    *_, (end, embedding) = pauses_of(plain, whole, models)
     assert end.is_end
     assert end.silence_ms > 2000
-    assert abs(end.at_sample - plain.end) < RATE_HZ // 4
-    assert "young man" in end.final
-    assert [after_ms for after_ms, _ in end.sound] == list(PROBED_MS)
+    assert abs(end.voiced_ms) < 200
+    assert "available" in end.final
+    assert embedding.shape == (EMBEDDING,)
 
     made = hesitant_turn(source)
     assert made is not None
-    *inner, end = pauses_of(*made, models)
+    *inner, (end, _) = pauses_of(*made, models)
     ((first, last),) = made[0].pauses
-    spliced = [one for one in inner if first - RATE_HZ // 4 < one.at_sample < last]
+    spliced = [one for one, _ in inner if first - RATE_HZ // 4 < one.at_sample < last]
     assert len(spliced) == 1
     assert not spliced[0].is_end
     assert abs(spliced[0].silence_ms - (last - first) * 1000 / RATE_HZ) < 300
@@ -44,20 +45,28 @@ def test_the_pauses_of_a_turn() -> None:
     assert end.is_end
 
 
-def test_the_area_under_the_curve() -> None:
-    assert area_under_curve([0.1, 0.2, 0.8, 0.9], [False, False, True, True]) == 1.0
-    assert area_under_curve([0.9, 0.1], [False, True]) == 0.0
-    assert area_under_curve([0.5, 0.5, 0.5], [False, True, True]) == 0.5
-    assert area_under_curve([0.1, 0.7, 0.4, 0.9], [False, False, True, True]) == 0.75
-    assert np.isnan(area_under_curve([0.1, 0.2], [True, True]))
+@pytest.mark.models
+def test_the_command_writes_pauses_and_embeddings(tmp_path: Path) -> None:
+    pcm = read_file(RECORDINGS / "vm-changeto.wav")
+    turn, whole = command_turn(Source("vm-changeto", pcm, "", ()))
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    soundfile.write(turns / turn.file, whole, RATE_HZ, subtype="PCM_16")
+    (turns / "turns.jsonl").write_text(json.dumps(dataclasses.asdict(turn)) + "\n")
+    out = tmp_path / "pauses.jsonl"
+    folder = str(model_path("smart-turn").parent)
+    asked = [str(turns), str(out), "--no-words", "--jobs", "1", "--models", folder]
+    assert main(asked) == 0
+    pauses = read_pauses(out)
+    assert pauses[-1].is_end
+    assert {pause.final for pause in pauses} == {""}
+    assert read_embeddings(out).shape == (len(pauses), EMBEDDING)
 
 
-def test_pauses_are_read_as_they_were_written(tmp_path: Path) -> None:
-    from tests.test_agent_turn_trials import pause
-
+def test_pauses_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "pauses.jsonl"
-    path.write_text(json.dumps(dataclasses.asdict(pause())) + "\n")
-    assert read_pauses(path) == [pause()]
     path.write_text("[]\n")
     with pytest.raises(AudioError, match=r"make them with `python -m asr.turn_pauses`"):
         read_pauses(path)
+    with pytest.raises(AudioError, match="not readable"):
+        read_embeddings(path)

@@ -7,6 +7,7 @@ from agent.turn_tables import Agent, Caller
 
 from .steps import (
     NO_INTERRUPTS,
+    NO_REPLIES,
     ONE,
     QUESTION,
     TWO,
@@ -64,11 +65,11 @@ BUSY = timeline(
     starts(1900, 2),
     pauses(2500, 2),
     words(2700, 2, 1, "And where"),
-    silence(2750, 2, 350),
+    silence(2750, 2, 250),
     sent(2800, ONE),
-    silence(2850, 2, 450, cmd.GuessReply(TWO, "And where")),
+    silence(2850, 2, 300, cmd.GuessReply(TWO, "And where")),
     played(2900, ONE),
-    silence(3200, 2, 800, commit(2, "And where"), cmd.StartReply(TWO)),
+    silence(3200, 2, 350, commit(2, "And where"), cmd.StartReply(TWO)),
     *answered(TWO, 3250),
     rules=NO_INTERRUPTS,
 )
@@ -111,7 +112,7 @@ DETECTION_CHANGED = timeline(
     pauses(1000, 1),
     known(1100, 1, 1, QUESTION, ONE),
     at(1110, ev.RulesChanged(TurnRules(eagerness="low"))),
-    at(1120, ev.RulesChanged(TurnRules(replies=False)), cmd.DropGuess(ONE)),
+    at(1120, ev.RulesChanged(NO_REPLIES), cmd.DropGuess(ONE)),
     silence(1140, 1, 240),
     at(1150, ev.RulesChanged(TurnRules())),
     silence(1160, 1, 260, cmd.GuessReply(ONE, QUESTION)),
@@ -129,7 +130,7 @@ NOT_ANSWERED = timeline(
     pauses(1000, 1),
     words(1100, 1, 1, QUESTION),
     silence(1250, 1, 350, commit(1)),
-    rules=TurnRules(replies=False),
+    rules=NO_REPLIES,
 )
 
 NO_WORDS_YET = timeline(

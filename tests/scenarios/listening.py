@@ -7,6 +7,7 @@ from agent.turn_tables import Agent, Caller
 
 from .steps import (
     ACTIVE,
+    BY_SCORE,
     LITERAL,
     NO_INTERRUPTS,
     ONE,
@@ -43,8 +44,9 @@ HESITATION = timeline(
     pauses(2600, 1, 3),
     known(2800, 1, 3, "I'd like a table for two and", ONE),
     silence(3500, 1, 1000),
-    silence(3800, 1, 1300, commit(1, "I'd like a table for two and"), cmd.StartReply(ONE)),
+    silence(3800, 1, 1200, commit(1, "I'd like a table for two and"), cmd.StartReply(ONE)),
     *answered(ONE, 3900),
+    rules=BY_SCORE,
     stale=1,
 )
 
@@ -61,7 +63,6 @@ WORDS_COME_LAST = timeline(
     starts(0, 1),
     pauses(1000, 1),
     silence(2000, 1, 1100),
-    silence(2010, 1, 300),  # frames counted twice take nothing back
     words(2100, 1, 1, QUESTION, commit(1), cmd.StartReply(ONE)),
     *answered(ONE, 2200),
 )

@@ -131,6 +131,8 @@ class Session:
         self.log: list[tuple[ev.Event | None, int, tuple[cmd.Command, ...]]] = []
         self.ears = Ears()
         self._passes: list[tuple[int, int]] = []
+        self._unjudged: list[tuple[int, int]] = []
+        """Pauses that the turn model has not answered for."""
         self._stages: dict[TurnId, ReplyStage] = {}
 
     def feed(self, event: ev.Event | None) -> tuple[cmd.Command, ...]:
@@ -162,6 +164,8 @@ class Session:
         moves["time passes"] = self._pass_time
         if self._passes:
             moves["recognizer answers"] = self._answer
+        if self._unjudged:
+            moves["turn model answers"] = self._judge
         for stage in self._stages.values():
             for kind in stage.can_say:
                 moves[f"{kind.__name__} of {stage.turn}"] = self._say(stage, kind)
@@ -208,6 +212,11 @@ class Session:
     def _pass_time(self, draw: Draw) -> None:
         self.now_ns += draw(st.sampled_from([1, 100, 900, 9000, 25_000])) * NS_PER_MS
 
+    def _judge(self, draw: Draw) -> None:
+        utterance, revision = self._unjudged.pop(0)
+        log_odds = draw(st.sampled_from([-6.0, -0.5, 0.0, 1.0, 6.0]))
+        self.feed(ev.PauseJudged(utterance, revision, log_odds))
+
     def _answer(self, draw: Draw) -> None:
         index = draw(st.integers(0, len(self._passes) - 1))
         utterance, revision = self._passes.pop(index)
@@ -224,6 +233,7 @@ class Session:
         match command:
             case cmd.Transcribe(utterance, revision):
                 self._passes.append((utterance, revision))
+                self._unjudged.append((utterance, revision))
             case cmd.CommitUtterance(utterance) | cmd.DropUtterance(utterance):
                 self.ears.to_close.append(utterance)
             case cmd.StartReply(turn):

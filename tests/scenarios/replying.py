@@ -2,12 +2,12 @@
 
 from agent import commands as cmd
 from agent import events as ev
-from agent.end_of_turn import TurnRules
 from agent.turn_tables import Agent, Caller
 
 from .steps import (
     ACTIVE,
     NO_INTERRUPTS,
+    NO_REPLIES,
     NOT_ACTIVE,
     ONE,
     PUSH_TO_TALK,
@@ -98,8 +98,8 @@ NOISE = timeline(
     starts(1280, 2, cmd.CutReply(ONE, "turn_detected")),
     pauses(1500, 2),
     words(1700, 2, 1, " "),
-    silence(1900, 2, 500),
-    silence(2200, 2, 800, cmd.DropUtterance(2, announced=True), cmd.StartReply(TWO)),
+    silence(1800, 2, 300),
+    silence(1900, 2, 400, cmd.DropUtterance(2, announced=True), cmd.StartReply(TWO)),
     *answered(TWO, 2300),
 )
 
@@ -136,7 +136,7 @@ COMMIT_WITHOUT_REPLY = timeline(
     pauses(5200, 2),
     words(5400, 2, 1, ""),
     silence(5900, 2, 800, cmd.DropUtterance(2, announced=True)),
-    rules=TurnRules(replies=False),
+    rules=NO_REPLIES,
 )
 
 ASKED_DURING_NOISE = timeline(
@@ -217,7 +217,7 @@ NO_REPLY_OF_ITSELF = timeline(
     silence(1250, 1, 350, commit(1)),
     at(1300, ev.ReplyRequested(), cmd.StartReply(ONE)),
     *answered(ONE, 1400),
-    rules=TurnRules(replies=False),
+    rules=NO_REPLIES,
 )
 
 CANCELLED_BEFORE_BEGUN = timeline(

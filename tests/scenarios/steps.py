@@ -12,7 +12,9 @@ ACTIVE = cmd.RefuseRequest("conversation_already_has_active_response")
 NOT_ACTIVE = cmd.RefuseRequest("response_cancel_not_active")
 
 PUSH_TO_TALK = TurnRules(enabled=False)
-NO_INTERRUPTS = TurnRules(interrupts=False)
+NO_INTERRUPTS = TurnRules(silence_ms=350, interrupts=False)
+NO_REPLIES = TurnRules(silence_ms=350, replies=False)
+BY_SCORE = TurnRules()
 LITERAL = TurnRules(silence_ms=700)
 
 QUESTION = "What time is it?"

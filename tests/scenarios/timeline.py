@@ -10,6 +10,10 @@ from agent.turn_taking import TurnTaking
 
 NS_PER_MS = 1_000_000
 
+QUICK = TurnRules(silence_ms=350)
+"""Where it does not matter how an end of turn is known, one silence tells it: what the fitted score
+makes of words and sound has tests of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -36,7 +40,7 @@ def timeline(
     ends: tuple[Caller, Agent] = (Caller.QUIET, Agent.IDLE),
     stale: int = 0,
 ) -> Timeline:
-    return Timeline(name, steps, rules or TurnRules(), ends, stale)
+    return Timeline(name, steps, rules or QUICK, ends, stale)
 
 
 def at(at_ms: int, event: Event, *commands: Command) -> Step:

@@ -4,6 +4,7 @@ from agent import commands as cmd
 from agent import events as ev
 from agent.end_of_turn import TurnRules, required_silence_ms
 from agent.guessing import MAX_GUESSES
+from agent.turn_score import Evidence, OwnPauses
 from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
@@ -26,6 +27,11 @@ class Witness:
         self._revisions: dict[int, int] = {}
         self._answers: dict[tuple[int, int], str] = {}
         self._silence_ms = 0
+        self._timed_out = False
+        """A timer fired after the newest silence: perhaps the one that stands for more of it."""
+        self._sound: float | None = None
+        """Of the present pause."""
+        self._own_pauses = OwnPauses()
         self._replying = False
         self._released = 0
         self._cut = 0
@@ -42,17 +48,24 @@ class Witness:
         """Before the machine takes it. None: its timer."""
         match event:
             case None:
-                self._silence_ms = FOREVER_MS
+                self._timed_out = True
             case ev.RulesChanged(rules):
                 self._rules = rules
             case ev.TranscriptReady(utterance, revision, text):
                 self._answers[utterance, revision] = text
+            case ev.PauseJudged(utterance, revision, log_odds) if utterance == self.open:
+                if revision == self._revisions.get(utterance):
+                    self._sound = log_odds
             case ev.SilenceGrew(utterance, silence_ms) if utterance == self.open:
-                self._silence_ms = max(self._silence_ms, silence_ms)
+                self._silence_ms, self._timed_out = silence_ms, False
+            case ev.SpeechResumed(utterance) if utterance == self.open:
+                self._own_pauses.add(self._silence_ms)
+                self._sound = None
             case ev.AudioStalled(utterance) if utterance == self.open:
                 self._silence_ms = FOREVER_MS
             case ev.SpeechPaused(utterance) if utterance == self.open:
-                self._silence_ms = 0
+                self._silence_ms, self._timed_out = 0, False
+                self._sound = None
             case ev.ReplySent(turn) if turn == self.turn:
                 self._replying = False
 
@@ -120,7 +133,7 @@ class Witness:
         assert self.open is not None
         assert text.strip()
         assert text == self._answers[self.open, self._revisions[self.open]]
-        assert self._silence_ms < required_silence_ms(self._rules, text), "the turn is over"
+        assert self._silence_ms < self._required_ms(text), "the turn is over"
         self._guess = (turn, text)
         self._num_guesses += 1
         assert self._num_guesses <= MAX_GUESSES
@@ -137,6 +150,10 @@ class Witness:
                 pass
             case _:
                 assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
+
+    def _required_ms(self, text: str) -> int:
+        evidence = Evidence(text, self._sound, self._own_pauses.quantile_ms)
+        return required_silence_ms(self._rules, evidence)
 
     def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
         assert turn == self.turn + 1
@@ -164,7 +181,8 @@ class Witness:
                 assert self.open is None
                 assert utterance not in self._closed
                 self.open = utterance
-                self._silence_ms = 0
+                self._silence_ms, self._timed_out = 0, False
+                self._sound = None
                 self._num_guesses = 0
             case cmd.Transcribe(utterance, revision):
                 assert revision == self._revisions.get(utterance, 0) + 1
@@ -181,7 +199,7 @@ class Witness:
                 assert utterance == self.open
                 assert text.strip()
                 assert text == self._answers[utterance, self._revisions[utterance]]
-                assert self._silence_ms >= required_silence_ms(self._rules, text)
+                assert self._timed_out or self._silence_ms >= self._required_ms(text)
                 self.due = self.due or self._rules.replies
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):
