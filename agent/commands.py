@@ -97,6 +97,35 @@ class CutReply:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldReply:
+    """The caller speaks over the reply: its response ends, but the rest of it is kept."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReply:
+    """It was no interruption: the held reply goes on, in a response of its own, from the first word
+    that was not heard."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class DuckReply:
+    """The caller speaks over the reply: the client is to turn it down. It goes on."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class UnduckReply:
+    """It was no interruption: the client is to turn the reply up again."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
 class Apologize:
     """End the turn as failed, with a spoken apology from cache."""
 
@@ -122,6 +151,10 @@ Command = (
     | StartReply
     | ReleaseReply
     | CutReply
+    | HoldReply
+    | ResumeReply
+    | DuckReply
+    | UnduckReply
     | Apologize
     | RefuseRequest
 )

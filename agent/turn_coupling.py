@@ -124,4 +124,4 @@ def fail_reply(s: TurnState) -> list[Command]:
 
 
 def takes_requests(s: TurnState) -> bool:
-    return s.agent in (Agent.IDLE, Agent.TRAILING) and not s.wanted
+    return s.agent in (Agent.IDLE, Agent.TRAILING, Agent.HELD) and not s.wanted

@@ -143,6 +143,8 @@ def test_each_kind_of_event_is_known() -> None:
         ev.ReplyRequested: ev.ReplyRequested(),
         ev.ReplyCancelled: ev.ReplyCancelled(),
         ev.RulesChanged: ev.RulesChanged(TurnRules()),
+        ev.ReplyStands: ev.ReplyStands(ONE, "", ""),
+        ev.WordsHeard: ev.WordsHeard(1, ""),
     }
     assert examples.keys() == set(EVENTS)
     for event in examples.values():
