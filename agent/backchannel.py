@@ -13,8 +13,9 @@ import re
 from difflib import SequenceMatcher
 from typing import Final, Literal
 
-Meaning = Literal["nothing", "listening", "words"]
-"""`nothing`: no words of the caller's. `listening`: go on. `words`: the caller wants the floor."""
+Meaning = Literal["nothing", "echo", "listening", "words"]
+"""`nothing`: no words. `echo`: the agent's own. `listening`: go on. `words`: the caller wants the
+floor."""
 
 BACKCHANNELS: Final = tuple(
     tuple(line.split())
@@ -58,8 +59,10 @@ _SENTENCE_END: Final = re.compile(r"[.?!]+(?=\s|$)")
 def meaning(text: str, heard: str, left: str) -> Meaning:
     """Of a whole utterance, said while the agent had said `heard` and was to go on with `left`."""
     words = _words(text)
-    if not words or _is_echo(text, words, heard, left):
+    if not words:
         return "nothing"
+    if _is_echo(text, words, heard, left):
+        return "echo"
     if "?" not in text and _is_listening(words) and not asks(heard, left):
         return "listening"
     return "words"

@@ -95,13 +95,16 @@ def let_go(s: TurnState, now_ns: int) -> list[Command]:
     over, s.overlap = s.overlap, None
     if over is None:
         return drop_utterance(s, now_ns)
+    text = s.text or ""
+    was_echo = meaning(text, over.heard, over.left) == "echo"
     if s.agent is Agent.HELD:
         if over.has_failed:
             return [*cut(s, "turn_detected"), *fail_utterance(s, now_ns)]
         s.move_agent(Signal.RESUMED)
-        return [*drop_utterance(s, now_ns), cmd.ResumeReply(over.turn)]
+        dropped = drop_utterance(s, now_ns, was_echo=was_echo)
+        return [*dropped, cmd.ResumeReply(over.turn)]
     out: list[Command] = [cmd.UnduckReply(over.turn)] if over.is_ducked else []
-    return out + drop_utterance(s, now_ns)
+    return out + drop_utterance(s, now_ns, was_echo=was_echo)
 
 
 def give_up(s: TurnState, now_ns: int) -> list[Command]:

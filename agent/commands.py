@@ -56,6 +56,8 @@ class DropUtterance:
     utterance: int
     announced: bool
     """Whether the client was told that somebody speaks."""
+    was_echo: bool = False
+    """It was the agent's own voice."""
 
 
 @dataclass(frozen=True, slots=True)

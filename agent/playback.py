@@ -48,6 +48,8 @@ class Outgoing:
     """[n], at the playback's rate."""
     first_sample: int
     """Of this frame, counted from the start of the reply."""
+    at_ns: int
+    """When the client plays its first sample."""
     text: tuple[int, int] | None
     """Characters of the reply whose speech begins in this frame: to be sent just before it."""
 
@@ -126,7 +128,8 @@ class Playback:
         if self.sent >= chunk.end_sample:
             self._pending.popleft()
             self._forget(self.sent - KEPT_S * self.rate_hz)
-        return Outgoing(pcm, first_sample, text)
+        since_anchor = _duration_ns(first_sample - self._anchor_sample, self.rate_hz)
+        return Outgoing(pcm, first_sample, self._anchor_ns + since_anchor, text)
 
     def _forget(self, sample: int) -> None:
         """The samples of chunks that ended by then."""

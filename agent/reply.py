@@ -41,6 +41,10 @@ _NO_ITEM: Final = ItemId("")
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
 
 
+OnSound = Callable[[npt.NDArray[np.int16], int, int], None]
+"""Takes samples, their rate, and when the first of them is heard (monotonic ns)."""
+
+
 @dataclass(slots=True)
 class Reply:
     """What is known of a reply. The session reads it, `ReplyRun` fills it."""
@@ -133,6 +137,8 @@ class ReplyRun:
         """All of it was; the client may still be playing."""
         self.is_ready = False
         """Something of it could be heard or read."""
+        self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
+        """Called with whatever is sent, and when the client plays it."""
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
 
@@ -277,6 +283,7 @@ class ReplyRun:
         if frame.text is not None:
             self._show(frame.text[1])
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
+        self.on_sound(frame.pcm, reply.playback.rate_hz, frame.at_ns)
         if reply.first_audible_sample is None and _max_abs(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
             reply.first_audible_sample = frame.first_sample + offset

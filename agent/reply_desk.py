@@ -26,7 +26,7 @@ from .notices import Notice
 from .overlap_desk import OverlapDesk, Present
 from .playback import Playback
 from .ports import VoicePort
-from .reply import Reply, ReplyRun
+from .reply import OnSound, Reply, ReplyRun
 from .reply_items import ReplyItems
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .turn_log import TurnLog
@@ -83,6 +83,8 @@ class ReplyDesk:
         warming: Warming,
     ) -> None:
         """`emit` feeds the turn-taking machine."""
+        self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
+        """Hears what every reply sends."""
         self._emit = emit
         self._warming = warming
         self._group = group
@@ -161,7 +163,9 @@ class ReplyDesk:
             Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
         voice = around.open_voice(settings.voice, rate_hz)
-        return ReplyRun(reply, voice, around.clock, around.notify, self._log.guessed)
+        run = ReplyRun(reply, voice, around.clock, around.notify, self._log.guessed)
+        run.on_sound = self.on_sound
+        return run
 
     def release(self, turn: TurnId) -> None:
         """Let the reply of this turn be heard."""

@@ -100,6 +100,7 @@ class Session:
                     self.feed,
                     self._warming,
                 )
+                self._desk.on_sound = self._hearing.played
                 group.create_task(self._hearing.run(self._on_heard))
                 group.create_task(self._keep_time())
                 group.create_task(self._warming.run())
@@ -199,11 +200,13 @@ class Session:
         if heard.refused is not None:
             self._complain(heard.refused)
         if heard.partial is not None:
-            self._utterances.partial(heard.utterance, *heard.partial)
-            if self._around.previews:
-                self._warming.hears(heard.partial[0])
+            text, stable_chars = heard.partial
+            if text:
+                self._utterances.partial(heard.utterance, text, stable_chars)
+                if self._around.previews:
+                    self._warming.hears(text)
             if self._machine.checks_words:
-                self.feed(ev.WordsHeard(heard.utterance, heard.partial[0]))
+                self.feed(ev.WordsHeard(heard.utterance, text))
         if heard.event is not None:
             self.feed(heard.event)
 

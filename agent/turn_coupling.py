@@ -59,9 +59,9 @@ def start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command
     return [*drop_guess(s), cmd.Transcribe(s.utterance, s.revision)]
 
 
-def drop_utterance(s: TurnState, now_ns: int) -> list[Command]:
+def drop_utterance(s: TurnState, now_ns: int, *, was_echo: bool = False) -> list[Command]:
     out = drop_guess(s)
-    out.append(cmd.DropUtterance(s.utterance, s.announced))
+    out.append(cmd.DropUtterance(s.utterance, s.announced, was_echo))
     s.close_utterance()
     if s.unheard_cut:
         s.unheard_cut = False

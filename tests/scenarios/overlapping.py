@@ -86,7 +86,7 @@ ECHO = timeline(
     so_far(1900, 2, "Your table"),
     pauses(2500, 2),
     words(2700, 2, 1, "table is booked"),
-    silence(2720, 2, 320, DROPPED, RESUMED),
+    silence(2720, 2, 320, cmd.DropUtterance(2, announced=True, was_echo=True), RESUMED),
     sent(4000, ONE),
     played(4400, ONE),
 )
