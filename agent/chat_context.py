@@ -209,9 +209,9 @@ def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
     places: dict[ItemId, int] = {}
     for item in items:
         match item:
-            case Message(continues=before, text=text) if text and before in places:
+            case Message(continues=before, text=text) if before in places:
                 place = places[item.id] = places[before]
-                messages[place] = ChatMessage("assistant", messages[place].text + text)
+                messages[place] = ChatMessage("assistant", messages[place].text + (text or ""))
             case Message(role=role, text=text) if text and text.strip():
                 places[item.id] = len(messages)
                 messages.append(ChatMessage(role, text))

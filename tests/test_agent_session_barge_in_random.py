@@ -67,10 +67,10 @@ class Client:
                 case say.ReplyText(response_id, delta):
                     self.texts[self.items[response_id]] += delta
                 case say.ReplyAudio(response_id, pcm, rate_hz):
-                    item_id = self.items[response_id]
+                    spoken = self.items[response_id]
                     now_ns = self.clock.now_ns()
-                    self._arrived[item_id] = self._arrived.get(item_id, 0) + len(pcm)
-                    self.loudspeaker.push(response_id, item_id, pcm, rate_hz, now_ns)
+                    self._arrived[spoken] = self._arrived.get(spoken, 0) + len(pcm)
+                    self.loudspeaker.push(response_id, spoken, pcm, rate_hz, now_ns)
                 case say.SpeechStarted():
                     self.loudspeaker.flush(self.clock.now_ns())
         self._num_seen = len(self.call.notices)
