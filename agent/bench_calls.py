@@ -49,6 +49,8 @@ class CallPlan:
     """What to ask for; None: the server's default."""
     barge_in_seed: int | None = None
     """Interrupts answers at random times; None: never."""
+    is_stock: bool = False
+    """Offers no extensions: stops playing when it is told that somebody speaks."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
     """
     held = HeldCall(recordings)
     words = HeardWords()
-    async with connect(url, wait_s=CONNECT_S) as call:
+    async with connect(url, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
         if plan.turn_detection is not None:
             await call.update(audio={"input": {"turn_detection": plan.turn_detection}})
         caller = Caller(call, on_event=words.note, cut_after_s=plan.cut_after_s)

@@ -29,16 +29,21 @@ async def measure(
     url: str,
     barge_in_seed: int | None,
     server: OwnServer | None,
+    *,
+    is_stock: bool = False,
 ) -> list[HeldCall]:
     """All rounds, one after the other. Raises ConnectError."""
     held: list[HeldCall] = []
     await wait_ready(url, START_TIMEOUT_S)
     total = sum(len(batch) for batches in rounds for batch in batches)
     for number, batches in enumerate(rounds):
-        plans = [CallPlan()] * len(batches)
+        plans = [CallPlan(is_stock=is_stock)] * len(batches)
         if barge_in_seed is not None:
             first = barge_in_seed + number * len(batches)
-            plans = [CallPlan(barge_in_seed=first + caller) for caller in range(len(batches))]
+            plans = [
+                CallPlan(barge_in_seed=first + caller, is_stock=is_stock)
+                for caller in range(len(batches))
+            ]
         held += await hold_round(batches, url, plans)
         if server is not None:
             server.note_memory()
@@ -59,14 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             server = stack.enter_context(own_server(options.serve_args.split()))
         url = options.url if server is None else server.url
         try:
-            calls = asyncio.run(measure(rounds, url, barge_in_seed, server))
+            calling = measure(rounds, url, barge_in_seed, server, is_stock=options.stock)
+            calls = asyncio.run(calling)
         except ConnectError as error:
             raise BenchError(str(error)) from None
     figures = None if server is None else server.figures
     result = report("voice", calls, vars(options), server=figures)
     show(result)
     save(result, options.json)
-    missed = missed_gates(result, options.gate_p50, options.gate_p95, options.gate_cut_ins)
+    missed = missed_gates(
+        result,
+        options.gate_p50,
+        options.gate_p95,
+        options.gate_cut_ins,
+        options.gate_barge_in,
+    )
     print("".join(f"{line}\n" for line in missed), end="")
     complete = len(result["turns"]) == len(recordings) and not result["missed"]
     return int(bool(missed or result["barge_ins"]["mismatches"]) or not complete)
@@ -84,6 +96,17 @@ def _parser() -> argparse.ArgumentParser:
         "--barge-in",
         action="store_true",
         help="interrupt some answers at random times, and compare the history with what was heard",
+    )
+    parser.add_argument(
+        "--gate-barge-in",
+        type=float,
+        metavar="MS",
+        help="fail where a barge-in took longer, from its first voiced sample to silence",
+    )
+    parser.add_argument(
+        "--stock",
+        action="store_true",
+        help="call as a stock client, which stops playing at once instead of turning it down",
     )
     return parser
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,12 +44,23 @@ class Call:
         return statistics.median(self._waits_ms) if self._waits_ms else None
 
 
+class BargeIns:
+    """Callers who spoke while the agent could be heard, by kind of client."""
+
+    def __init__(self) -> None:
+        self.barged_in: Counter[str] = Counter()
+        """There were words for the agent: its reply was cut."""
+        self.kept: Counter[str] = Counter()
+        """A backchannel, noise or echo: the reply went on."""
+
+
 class Calls:
     """Belongs to the server's event loop."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.draining = False
         self.history = TurnHistory()
+        self.barge_ins = BargeIns()
         self.admitted = 0
         self.refused = 0
         """Because all lines were busy."""

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .conversation import Conversation, FunctionCall, FunctionOutput, Item, Message
+from .conversation import Conversation, FunctionCall, FunctionOutput, Item, ItemId, Message
 from .errors import StageError
 from .ports import ChatMessage, ChatPort
 
@@ -203,11 +203,17 @@ def _forget(pending: deque[_Change], change: _Change) -> None:
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
-    """What the model is shown of these items. Items without words are left out."""
-    messages = []
+    """What the model is shown of these items. Items without words are left out, and the parts of a
+    reply that was taken up again are one message."""
+    messages: list[ChatMessage] = []
+    places: dict[ItemId, int] = {}
     for item in items:
         match item:
+            case Message(continues=before, text=text) if before in places:
+                place = places[item.id] = places[before]
+                messages[place] = ChatMessage("assistant", messages[place].text + (text or ""))
             case Message(role=role, text=text) if text and text.strip():
+                places[item.id] = len(messages)
                 messages.append(ChatMessage(role, text))
             case FunctionCall(name=name, arguments=arguments):
                 messages.append(ChatMessage("assistant", f"{name}({arguments})"))

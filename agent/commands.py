@@ -56,6 +56,8 @@ class DropUtterance:
     utterance: int
     announced: bool
     """Whether the client was told that somebody speaks."""
+    was_echo: bool = False
+    """It was the agent's own voice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,35 @@ class CutReply:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldReply:
+    """The caller speaks over the reply: its response ends, but the rest of it is kept."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReply:
+    """It was no interruption: the held reply goes on, in a response of its own, from the first word
+    that was not heard."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class DuckReply:
+    """The caller speaks over the reply: the client is to turn it down. It goes on."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class UnduckReply:
+    """It was no interruption: the client is to turn the reply up again."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
 class Apologize:
     """End the turn as failed, with a spoken apology from cache."""
 
@@ -122,6 +153,10 @@ Command = (
     | StartReply
     | ReleaseReply
     | CutReply
+    | HoldReply
+    | ResumeReply
+    | DuckReply
+    | UnduckReply
     | Apologize
     | RefuseRequest
 )

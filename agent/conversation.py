@@ -34,6 +34,8 @@ class Message:
     text: str | None
     """None while a spoken message has no transcript yet."""
     status: ItemStatus = "completed"
+    continues: ItemId | None = None
+    """The item of the same reply that this one goes on with: for the model they are one."""
 
 
 @dataclass(frozen=True, slots=True)

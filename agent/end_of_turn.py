@@ -23,21 +23,26 @@ class TurnRules:
     """Whether a finished turn starts a reply by itself."""
     interrupts: bool = True
     """Whether the caller's speech stops the reply."""
+    ducks: bool = False
+    """The client turns the reply down while the words of a caller who speaks over it are checked.
+    Others stop it, and it is taken up again where the words are none."""
 
 
-def rules_for(detection: TurnDetection | None) -> TurnRules:
+def rules_for(detection: TurnDetection | None, *, ducks: bool = False) -> TurnRules:
     if detection is None:
-        return TurnRules(enabled=False)
+        return TurnRules(enabled=False, ducks=ducks)
     if isinstance(detection, ServerVad):
         return TurnRules(
             silence_ms=detection.silence_duration_ms,
             replies=detection.create_response,
             interrupts=detection.interrupt_response,
+            ducks=ducks,
         )
     return TurnRules(
         eagerness=detection.eagerness,
         replies=detection.create_response,
         interrupts=detection.interrupt_response,
+        ducks=ducks,
     )
 
 

@@ -135,6 +135,27 @@ class ReplyFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyStands:
+    """How far the reply has come that the caller speaks over: the answer to HoldReply and
+    DuckReply."""
+
+    turn: TurnId
+    heard: str
+    """The words that were heard."""
+    left: str
+    """What it has beyond them so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordsHeard:
+    """What has been understood of an utterance that goes on, while the machine checks words.
+    Empty text: nothing that could be a word."""
+
+    utterance: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RulesChanged:
     """The client changed its turn detection."""
 
@@ -158,5 +179,7 @@ Event = (
     | ReplySent
     | ReplyPlayed
     | ReplyFailed
+    | ReplyStands
+    | WordsHeard
     | RulesChanged
 )

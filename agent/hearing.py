@@ -9,8 +9,8 @@ long ago it came.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from latency_budget.clock import Clock
 from . import events as ev
 from .audio_inbox import AudioInbox
 from .errors import ClientError, StageError
-from .listening import Audio, Listening
+from .listening import Audio, Listening, Played
 from .passes import LISTEN_TIMEOUT_S, Arrivals, Passes
 from .ports import Heard
 from .settings import ServerVad, TurnDetection
@@ -66,6 +66,9 @@ class Hearing:
         """Of those, up to the last commit or clear."""
         self._refusing = False
         """There was no room for the newest audio, and the client was told so."""
+        self._far_end: list[Played] = []
+        """What the agent has said since audio was last listened to. No more than `lead_ms` ahead of
+        the caller's audio, which must come for that to be played; a second of it is 31 numbers."""
         self._newest: tuple[int, asyncio.Task[None]] | None = None
         """The newest final pass, and whose it is."""
         self._bounds: dict[int, tuple[int, int]] = {}
@@ -111,14 +114,22 @@ class Hearing:
         task = self._spawn(final)
         self._newest = None if task is None else (utterance, task)
 
-    def close(self, utterance: int) -> None:
+    def close(self, utterance: int, *, was_echo: bool = False) -> None:
         """The utterance is over. Speech that goes on belongs to a new one."""
-        self._spawn(self._tell_listener(lambda: self._listener.end(utterance)))
+        end = partial(self._listener.end, utterance, was_echo=was_echo)
+        self._spawn(self._passes.tell_listener(end))
+
+    def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
+        """Note the agent's voice, which is played from then on."""
+        since_ns = at_ns - self._last_audio_ns
+        first_sample = int(self._received + since_ns * asr.RATE_HZ / 1e9)
+        if self._group is not None:
+            self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
 
     def set_detection(self, detection: TurnDetection | None) -> None:
         """Follow the client's turn detection from the next frame on."""
         config = endpointing_for(detection, self._pause_ms)
-        self._spawn(self._tell_listener(lambda: self._listener.configure(config)))
+        self._spawn(self._passes.tell_listener(lambda: self._listener.configure(config)))
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
@@ -160,9 +171,10 @@ class Hearing:
 
     async def _listen(self, batch: Sequence[Audio]) -> None:
         outputs: list[asr.ListenerOutput] = []
+        played, self._far_end = self._far_end, []
         try:
             await self._detector.call(
-                lambda model: self._listening.take_in(model, batch, outputs),
+                lambda model: self._listening.take_in(model, batch, outputs, played),
                 timeout_s=LISTEN_TIMEOUT_S,
             )
             self._refusing = False
@@ -199,15 +211,18 @@ class Hearing:
             case asr.SilenceGrew(silence_ms=silence_ms):
                 self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
 
-    async def _tell_listener(self, what: Callable[[], None]) -> None:
-        with contextlib.suppress(StageError):
-            await self._passes.ask(what)
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:
             work.close()  # the call has not begun or is over
             return None
         return self._group.create_task(work)
+
+
+def levels_of(pcm: npt.NDArray[np.int16], rate_hz: int) -> list[float]:
+    """Of each stretch as long as a frame of the detector, the last one perhaps shorter."""
+    samples = pcm.astype(np.float32) / np.float32(32768)
+    length = asr.FRAME * rate_hz // asr.RATE_HZ
+    return [asr.level_of(samples[at : at + length]) for at in range(0, len(samples), length)]
 
 
 def endpointing_for(detection: TurnDetection | None, pause_ms: int) -> asr.EndpointingConfig | None:

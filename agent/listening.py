@@ -32,6 +32,10 @@ Audio = tuple[npt.NDArray[np.int16], int]
 """int16 mono, and its rate in Hz."""
 
 
+Played = tuple[int, list[float]]
+"""The agent's voice: microphone sample at which it is played, and the levels of its frames."""
+
+
 class GivenUpError(Exception):
     """This thread hung, and another one has the listener now."""
 
@@ -55,12 +59,19 @@ class Listening:
             return question()
 
     def take_in(
-        self, model: asr.VoiceDetector, batch: Sequence[Audio], heard: list[asr.ListenerOutput]
+        self,
+        model: asr.VoiceDetector,
+        batch: Sequence[Audio],
+        heard: list[asr.ListenerOutput],
+        played: Sequence[Played] = (),
     ) -> None:
-        """Feed audio to the listener. What it hears is appended to `heard` as it comes, so that it
-        is there even where the detector fails. Raises ClientError where there is no room."""
+        """Feed audio to the listener, and what the agent said meanwhile. What it hears is appended
+        to `heard` as it comes, so that it is there even where the detector fails. Raises
+        ClientError where there is no room."""
 
         def feed() -> None:
+            for first_sample, levels in played:
+                self.listener.far_end.played(first_sample, levels)
             pcm = np.concatenate([self._converted(*each) for each in batch])
             for start in range(0, len(pcm), PIECE):
                 heard.append(self.listener.feed(pcm[start : start + PIECE]))  # noqa: PERF401

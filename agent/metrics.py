@@ -27,6 +27,7 @@ import llm_engine
 from latency_budget.histogram import Histogram
 
 from .calls import Calls
+from .overlap_desk import DUCKS, STOCK
 from .stages import ANSWER_TIMEOUT_S, Stages
 
 BUCKET_STEP: Final = 5
@@ -74,6 +75,7 @@ class Metrics:
             ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
         ):
             yield _counter(name, text, value)
+        yield from self._overlaps()
         labels = ["stage"]
         ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
         waiting = GaugeMetricFamily(
@@ -88,6 +90,22 @@ class Metrics:
             waiting.add_metric([name], stage.waiting)
             restarts.add_metric([name], stage.restarts)
         yield from (ready, waiting, restarts)
+
+    def _overlaps(self) -> Iterator[Metric]:
+        """Stock clients stop at once and are spoken to again; others turn the reply down."""
+        counts = self._calls.barge_ins
+        for name, text, found in (
+            ("barge_ins", "Replies that the caller's words cut.", counts.barged_in),
+            (
+                "backchannels_kept",
+                "Replies that went on after a backchannel or noise.",
+                counts.kept,
+            ),
+        ):
+            family = CounterMetricFamily(f"halfsec_{name}", text, labels=["client"])
+            for client in (STOCK, DUCKS):
+                family.add_metric([client], found[client])
+            yield family
 
 
 def _engine(stats: llm_engine.EngineStats) -> Iterator[Metric]:

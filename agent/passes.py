@@ -7,6 +7,7 @@ listener's again, which drops results that a newer pass has overtaken.
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import asr
@@ -120,10 +121,10 @@ class Passes:
                 )
                 if job is not None:
                     has_audio(job)
-            final = None if job is None else await self._decode(job, URGENT)
+            final = None if job is None else (await self._decode(job, URGENT))[0]
         except StageError:
             if job is not None:
-                await self._fail(job)
+                await self.tell_listener(partial(self._listener.fail, job))
             self.tell(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
             return
         if job is not None and final is None:
@@ -152,16 +153,19 @@ class Passes:
     async def partial(self, job: asr.DecodeJob) -> None:
         """Recognize what has been said so far, when nothing better is to be done."""
         try:
-            told = await self._decode(job, BACKGROUND)
+            told, has_words = await self._decode(job, BACKGROUND)
         except StageError:
-            await self._fail(job)
+            await self.tell_listener(partial(self._listener.fail, job))
             return
         if isinstance(told, asr.PartialTranscript):
             self.tell(Heard(told.utterance, partial=(told.text, told.stable_chars)))
+        elif not has_words:
+            self.tell(Heard(job.utterance, partial=("", 0)))
 
     async def _decode(
         self, job: asr.DecodeJob, priority: int
-    ) -> asr.PartialTranscript | asr.FinalTranscript | None:
+    ) -> tuple[asr.PartialTranscript | asr.FinalTranscript | None, bool]:
+        """A transcript that is news, and whether there were words at all."""
         fallback = job.kind != "partial"
         hypothesis = await self._recognizer.call(
             lambda whisper: whisper.transcribe(job.pcm, fallback=fallback),
@@ -169,8 +173,9 @@ class Passes:
             priority=priority,
         )
         told = await self.ask(lambda: self._listener.complete(job, hypothesis))
-        return told[0] if told else None
+        return told[0] if told else None, bool(hypothesis.text.strip())
 
-    async def _fail(self, job: asr.DecodeJob) -> None:
+    async def tell_listener(self, what: Callable[[], None]) -> None:
+        """As `ask`, of something that a listener which is broken need not know."""
         with contextlib.suppress(StageError):
-            await self.ask(lambda: self._listener.fail(job))
+            await self.ask(what)

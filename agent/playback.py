@@ -5,6 +5,9 @@ little and the position of the listener is known without asking. The client is t
 the moment the first sample reaches it; where it ran dry, it starts again with the next sample.
 A client that reports its playback is believed only where it claims *less* than that: nobody has
 heard what was not sent, and a word counts as heard when its last sample was played.
+
+What was sent is kept for a while, because a reply that was interrupted by nothing goes on from the
+first word that was not heard (`rest`), and that lies behind what was sent.
 """
 
 from collections import deque
@@ -17,6 +20,14 @@ import numpy.typing as npt
 FRAME_MS: Final = 100
 """Audio per frame. Larger frames make barge-in coarser, smaller ones cost a message each; stock
 clients are fine with anything up to 200 ms."""
+
+
+KEPT_S: Final = 5
+"""Of sent audio, for `rest`: a client is `lead_ms` behind what was sent, and its own buffer. One
+that claims to be further behind is not spoken to again from there."""
+
+FADE_IN_MS: Final = 5
+"""At a word that speech begins with anew: cut anywhere else than in silence it would click."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,8 @@ class Outgoing:
     """[n], at the playback's rate."""
     first_sample: int
     """Of this frame, counted from the start of the reply."""
+    at_ns: int
+    """When the client plays its first sample."""
     text: tuple[int, int] | None
     """Characters of the reply whose speech begins in this frame: to be sent just before it."""
 
@@ -50,18 +63,27 @@ class _Chunk:
     pcm: npt.NDArray[np.int16]
     announced: bool = False
 
+    def begins(self, first_char: int) -> int:
+        """Sample of the chunk at which this character's word begins."""
+        before = [word.end_sample for word in self.words if word.char_end <= first_char]
+        return before[-1] if before else 0
+
 
 class Playback:
     """The audio of one reply. Not thread-safe; reads no clock."""
 
     def __init__(self, rate_hz: int, lead_ms: int) -> None:
         self.rate_hz = rate_hz
+        self._lead_ms = lead_ms
         self._lead = rate_hz * lead_ms // 1000
         self._frame = rate_hz * FRAME_MS // 1000
         self._pending: deque[_Chunk] = deque()
         self._chunks: list[_Chunk] = []
+        self._num_forgotten = 0
+        """Chunks whose samples are gone. Their spans stay for the history."""
         self._queued = 0
-        self._sent = 0
+        self.sent = 0
+        """Samples so far."""
         self._anchor_ns: int | None = None
         self._anchor_sample = 0
         self._reported: tuple[int, int] | None = None
@@ -85,32 +107,56 @@ class Playback:
     def all_sent(self) -> bool:
         return self._finished and not self._pending
 
-    @property
-    def sent_s(self) -> float:
-        return self._sent / self.rate_hz
-
     def due(self, now_ns: int) -> list[Outgoing]:
         """The frames to send now, in order."""
         frames: list[Outgoing] = []
-        while self._pending and self._sent - self.position(now_ns) < self._lead:
+        while self._pending and self.sent - self.position(now_ns) < self._lead:
             frames.append(self._next_frame(now_ns))
         return frames
 
     def _next_frame(self, now_ns: int) -> Outgoing:
         chunk = self._pending[0]
-        offset = self._sent - chunk.first_sample
+        offset = self.sent - chunk.first_sample
         pcm = chunk.pcm[offset : offset + self._frame]
         text = None if chunk.announced else chunk.span
         chunk.announced = True
-        if self._anchor_ns is None or self.position(now_ns) >= self._sent:
+        if self._anchor_ns is None or self.position(now_ns) >= self.sent:
             self._anchor_ns = now_ns
-            self._anchor_sample = self._sent
-        first_sample = self._sent
-        self._sent += len(pcm)
-        if self._sent >= chunk.end_sample:
+            self._anchor_sample = self.sent
+        first_sample = self.sent
+        self.sent += len(pcm)
+        if self.sent >= chunk.end_sample:
             self._pending.popleft()
-            chunk.pcm = pcm[:0]  # spans stay for the history, samples need not
-        return Outgoing(pcm, first_sample, text)
+            self._forget(self.sent - KEPT_S * self.rate_hz)
+        since_anchor = _duration_ns(first_sample - self._anchor_sample, self.rate_hz)
+        return Outgoing(pcm, first_sample, self._anchor_ns + since_anchor, text)
+
+    def _forget(self, sample: int) -> None:
+        """The samples of chunks that ended by then."""
+        while self._chunks[self._num_forgotten].end_sample <= sample:
+            chunk = self._chunks[self._num_forgotten]
+            chunk.pcm = chunk.pcm[:0].copy()  # a view would keep all of it
+            self._num_forgotten += 1
+
+    def rest(self, first_char: int) -> "Playback | None":
+        """What speaks the reply from this character on, to be sent anew. None where it is gone."""
+        rest = Playback(self.rate_hz, self._lead_ms)
+        for number, chunk in enumerate(self._chunks):
+            if chunk.span[1] <= first_char:
+                continue
+            if number < self._num_forgotten:
+                return None
+            start = max(first_char, chunk.span[0])
+            cut = chunk.begins(start)
+            words = tuple(
+                HeardWord(word.char_end, word.end_sample - cut)
+                for word in chunk.words
+                if word.char_end > start
+            )
+            pcm = _faded_in(chunk.pcm[cut:], self.rate_hz) if cut else chunk.pcm
+            rest.push(pcm, (start, chunk.span[1]), words)
+        rest._finished = self._finished
+        return rest
 
     def next_due_ns(self) -> int | None:
         """When `due` has the next frame; None while nothing is queued."""
@@ -118,14 +164,14 @@ class Playback:
             return None
         if self._anchor_ns is None:
             return 0
-        played_then = self._sent - self._lead + 1
+        played_then = self.sent - self._lead + 1
         return self._anchor_ns + _duration_ns(played_then - self._anchor_sample, self.rate_hz)
 
     def end_ns(self) -> int:
         """When the last sample sent so far will have been played."""
         if self._anchor_ns is None:
             return 0
-        return self._anchor_ns + _duration_ns(self._sent - self._anchor_sample, self.rate_hz)
+        return self._anchor_ns + _duration_ns(self.sent - self._anchor_sample, self.rate_hz)
 
     def lasts_until_ns(self, now_ns: int) -> int:
         """When all that was pushed so far will have been played, if it is sent from now on."""
@@ -136,7 +182,7 @@ class Playback:
         if self._anchor_ns is None:
             return 0
         passed = (now_ns - self._anchor_ns) * self.rate_hz // 1_000_000_000
-        return min(self._sent, self._anchor_sample + max(passed, 0))
+        return min(self.sent, self._anchor_sample + max(passed, 0))
 
     def heard_samples(self, now_ns: int) -> int:
         """As `position`, but no more than the client's own reports allow."""
@@ -148,11 +194,7 @@ class Playback:
 
     def report(self, played_ms: int, now_ns: int) -> None:
         """The client says that it has played so much of this reply."""
-        self._reported = (now_ns, self.samples_of_ms(played_ms))
-
-    def samples_of_ms(self, played_ms: int) -> int:
-        """A client's claim in samples, clamped to what was sent."""
-        return max(0, min(played_ms * self.rate_hz // 1000, self._sent))
+        self._reported = (now_ns, samples_claimed(self, played_ms))
 
     def chars_heard(self, num_samples: int) -> int:
         """End of the last word, in characters of the reply, that `num_samples` make audible."""
@@ -165,6 +207,18 @@ class Playback:
             spoken = [word.char_end for word in chunk.words if word.end_sample <= inside]
             return max(heard, *spoken) if spoken else heard
         return heard
+
+
+def samples_claimed(playback: Playback, played_ms: int) -> int:
+    """What a client says that it has played, in samples, clamped to what was sent."""
+    return max(0, min(played_ms * playback.rate_hz // 1000, playback.sent))
+
+
+def _faded_in(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]:
+    faded = pcm.copy()
+    num = min(len(pcm), rate_hz * FADE_IN_MS // 1000)
+    faded[:num] = (pcm[:num] * np.linspace(0, 1, num)).astype(np.int16)
+    return faded
 
 
 def _duration_ns(num_samples: int, rate_hz: int) -> int:

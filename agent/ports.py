@@ -48,7 +48,8 @@ class Heard:
     utterance: int
     event: ev.Event | None = None
     partial: tuple[str, int] | None = None
-    """Text so far, and how many of its characters will not change any more."""
+    """Text so far, and how many of its characters will not change any more. Empty: there was a
+    pass, and it found no words."""
     paused_ns: int | None = None
     """When the detector saw a pause."""
     decode_ns: tuple[int, int] | None = None
@@ -82,8 +83,14 @@ class EarsPort(Protocol):
         """Start a final pass; its end is told as TranscriptReady or TranscriptFailed."""
         ...
 
-    def close(self, utterance: int) -> None:
-        """The utterance is over. Speech that goes on belongs to a new one."""
+    def close(self, utterance: int, *, was_echo: bool = False) -> None:
+        """The utterance is over. Speech that goes on belongs to a new one. `was_echo`: it was the
+        agent's own voice."""
+        ...
+
+    def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
+        """The agent's voice, which comes out of the caller's loudspeaker from then on (monotonic):
+        it may come back. Cheap: called for every frame."""
         ...
 
     def set_detection(self, detection: TurnDetection | None) -> None:

@@ -127,7 +127,7 @@ class RealtimeSocket:
             notify(Extension("halfsec.turn", {"turn": turn}))
 
         try:
-            session = await self._session(call, profile, settings, notify, on_turn)
+            session = await self._session(call, profile, settings, notify, on_turn, extended)
             async with asyncio.timeout(self._config.agent.session_limit_s):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
@@ -149,6 +149,7 @@ class RealtimeSocket:
         settings: SessionSettings,
         notify: Callable[[Notice], None],
         on_turn: OnTurn,
+        ducks: bool,
     ) -> Session:
         around = Surroundings(
             clock=self._clock,
@@ -159,6 +160,8 @@ class RealtimeSocket:
             notify=notify,
             guesses=self._config.agent.guess,
             previews=self._config.agent.preview,
+            ducks=ducks,
+            barge_ins=self._calls.barge_ins,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         log = TurnLog(call.session_id, call.trace, on_turn)

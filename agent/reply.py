@@ -41,6 +41,10 @@ _NO_ITEM: Final = ItemId("")
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
 
 
+OnSound = Callable[[npt.NDArray[np.int16], int, int], None]
+"""Takes samples, their rate, and when the first of them is heard (monotonic ns)."""
+
+
 @dataclass(slots=True)
 class Reply:
     """What is known of a reply. The session reads it, `ReplyRun` fills it."""
@@ -56,18 +60,34 @@ class Reply:
     item_id: ItemId = _NO_ITEM
     text: str = ""
     """As generated, so far."""
+    first_char: int = 0
+    """Of `text`: where this response begins, in which the reply was taken up again."""
+    continues: ItemId | None = None
+    """The item that has what was heard before."""
     shown_chars: int = 0
-    """Of `text`, handed to the client."""
+    """Of `text`, handed to the client, in this response or an earlier one."""
     usage: Usage = field(default_factory=Usage)
+    usage_before: Usage = field(default_factory=Usage)
+    """What earlier responses of it have been charged with."""
+    is_complete: bool = False
+    """Nothing will be added to `text`."""
     hit_limit: bool = False
     failed: str | None = None
     """Why it failed, in words for the client."""
     generated: bool = False
     """The conversation's own model made it: its context holds the reply's tokens."""
+    spoken_before_s: float = 0.0
+    """Sent by earlier responses of it."""
     first_audible_sample: int | None = None
     """Of the playback: where the first sound that a caller can hear was sent."""
     ended: bool = False
     """Its end was announced."""
+    is_recorded: bool = False
+    """Model and log know how it ended."""
+    held_at: int | None = None
+    """Characters heard of a reply that is held; None: it is not."""
+    goes_on: bool = False
+    """It was taken up again, as another response: this one is `text` and no more."""
 
     @property
     def modality(self) -> Modality:
@@ -76,6 +96,11 @@ class Reply:
     @property
     def speaks(self) -> bool:
         return self.modality == "audio"
+
+    @property
+    def spoken_s(self) -> float:
+        """Of speech that was sent."""
+        return self.spoken_before_s + self.playback.sent / self.playback.rate_hz
 
     @property
     def max_tokens(self) -> int | None:
@@ -102,16 +127,20 @@ class ReplyRun:
         self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
         self._wake = asyncio.Event()
         self._released = asyncio.Event()
+        self._flowing = asyncio.Event()
+        """Not held."""
+        self._flowing.set()
         self._tell_played_until: Callable[[int], None] = lambda at_ns: None
         self.announced = asyncio.Event()
         """Set when the client knows of the reply. Nothing of it leaves before that."""
+        self.is_sent = False
+        """All of it was; the client may still be playing."""
         self.is_ready = False
         """Something of it could be heard or read."""
+        self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
+        """Called with whatever is sent, and when the client plays it."""
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
-
-    def _mark(self, name: MarkName, at_ns: int) -> None:
-        self.mark(name, at_ns)
 
     def _audible(self) -> None:
         self.is_ready = True
@@ -121,8 +150,27 @@ class ReplyRun:
         """Let the reply be heard."""
         self._released.set()
 
+    def hold(self) -> None:
+        """Send nothing more, and speak nothing that is not begun."""
+        self._flowing.clear()
+        self._wake.set()
+
+    def go_on(self, rest: Reply) -> None:
+        """Send what is left as this reply, and whatever else is still being made."""
+        self.reply = rest
+        self.is_sent = False
+        self._flowing.set()
+        self._wake.set()
+
+    async def conclude(self) -> None:
+        """Send what is left of a reply that is complete, once nothing holds it."""
+        await self._flowing.wait()
+        if self.reply.speaks:
+            await self._pace()
+        self._show(len(self.reply.text))
+
     async def run(self, chat: ChatPort) -> None:
-        """Generate, speak and send. Raises StageError where a stage failed."""
+        """Generate, speak and send; then `conclude`. Raises StageError where a stage failed."""
         self._tell_played_until = partial(chat.played_until, self.reply.turn)
         try:
             async with asyncio.TaskGroup() as group:
@@ -132,10 +180,10 @@ class ReplyRun:
                     group.create_task(self._pace())
         except* StageError as errors:
             raise _first_leaf(errors) from None
-        self._show(len(self.reply.text))
 
     async def apologize(self) -> None:
-        """Say the cached apology after whatever has been said. Raises nothing of a stage."""
+        """Have the cached apology said after whatever has been said, by `conclude`. Raises nothing
+        of a stage."""
         reply = self.reply
         start = len(reply.text)
         reply.text += (" " if start else "") + APOLOGY
@@ -143,24 +191,23 @@ class ReplyRun:
         speech = await self._voice.apology() if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
-            reply.playback.finish()
-            await self._pace()
-        self._show(len(reply.text))
+        reply.playback.finish()
 
     # --- tokens to pieces ---
 
     async def _generate(self, chat: ChatPort) -> None:
         cutter = PieceCutter()
-        reply = self.reply
-        self._mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
+        first = self.reply
+        self.mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
         tokens = chat.generate(
-            reply.turn,
-            deadline_ns=reply.deadline.at_ns,
-            max_tokens=reply.max_tokens,
-            on_mark=self._mark,
+            first.turn,
+            deadline_ns=first.deadline.at_ns,
+            max_tokens=first.max_tokens,
+            on_mark=lambda name, at_ns: self.mark(name, at_ns),
         )
         async with aclosing(tokens):
             async for token in tokens:
+                reply = self.reply  # another response may have taken it up
                 reply.usage = token.usage
                 reply.hit_limit = token.finish_reason == "length"
                 reply.text += token.text
@@ -169,20 +216,22 @@ class ReplyRun:
                         await self._put(piece)
                 else:
                     await self._show_text()
-        if reply.speaks:
+        self.reply.is_complete = True
+        if first.speaks:
             for piece in cutter.flush():
                 await self._put(piece)
             await self._pieces.put(None)
 
     async def _put(self, piece: SpeakablePiece) -> None:
         if piece.index == 0:
-            self._mark(MarkName.FIRST_PIECE, self._clock.now_ns())
+            self.mark(MarkName.FIRST_PIECE, self._clock.now_ns())
         await self._pieces.put(piece)
 
     async def _show_text(self) -> None:
         if not self.is_ready:
             self._audible()
         await self._released.wait()
+        await self._flowing.wait()
         self._show(len(self.reply.text))
 
     # --- pieces to speech ---
@@ -190,14 +239,15 @@ class ReplyRun:
     async def _speak(self) -> None:
         while (piece := await self._pieces.get()) is not None:
             if piece.index == 0:
-                self._mark(MarkName.TTS_START, self._clock.now_ns())
-            elif self.is_ready:
-                await self._released.wait()  # it may never be heard: what is ready is enough
+                self.mark(MarkName.TTS_START, self._clock.now_ns())
+            elif self.is_ready:  # it may never be heard: what is ready is enough
+                await self._released.wait()
+                await self._flowing.wait()
             async for speech in self._voice.speak(piece):
                 self.reply.playback.push(speech.pcm, speech.span, speech.words)
                 self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
                 if not self.is_ready and _is_audible(speech):
-                    self._mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
+                    self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
                     self._audible()
                 self._wake.set()
         self.reply.playback.finish()
@@ -209,23 +259,22 @@ class ReplyRun:
     # --- speech to the client, in real time ---
 
     async def _pace(self) -> None:
-        playback = self.reply.playback
         await self._released.wait()
         while True:
+            await self._flowing.wait()
             self._wake.clear()
+            playback = self.reply.playback
             for frame in playback.due(self._clock.now_ns()):
                 self._send(frame)
                 # Later than was told before, where it was held back or ran dry.
                 self._tell_played_until(playback.lasts_until_ns(self._clock.now_ns()))
             if playback.all_sent:
                 return
-            await self._wait_until(playback.next_due_ns())
-
-    async def _wait_until(self, at_ns: int | None) -> None:
-        timeout_s = None if at_ns is None else max(0.0, (at_ns - self._clock.now_ns()) / 1e9)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
+            at_ns = playback.next_due_ns()
+            timeout_s = None if at_ns is None else max(0.0, (at_ns - self._clock.now_ns()) / 1e9)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
 
     def _send(self, frame: Outgoing) -> None:
         reply = self.reply
@@ -234,10 +283,11 @@ class ReplyRun:
         if frame.text is not None:
             self._show(frame.text[1])
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
+        self.on_sound(frame.pcm, reply.playback.rate_hz, frame.at_ns)
         if reply.first_audible_sample is None and _max_abs(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
             reply.first_audible_sample = frame.first_sample + offset
-            self._mark(MarkName.RELEASED, self._clock.now_ns())
+            self.mark(MarkName.RELEASED, self._clock.now_ns())
 
     def _show(self, end: int) -> None:
         reply = self.reply

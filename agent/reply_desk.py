@@ -6,8 +6,8 @@ is cancelled, and the model takes back what it was told for it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -16,25 +16,21 @@ from latency_budget.deadline import Deadline
 from latency_budget.turn import TurnId
 
 from . import events as ev
-from .chat_context import ChatContext, messages_of
+from .briefing import Briefing, OpenChat
+from .calls import BargeIns
+from .chat_context import ChatContext
 from .commands import CutReason
 from .conversation import Conversation
 from .errors import StageError
 from .notices import Notice
+from .overlap_desk import OverlapDesk, Present
 from .playback import Playback
-from .ports import ChatMessage, ChatPort, VoicePort
-from .reply import Reply, ReplyRun
+from .ports import VoicePort
+from .reply import OnSound, Reply, ReplyRun
 from .reply_items import ReplyItems
-from .scripted import ScriptedChat
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .turn_log import TurnLog
 from .warming import Warming
-
-
-class OpenChat(Protocol):
-    """Opens a conversation in the language model. Raises StageError where there is none."""
-
-    def __call__(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort: ...
 
 
 class OpenVoice(Protocol):
@@ -58,6 +54,10 @@ class Surroundings:
     """Whether replies are prepared before it is known that the caller is done."""
     previews: bool = True
     """Whether the model reads the caller's words while they are being said."""
+    ducks: bool = False
+    """Whether the client turns a reply down when it is told to."""
+    barge_ins: BargeIns = field(default_factory=BargeIns)
+    """Where overlaps of caller and agent are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,16 +83,20 @@ class ReplyDesk:
         warming: Warming,
     ) -> None:
         """`emit` feeds the turn-taking machine."""
+        self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
+        """Hears what every reply sends."""
         self._emit = emit
         self._warming = warming
         self._group = group
         self._around = around
-        self._conversation = conversation
+        self._briefing = Briefing(around.open_chat, conversation, context, warming)
         self._context = context
         self._items = items
         self._log = log
-        self._run: ReplyRun | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._present = Present()
+        self.overlaps = OverlapDesk(
+            self._present, items, around.barge_ins, around.notify, emit, self._send_rest
+        )
         self._guess: _Guess | None = None
 
     def begin(
@@ -107,8 +111,9 @@ class ReplyDesk:
         if run is None:
             self.drop_guess()
             run = self._prepared(turn, settings, options)
-            self._task = self._group.create_task(self._drive(run, script))
-        self._run = run
+            self._present.task = self._group.create_task(self._drive(run, script))
+        self._present.run = run
+        self.overlaps.forget()
         self._items.announce(run.reply)
         run.mark = partial(self._log.mark, turn)
         run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
@@ -140,7 +145,7 @@ class ReplyDesk:
         if not (is_same and self._context.adopt()):
             return None
         self._guess = None
-        self._task = guess.task
+        self._present.task = guess.task
         reply.generated = True
         return guess.run
 
@@ -158,37 +163,39 @@ class ReplyDesk:
             Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
         voice = around.open_voice(settings.voice, rate_hz)
-        return ReplyRun(reply, voice, around.clock, around.notify, self._log.guessed)
+        run = ReplyRun(reply, voice, around.clock, around.notify, self._log.guessed)
+        run.on_sound = self.on_sound
+        return run
 
     def release(self, turn: TurnId) -> None:
         """Let the reply of this turn be heard."""
-        if self._run is not None and self._run.reply.turn == turn:
-            self._run.release()
+        run = self._present.of(turn)
+        if run is not None:
+            run.release()
 
     def cut(self, turn: TurnId, reason: CutReason) -> None:
         """Stop the reply of this turn; the history keeps what was heard of it."""
-        run = self._run
-        if run is None or run.reply.turn != turn:
+        run = self._present.of(turn)
+        if run is None:
             return
-        if self._task is not None:
-            self._task.cancel()
+        self._present.cancel()
         self._items.cut(run.reply, reason)
+        self.overlaps.cut()
 
     def apologize(self, turn: TurnId) -> None:
         """End the reply of this turn as failed, with the cached apology."""
-        run = self._run
-        if run is None or run.reply.turn != turn:
+        run = self._present.of(turn)
+        if run is None:
             return
         run.reply.failed = run.reply.failed or "This turn could not be answered."
-        if self._task is not None:
-            self._task.cancel()
-        self._task = self._group.create_task(self._drive_apology(run))
+        self._present.cancel()
+        self._present.task = self._group.create_task(self._drive_apology(run))
 
     async def _drive(self, run: ReplyRun, script: str | None) -> None:
         reply = run.reply
-        chat = self._chat_for(reply, script)
+        chat = self._briefing.chat_for(reply, script)
         try:
-            await self._brief(chat, reply)
+            await self._briefing.brief(chat, reply)
             await run.run(chat)
         except StageError as error:
             reply.failed = error.message
@@ -197,7 +204,7 @@ class ReplyDesk:
         finally:
             if chat is not self._context.chat:
                 await chat.close()
-        await self._complete(reply)
+        await self._complete(run)
 
     async def _drive_guess(self, run: ReplyRun, text: str) -> None:
         """As `_drive`, but a stage that fails before the reply is one leaves nothing."""
@@ -213,39 +220,22 @@ class ReplyDesk:
                 self._emit(ev.ReplyFailed(reply.turn))
             return
         await run.announced.wait()
-        await self._complete(reply)
+        await self._complete(run)
 
     async def _drive_apology(self, run: ReplyRun) -> None:
         await run.apologize()
-        await self._complete(run.reply)
+        await self._complete(run)
 
-    async def _complete(self, reply: Reply) -> None:
-        """The reply is sent: say so, and wait until the client has played it."""
+    def _send_rest(self, run: ReplyRun) -> None:
+        self._present.task = self._group.create_task(self._complete(run))
+
+    async def _complete(self, run: ReplyRun) -> None:
+        """Send what is left, say that all is sent, and wait until the client has played it."""
+        await run.conclude()
+        run.is_sent = True
+        reply = run.reply
         self._items.finish(reply)
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn))
-
-    def _chat_for(self, reply: Reply, script: str | None) -> ChatPort:
-        """The session's own chat, or one for this reply alone."""
-        if script is not None:
-            return ScriptedChat(script)
-        options = reply.options
-        if not options.out_of_band and options.input is None:
-            return self._context.chat
-        return self._around.open_chat(options.instructions or reply.settings.instructions, ())
-
-    async def _brief(self, chat: ChatPort, reply: Reply) -> None:
-        """Tell the chat what it is to answer."""
-        options = reply.options
-        if chat is self._context.chat:
-            await self._warming.rest()
-            await self._context.settle(options.instructions)
-            self._context.answering()
-            reply.generated = True
-            if options.instructions is not None:
-                self._warming.changed()  # the next reply has the session's own again
-        else:
-            items = options.input if options.input is not None else tuple(self._conversation)
-            await chat.reset(messages_of(items))

@@ -5,6 +5,7 @@ A reply that was only guessed is not known here, until it is announced.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from latency_budget.clock import Clock
@@ -14,7 +15,16 @@ from .chat_context import ChatContext
 from .commands import CutReason
 from .conversation import Conversation, ItemId, ItemStatus, Message
 from .identifiers import Identifiers
-from .notices import ItemDeleted, Notice, ReplyEnded, ReplyReason, ReplyStarted, ReplyStatus
+from .notices import (
+    ItemDeleted,
+    Notice,
+    ReplyEnded,
+    ReplyReason,
+    ReplyStarted,
+    ReplyStatus,
+    Usage,
+)
+from .playback import samples_claimed
 from .reply import Reply
 from .turn_log import TurnLog
 
@@ -52,7 +62,9 @@ class ReplyItems:
                 self._notify(ItemDeleted(old))
         previous = self._conversation.last_id()
         if not options.out_of_band:
-            item = Message(reply.item_id, "assistant", reply.modality, None, "in_progress")
+            item = Message(
+                reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
+            )
             self._conversation.add(item)
         self._notify(
             ReplyStarted(
@@ -76,19 +88,67 @@ class ReplyItems:
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
         if reply.item_id in self._conversation:
-            self._conversation.set_text(reply.item_id, reply.text, item_status)
-        self._end(reply, status, reason, reply.text)
+            text = reply.text[reply.first_char :]
+            self._conversation.set_text(reply.item_id, text, item_status)
+        self._end(reply, status, reason, len(reply.text))
+        self._record(reply, len(reply.text))
+
+    def hold(self, reply: Reply) -> tuple[str, str]:
+        """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
+        as far as it is known."""
+        heard = reply.held_at = self._heard(reply)
+        self._keep_heard(reply, heard)
+        self._end(reply, "cancelled", "turn_detected", heard)
+        return reply.text[:heard], reply.text[heard:]
+
+    def stands(self, reply: Reply) -> tuple[str, str]:
+        """The same of a reply that goes on meanwhile."""
+        heard = self._heard(reply)
+        return reply.text[:heard], reply.text[heard:]
+
+    def resume(self, reply: Reply) -> Reply | None:
+        """What is left of a held reply, as another one that is announced. None where nothing is."""
+        start = reply.held_at or 0
+        rest = reply.playback.rest(start)
+        if rest is None or (reply.is_complete and not reply.text[start:].strip()):
+            return None
+        before = replace(reply, text=reply.text[:start], held_at=None, goes_on=True)
+        taken_up = replace(
+            reply,
+            playback=rest,
+            first_char=start,
+            continues=reply.item_id,
+            shown_chars=start,
+            held_at=None,
+            usage_before=reply.usage,
+            spoken_before_s=reply.spoken_s,
+            first_audible_sample=None,
+            ended=False,
+        )
+        self._kept[reply.item_id] = before
+        self.announce(taken_up)
+        return taken_up
 
     def cut(self, reply: Reply, reason: CutReason) -> None:
         """It stops here; the history keeps what was heard of it."""
-        now_ns = self._clock.now_ns()
-        if reply.speaks:
-            heard = reply.playback.chars_heard(reply.playback.heard_samples(now_ns))
-        else:
-            heard = reply.shown_chars
-        self._log.mark(reply.turn, MarkName.INTERRUPTED, now_ns)
+        heard = self._heard(reply) if reply.held_at is None else reply.held_at
+        reply.held_at = None
+        self._log.mark(reply.turn, MarkName.INTERRUPTED, self._clock.now_ns())
         self._keep_heard(reply, heard)
-        self._end(reply, "cancelled", reason, reply.text[:heard])
+        self._end(reply, "cancelled", reason, heard)
+        self._record(reply, heard)
+
+    def _heard(self, reply: Reply) -> int:
+        """Characters of it that were heard by now."""
+        if not reply.speaks:
+            return reply.shown_chars
+        playback = reply.playback
+        heard = playback.chars_heard(playback.heard_samples(self._clock.now_ns()))
+        return max(heard, reply.first_char)
+
+    def is_held(self, item_id: ItemId) -> bool:
+        """Whether this is the beginning of a reply that is held."""
+        return item_id in self._kept and self._kept[item_id].held_at is not None
 
     def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:
         """The client says how much of a reply it played. Returns that, clamped to what was sent.
@@ -98,7 +158,7 @@ class ReplyItems:
         reply = self._kept.get(item_id)
         if reply is None:
             return None
-        samples = reply.playback.samples_of_ms(audio_end_ms)
+        samples = samples_claimed(reply.playback, audio_end_ms)
         if reply.ended:
             self._keep_heard(reply, reply.playback.chars_heard(samples))
         return samples * 1000 // reply.playback.rate_hz
@@ -118,27 +178,45 @@ class ReplyItems:
                     self._log.mark(reply.turn, MarkName.HEARD, now_ns - since_first_ns)
 
     def _end(
-        self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, text: str
+        self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int
     ) -> None:
+        """The client learns that nothing more comes under this name."""
         if reply.ended:
             return
         reply.ended = True
         self._ids.release(reply.item_id)
+        text = reply.text[reply.first_char : end_char]
+        usage = _since(reply.usage_before, reply.usage)
+        self._notify(ReplyEnded(reply.response_id, status, reason, text, usage, reply.failed))
+
+    def _record(self, reply: Reply, end_char: int) -> None:
+        """It is over: the model is told of it where it was not the model's own, and the log."""
+        if reply.is_recorded:
+            return
+        reply.is_recorded = True
         if not reply.generated and reply.item_id in self._conversation:
-            self._context.added(self._conversation.get(reply.item_id))
-        self._notify(ReplyEnded(reply.response_id, status, reason, text, reply.usage, reply.failed))
-        self._log.reply_ended(reply.turn, text, reply.playback.sent_s)
+            item = self._conversation.get(reply.item_id)
+            assert isinstance(item, Message)
+            self._context.added(replace(item, text=reply.text[:end_char]))
+        self._log.reply_ended(reply.turn, reply.text[:end_char], reply.spoken_s)
 
     def _keep_heard(self, reply: Reply, num_chars: int) -> None:
         """Cut item and model context to the words that were heard."""
+        num_chars = max(reply.first_char, min(num_chars, len(reply.text)))
+        if reply.held_at is not None:
+            reply.held_at = num_chars
         if reply.item_id not in self._conversation:
             return
-        num_chars = min(num_chars, len(reply.text))
-        status: ItemStatus = "completed" if num_chars == len(reply.text) else "incomplete"
-        self._conversation.set_text(reply.item_id, reply.text[:num_chars], status)
+        is_whole = num_chars == len(reply.text)
+        is_part = reply.held_at is not None or reply.goes_on
+        status: ItemStatus = "completed" if is_whole and not is_part else "incomplete"
+        text = reply.text[reply.first_char : num_chars]
+        self._conversation.set_text(reply.item_id, text, status)
+        if reply.held_at is not None or (reply.goes_on and is_whole):
+            return
         if reply.generated and reply is self._newest:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
-        elif reply.generated or reply.ended:
+        elif reply.generated or reply.is_recorded or reply.goes_on:
             self._context.edited()
 
 
@@ -146,3 +224,12 @@ def _outcome(reply: Reply) -> tuple[ReplyStatus, ReplyReason | None]:
     if reply.failed is not None:
         return "failed", "error"
     return ("incomplete", "max_output_tokens") if reply.hit_limit else ("completed", None)
+
+
+def _since(before: Usage, now: Usage) -> Usage:
+    """Tokens that no earlier response was charged with."""
+    return Usage(
+        now.input_tokens - before.input_tokens,
+        now.cached_tokens - before.cached_tokens,
+        now.output_tokens - before.output_tokens,
+    )

@@ -66,7 +66,7 @@ class Session:
         self._hearing = hearing
         self._log = log
         self._ids = Identifiers(session_id)
-        rules = rules_for(settings.turn_detection)
+        rules = rules_for(settings.turn_detection, ducks=around.ducks)
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, _examples(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
@@ -100,6 +100,7 @@ class Session:
                     self.feed,
                     self._warming,
                 )
+                self._desk.on_sound = self._hearing.played
                 group.create_task(self._hearing.run(self._on_heard))
                 group.create_task(self._keep_time())
                 group.create_task(self._warming.run())
@@ -152,17 +153,23 @@ class Session:
                     self._options = ResponseOptions()  # of a request that was still waiting
             case ask.PlaybackReport(item_id, played_ms):
                 self._replies.played(item_id, played_ms)
+            case ask.DeleteItem(item_id) if self._replies.is_held(item_id):
+                self.feed(ev.ReplyCancelled())  # nothing is left to go on with
+                self._change_items(request)
             case _:
-                change_items(
-                    request,
-                    self.conversation,
-                    self._context,
-                    self._replies,
-                    self._ids,
-                    self._around.notify,
-                )
-                if isinstance(request, ask.CreateItem | ask.DeleteItem):
-                    self._warming.changed()
+                self._change_items(request)
+
+    def _change_items(self, request: ask.Request) -> None:
+        change_items(
+            request,
+            self.conversation,
+            self._context,
+            self._replies,
+            self._ids,
+            self._around.notify,
+        )
+        if isinstance(request, ask.CreateItem | ask.DeleteItem):
+            self._warming.changed()
 
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
@@ -176,7 +183,7 @@ class Session:
             self._context.instructed(settings.instructions)
             self._warming.changed()
         if settings.turn_detection != old.turn_detection:
-            rules = rules_for(settings.turn_detection)
+            rules = rules_for(settings.turn_detection, ducks=around.ducks)
             self._hearing.set_detection(settings.turn_detection)
             self.feed(ev.RulesChanged(rules))
         around.notify(say.SessionUpdated(settings))
@@ -193,9 +200,13 @@ class Session:
         if heard.refused is not None:
             self._complain(heard.refused)
         if heard.partial is not None:
-            self._utterances.partial(heard.utterance, *heard.partial)
-            if self._around.previews:
-                self._warming.hears(heard.partial[0])
+            text, stable_chars = heard.partial
+            if text:
+                self._utterances.partial(heard.utterance, text, stable_chars)
+                if self._around.previews:
+                    self._warming.hears(text)
+            if self._machine.checks_words:
+                self.feed(ev.WordsHeard(heard.utterance, text))
         if heard.event is not None:
             self.feed(heard.event)
 
@@ -222,7 +233,7 @@ class Session:
 
     def _may_warm(self) -> bool:
         """No reply is being made, and no final pass decides how long the caller waits."""
-        made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING)
+        made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING, Agent.HELD)
         return not made and self._machine.caller is not Caller.PAUSING
 
     def _refused_by_model(self, refusal: StageError) -> None:
@@ -258,6 +269,8 @@ class Session:
                 desk.release(turn)
             case cmd.CutReply(turn, reason):
                 desk.cut(turn, reason)
+            case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
+                desk.overlaps.do(command)
             case cmd.Apologize(turn):
                 desk.apologize(turn)
             case cmd.RefuseRequest(code):

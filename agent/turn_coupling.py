@@ -63,9 +63,9 @@ def start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command
     return [cmd.Transcribe(s.utterance, s.revision)]
 
 
-def drop_utterance(s: TurnState, now_ns: int) -> list[Command]:
+def drop_utterance(s: TurnState, now_ns: int, *, was_echo: bool = False) -> list[Command]:
     out = drop_guess(s)
-    out.append(cmd.DropUtterance(s.utterance, s.announced))
+    out.append(cmd.DropUtterance(s.utterance, s.announced, was_echo))
     s.close_utterance()
     if s.unheard_cut:
         s.unheard_cut = False
@@ -128,4 +128,4 @@ def fail_reply(s: TurnState) -> list[Command]:
 
 
 def takes_requests(s: TurnState) -> bool:
-    return s.agent in (Agent.IDLE, Agent.TRAILING) and not s.wanted
+    return s.agent in (Agent.IDLE, Agent.TRAILING, Agent.HELD) and not s.wanted

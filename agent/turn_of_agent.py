@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from . import barge_in
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
@@ -9,15 +10,21 @@ from .turn_coupling import begin_if_wanted, cut, fail_reply, takes_requests
 from .turn_state import Handlers, TurnState
 from .turn_tables import Agent
 
+_SILENT = (Agent.IDLE, Agent.HELD)
+"""What a reply that is over, or held, has on its way comes too late."""
+
 
 def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> list[Command]:
     if not takes_requests(s):
         return [cmd.RefuseRequest("conversation_already_has_active_response")]
     s.wanted = True
-    return begin_if_wanted(s, now_ns)
+    out = barge_in.stop(s) if s.agent is Agent.HELD else []
+    return out + begin_if_wanted(s, now_ns)
 
 
 def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> list[Command]:
+    if s.agent is Agent.HELD:
+        return barge_in.stop(s, "client_cancelled") + begin_if_wanted(s, now_ns)
     if s.agent in (Agent.PREPARING, Agent.SPEAKING):
         return cut(s, "client_cancelled") + begin_if_wanted(s, now_ns)
     if not s.wanted:
@@ -27,7 +34,7 @@ def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> 
 
 
 def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list[Command]:
-    if event.turn != s.turn or s.agent is Agent.IDLE or s.apologized:
+    if event.turn != s.turn or s.agent in _SILENT or s.apologized:
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
@@ -37,11 +44,14 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
 def _on_reply_failed(s: TurnState, event: ev.ReplyFailed, now_ns: int) -> list[Command]:
     if event.turn != s.turn or s.agent is Agent.IDLE or s.apologized:
         return s.stale()
+    if s.agent is Agent.HELD and s.overlap is not None:
+        s.overlap.has_failed = True
+        return []
     return fail_reply(s)
 
 
 def _on_reply_sent(s: TurnState, event: ev.ReplySent, now_ns: int) -> list[Command]:
-    if event.turn != s.turn or s.agent is Agent.IDLE:
+    if event.turn != s.turn or s.agent in _SILENT:
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
@@ -49,7 +59,7 @@ def _on_reply_sent(s: TurnState, event: ev.ReplySent, now_ns: int) -> list[Comma
 
 
 def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[Command]:
-    if event.turn != s.turn or s.agent is Agent.IDLE:
+    if event.turn != s.turn or s.agent in _SILENT:
         return s.stale()
     s.move_agent(type(event))
     return []

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from . import barge_in
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
@@ -10,9 +11,6 @@ from .turn_coupling import (
     STALL_SILENCE_MS,
     TRANSCRIPT_DEADLINE_NS,
     cut,
-    decide,
-    drop_utterance,
-    fail_utterance,
     settle_awaited,
     start_final_pass,
 )
@@ -29,6 +27,8 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.text = None
     s.num_guesses = 0
     s.announced = True
+    if s.rules.interrupts and barge_in.can_be_heard(s):
+        return barge_in.overlap(s, event, now_ns)
     out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
     if s.rules.interrupts and s.agent is not Agent.IDLE:
         unheard = s.agent is Agent.PREPARING
@@ -52,7 +52,7 @@ def _on_audio_stalled(s: TurnState, event: ev.AudioStalled, now_ns: int) -> list
     if was_speaking:
         return start_final_pass(s, STALL_SILENCE_MS, now_ns)
     s.silence_ms = STALL_SILENCE_MS
-    return decide(s, now_ns)
+    return barge_in.weigh(s, now_ns)
 
 
 def _on_silence_grew(s: TurnState, event: ev.SilenceGrew, now_ns: int) -> list[Command]:
@@ -60,7 +60,7 @@ def _on_silence_grew(s: TurnState, event: ev.SilenceGrew, now_ns: int) -> list[C
         return s.stale()
     s.move_caller(type(event))
     s.silence_ms = event.silence_ms
-    return decide(s, now_ns)
+    return barge_in.weigh(s, now_ns)
 
 
 def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> list[Command]:
@@ -80,14 +80,14 @@ def _on_transcript_ready(s: TurnState, event: ev.TranscriptReady, now_ns: int) -
     if not s.is_pause(event.utterance, event.revision):
         return s.stale()
     s.text = event.text
-    return decide(s, now_ns)
+    return barge_in.weigh(s, now_ns)
 
 
 def _on_pause_judged(s: TurnState, event: ev.PauseJudged, now_ns: int) -> list[Command]:
     if not s.is_pause(event.utterance, event.revision):
         return s.stale()
     s.sound = event.log_odds
-    return decide(s, now_ns)
+    return barge_in.weigh(s, now_ns)
 
 
 def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int) -> list[Command]:
@@ -96,7 +96,7 @@ def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int)
         return out + settle_awaited(s, event.utterance, now_ns)
     if not s.is_pause(event.utterance, event.revision):
         return s.stale()
-    return fail_utterance(s, now_ns)
+    return barge_in.give_up(s, now_ns)
 
 
 def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -> list[Command]:
@@ -106,13 +106,16 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
             return s.stale()
         s.utterance = event.utterance
         s.revision = 0
+        out: list[Command] = []
     else:
+        out = barge_in.stop(s)
         s.close_utterance()
     s.unheard_cut = False
     s.revision += 1
     s.awaited[event.utterance] = s.revision
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
     return [
+        *out,
         *drop_guess(s),
         cmd.CommitUtterance(event.utterance, None, by_client=True),
         cmd.Transcribe(event.utterance, s.revision),
@@ -122,13 +125,13 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
 def _on_buffer_cleared(s: TurnState, event: ev.BufferCleared, now_ns: int) -> list[Command]:
     if s.caller is Caller.QUIET:
         return []
-    return drop_utterance(s, now_ns)
+    return barge_in.let_go(s, now_ns)
 
 
 def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list[Command]:
     s.rules = event.rules
     if not event.rules.enabled and s.caller is not Caller.QUIET:
-        return drop_utterance(s, now_ns)
+        return barge_in.let_go(s, now_ns)
     return [] if would_reply(s) else drop_guess(s)
 
 

@@ -15,6 +15,27 @@ BEFORE_THE_FIRST = TurnId(0)
 
 
 @dataclass(slots=True)
+class Overlap:
+    """The caller speaks while the agent can be heard, and it is not known yet what that means."""
+
+    turn: TurnId
+    onset: int
+    """Sample of the utterance's first voice."""
+    began_ns: int
+    deadline_ns: int | None
+    """When it is settled without words, if there are none by then."""
+    heard: str = ""
+    left: str = ""
+    """Of the reply: see ReplyStands."""
+    words: str | None = None
+    """As last understood; None before the first pass over them."""
+    has_failed: bool = False
+    """The held reply can't go on: a stage of it failed meanwhile."""
+    is_ducked: bool = False
+    """The client plays the reply on, turned down."""
+
+
+@dataclass(slots=True)
 class TurnState:
     """All that the machine remembers."""
 
@@ -46,6 +67,8 @@ class TurnState:
     """A reply is to begin as soon as it can."""
     unheard_cut: bool = False
     """The present utterance cut a reply of which nothing was heard."""
+    overlap: Overlap | None = None
+    """Of the present utterance with the present reply, until it is settled."""
     apologized: bool = False
     """The present reply has ended as failed: its stages may still answer, late."""
     pause_deadline_ns: int | None = None

@@ -21,6 +21,7 @@ class Agent(StrEnum):
     PREPARING = "preparing"
     SPEAKING = "speaking"
     TRAILING = "trailing"
+    HELD = "held"
 
 
 class Signal(StrEnum):
@@ -29,6 +30,8 @@ class Signal(StrEnum):
     CLOSED = "utterance closed"
     BEGUN = "reply begun"
     CUT = "reply cut"
+    HELD = "reply held"
+    RESUMED = "reply resumed"
 
 
 Cause = type | Signal
@@ -57,6 +60,10 @@ AGENT: Final[dict[tuple[Agent, Cause], Agent]] = {
     (Agent.PREPARING, Signal.CUT): Agent.IDLE,
     (Agent.SPEAKING, Signal.CUT): Agent.IDLE,
     (Agent.TRAILING, Signal.CUT): Agent.IDLE,
+    (Agent.SPEAKING, Signal.HELD): Agent.HELD,
+    (Agent.TRAILING, Signal.HELD): Agent.HELD,
+    (Agent.HELD, Signal.RESUMED): Agent.SPEAKING,
+    (Agent.HELD, Signal.CUT): Agent.IDLE,
 }
 
 

@@ -5,7 +5,7 @@ Theory of operation
 Two parties take turns, so there are two small automata rather than one enum of combinations:
 
     caller   QUIET -> SPEAKING -> PAUSING -> QUIET        (PAUSING -> SPEAKING: was only thinking)
-    agent    IDLE -> PREPARING -> SPEAKING -> TRAILING -> IDLE
+    agent    IDLE -> PREPARING -> SPEAKING -> TRAILING -> IDLE     (HELD: until words are checked)
 
 TRAILING means that the whole reply has been handed to the transport and the client still plays it.
 The tables in `turn_tables.py` are the whole of the automata, and the diagram is drawn from them. A
@@ -19,8 +19,10 @@ Both see every event that concerns them. The coupling, in the order in which it 
 2. *End of turn.* While PAUSING, every further silence and the transcript's arrival ask
    `required_silence_ms` whether words and silence suffice. If so the utterance is committed and,
    if the rules say so, a reply begins. No words: the utterance is dropped and nothing happened.
-3. *Barge-in.* SpeechStarted while the agent is not IDLE cuts the reply: first the client is told
-   that the caller speaks (stock clients stop playing on that), then the reply ends.
+3. *Barge-in.* SpeechStarted silences the agent: first the client is told that the caller speaks
+   (stock clients stop playing on that), then the response ends. A reply of which nothing was heard
+   is cut at once; one that can be heard is held, or only turned down, until it is known whether
+   there are words. See `barge_in.py`.
 4. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
    had been heard, the reply begins anew: otherwise a cough would leave the line dead.
 5. *Guess.* Words of which it is not known yet whether they end the turn get a reply in secret
@@ -43,17 +45,15 @@ from typing import Final
 
 from latency_budget.turn import TurnId
 
+from . import barge_in, turn_of_agent, turn_of_caller
 from . import commands as cmd
-from . import turn_of_agent, turn_of_caller
 from .commands import Command
 from .end_of_turn import TurnRules
 from .events import Event
 from .turn_coupling import (
     STALL_SILENCE_MS,
     begin_if_wanted,
-    decide,
     fail_reply,
-    fail_utterance,
     takes_requests,
 )
 from .turn_state import Handlers, TurnState
@@ -90,6 +90,11 @@ class TurnTaking:
         return takes_requests(self._state)
 
     @property
+    def checks_words(self) -> bool:
+        """Whether WordsHeard would tell it something."""
+        return self._state.overlap is not None
+
+    @property
     def stale_events(self) -> int:
         """Late answers that were dropped so far."""
         return self._state.stale_events
@@ -101,7 +106,8 @@ class TurnTaking:
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` is due, unless an event comes first."""
         s = self._state
-        deadlines = (s.pause_deadline_ns, s.awaited_deadline_ns, s.reply_deadline_ns)
+        overlap_ns = None if s.overlap is None else s.overlap.deadline_ns
+        deadlines = (s.pause_deadline_ns, s.awaited_deadline_ns, s.reply_deadline_ns, overlap_ns)
         return min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
 
     def on_timer(self, now_ns: int) -> tuple[Command, ...]:
@@ -111,7 +117,8 @@ class TurnTaking:
         if s.pause_deadline_ns is not None and now_ns >= s.pause_deadline_ns:
             s.pause_deadline_ns = None
             s.silence_ms = STALL_SILENCE_MS
-            out += fail_utterance(s, now_ns) if s.text is None else decide(s, now_ns)
+            settle = barge_in.give_up if s.text is None else barge_in.weigh
+            out += settle(s, now_ns)
         if s.awaited_deadline_ns is not None and now_ns >= s.awaited_deadline_ns:
             out += [cmd.FailTranscript(utterance) for utterance in s.awaited]
             s.awaited.clear()
@@ -119,7 +126,14 @@ class TurnTaking:
             out += begin_if_wanted(s, now_ns)
         if s.reply_deadline_ns is not None and now_ns >= s.reply_deadline_ns:
             out += fail_reply(s)
+        over = s.overlap
+        if over is not None and over.deadline_ns is not None and now_ns >= over.deadline_ns:
+            out += barge_in.on_deadline(s, now_ns)
         return tuple(out)
 
 
-_HANDLERS: Final[Handlers] = {**turn_of_caller.HANDLERS, **turn_of_agent.HANDLERS}
+_HANDLERS: Final[Handlers] = {
+    **turn_of_caller.HANDLERS,
+    **turn_of_agent.HANDLERS,
+    **barge_in.HANDLERS,
+}

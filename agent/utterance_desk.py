@@ -60,8 +60,8 @@ class UtteranceDesk:
                 item_id = self._known(utterance)
                 message = "The recording could not be transcribed."
                 self._notify(say.TranscriptFailed(item_id, message))
-            case cmd.DropUtterance(utterance, announced):
-                self._ears.close(utterance)
+            case cmd.DropUtterance(utterance, announced, was_echo):
+                self._ears.close(utterance, was_echo=was_echo)
                 self._log.utterance_dropped()
                 self._item_of(utterance)
                 item_id = self._known(utterance)

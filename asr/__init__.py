@@ -29,12 +29,13 @@ from .endpointing import (
     SpeechStarted,
 )
 from .errors import AudioError, BufferFullError, ModelError
+from .far_end import level_of
 from .listener import CommittedBuffer, Listener, ListenerOutput
 from .resample import Resampler
 from .stabilizer import Stabilized, Stabilizer
 from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
 from .utterance import ListenerConfig
-from .vad import SileroVad, VadState, VoiceDetector
+from .vad import FRAME, SileroVad, VadState, VoiceDetector
 
 if TYPE_CHECKING:
     from .files import read_blocks, read_file
@@ -54,6 +55,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "FRAME",
     "RATE_HZ",
     "AsrEvent",
     "AudioError",
@@ -89,6 +91,7 @@ __all__ = [
     "WindowPolicy",
     "float32_to_pcm16",
     "last_voiced_sample",
+    "level_of",
     "ms_from_samples",
     "pcm16_to_float32",
     "read_blocks",

@@ -47,6 +47,9 @@ class EndpointingConfig:
     min_speech_ms: int = 96
     """Voiced time before speech counts as begun. 64 lets single clicks through, which interrupt the
     agent; 160 loses a short "no"."""
+    min_speech_over_ms: int = 160
+    """The same while the agent can be heard: stopping it for a click is worse than stopping it
+    64 ms later. 250 ms after the onset it must be silent at the client."""
     pause_ms: int = 80
     """Silence before speech counts as paused. With 48 seven pauses are found in a turn, two thirds
     of them inside words (stops before "t" and "k"), with 80 five, with 112 four; what is added here
@@ -64,7 +67,16 @@ class EndpointingConfig:
                 "endpointing needs 0 < silence_threshold <= speech_threshold < 1, got "
                 f"{self.silence_threshold} and {self.speech_threshold}"
             )
-        if min(self.min_speech_ms, self.pause_ms, self.min_resume_ms, self.preroll_ms) < 0:
+        if (
+            min(
+                self.min_speech_ms,
+                self.min_speech_over_ms,
+                self.pause_ms,
+                self.min_resume_ms,
+                self.preroll_ms,
+            )
+            < 0
+        ):
             raise ValueError("endpointing durations are not negative")
 
 
@@ -163,18 +175,20 @@ class Endpointer:
         first_sample: int,
         num_samples: int = FRAME,
         num_loud: int | None = None,
+        is_overlap: bool = False,
     ) -> tuple[EndpointEvent, ...]:
         """Take in the next frame's probability of speech, 0..1; returns at most one event.
 
         `num_loud`: samples of it up to the last that is loud enough for speech, where that is
-        known; it counts inside an utterance only. Raises ValueError for a frame that begins before
+        known; it counts inside an utterance only. `is_overlap`: somebody else can be heard, and
+        speech must be surer to be the caller's. Raises ValueError for a frame that begins before
         the last one ended.
         """
         if first_sample < self._position:
             raise ValueError(f"frame at {first_sample} comes before {self._position}")
         self._position = first_sample + num_samples
         if self._state is _State.QUIET:
-            return self._push_quiet(probability, first_sample)
+            return self._push_quiet(probability, first_sample, is_overlap)
         loud_until = None if num_loud is None else first_sample + num_loud
         if loud_until == first_sample:
             probability = 0.0
@@ -217,11 +231,15 @@ class Endpointer:
             return None
         return began
 
-    def _push_quiet(self, probability: float, first_sample: int) -> tuple[EndpointEvent, ...]:
+    def _push_quiet(
+        self, probability: float, first_sample: int, is_overlap: bool
+    ) -> tuple[EndpointEvent, ...]:
         self._follow_voice(probability, first_sample)
         onset = self._carried_onset
         if onset is None:
-            onset = self._voiced_for(self._config.min_speech_ms)
+            config = self._config
+            needed_ms = config.min_speech_over_ms if is_overlap else config.min_speech_ms
+            onset = self._voiced_for(needed_ms)
         if onset is None:
             return ()
         self._state = _State.SPEAKING

@@ -40,6 +40,7 @@ from .endpointing import (
     SpeechStarted,
 )
 from .errors import AudioError, BufferFullError
+from .far_end import FarEnd
 from .loudness import Loudness
 from .recording import Recording
 from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
@@ -98,6 +99,8 @@ class Listener:
         self._recording = Recording()
         self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
         self._loudness = Loudness()
+        self.far_end = FarEnd()
+        """What the agent says meanwhile, as far as its owner tells."""
         self._floor = 0
         """Audio before this belongs to an utterance that is over."""
         self._open: Utterance | None = None
@@ -200,11 +203,15 @@ class Listener:
         if self._open is not None and job.kind == "final" and job.utterance == self._open.number:
             self._open.awaits_final &= job.revision != self._open.revision
 
-    def end(self, utterance: int) -> None:
-        """The open utterance is over; its final may still be out. Other numbers are ignored."""
+    def end(self, utterance: int, *, was_echo: bool = False) -> None:
+        """The open utterance is over; its final may still be out. Other numbers are ignored.
+
+        `was_echo`: it was the agent's own voice.
+        """
         spoken = self._open
         if spoken is None or spoken.number != utterance:
             return
+        self.far_end.speech_ended(was_echo=was_echo)
         spoken.is_ended = True
         self._ended[utterance] = spoken
         while len(self._ended) > _MAX_ENDED:
@@ -273,9 +280,15 @@ class Listener:
         if not (is_speech or self._endpointer.is_open):
             self._loudness.reset()
         num_loud = self._loudness.loud_samples(frame, is_speech)
-        events = self._endpointer.push(probability, first, num_loud=num_loud)
+        far = self.far_end.level(first)
+        if far and self._endpointer.is_open:
+            self.far_end.speaks(frame, far)
+        elif far and self.far_end.is_echo(frame, far, is_speech=is_speech):
+            probability = 0.0
+        events = self._endpointer.push(probability, first, num_loud=num_loud, is_overlap=bool(far))
         for event in events:
             if isinstance(event, SpeechStarted):
+                self.far_end.speech_began()
                 preroll = samples_from_ms(config.preroll_ms)
                 self._begin(event.at_sample, max(event.at_sample - preroll, self._floor))
             elif isinstance(event, SpeechPaused | SpeechResumed) and self._open is not None:

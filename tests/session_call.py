@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agent.calls import BargeIns
 from agent.config import AgentProfile
 from agent.errors import ClientError
 from agent.notices import Notice
@@ -12,7 +13,7 @@ from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
 from agent.turn_log import TurnLog
-from latency_budget.clock import SystemClock
+from latency_budget.clock import Clock, SystemClock
 from latency_budget.history import TurnEntry
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
@@ -24,16 +25,24 @@ class Call:
     """One session and everything it said."""
 
     def __init__(
-        self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile, *, ahead: bool = True
+        self,
+        chat: FakeChat,
+        voice: FakeVoice,
+        profile: AgentProfile,
+        *,
+        ahead: bool = True,
+        ducks: bool = False,
+        clock: Clock | None = None,
     ) -> None:
-        """`ahead`: with guesses and previews."""
+        """`ahead`: with guesses and previews. `ducks`: the client turns replies down."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
         self.notices: list[Notice] = []
         self.turns: list[TurnEntry] = []
         self._news = asyncio.Event()
-        clock = SystemClock()
+        clock = clock or SystemClock()
+        self.counts = BargeIns()
         session_id = SessionId("sess_test")
         self.trace = TraceWriter(
             session_id, started_unix_ns=0, config_fingerprint="", origin_ns=clock.now_ns()
@@ -53,6 +62,8 @@ class Call:
             notify=self._notify,
             guesses=ahead,
             previews=ahead,
+            ducks=ducks,
+            barge_ins=self.counts,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.")
@@ -89,10 +100,14 @@ async def call_with(
     profile: AgentProfile | None = None,
     chat: FakeChat | None = None,
     ahead: bool = True,
+    ducks: bool = False,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
-    call = Call(chat, voice or FakeVoice(), profile or AgentProfile(), ahead=ahead)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    voice, profile = voice or FakeVoice(), profile or AgentProfile()
+    call = Call(chat, voice, profile, ahead=ahead, ducks=ducks, clock=clock)
+    patience_s = 30 if clock is None else 3600
+    async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())
         await call.ears.running.wait()
         yield call

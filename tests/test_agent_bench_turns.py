@@ -89,6 +89,10 @@ def test_figures_by_kind_and_gates(capsys: pytest.CaptureFixture[str]) -> None:
         "GATE MISSED: p50 400.0 ms > 399 ms",
         "GATE MISSED: cut-ins 33.3 % > 33 %",
     ]
+    assert missed_gates(figures, None, None, None, 130) == []
+    assert missed_gates(figures, None, None, None, 129) == [
+        "GATE MISSED: barge-in 130.0 ms > 129 ms"
+    ]
     assert missed_gates(figures_of([]), 1, None, None) == ["GATE MISSED: p50 - ms > 1 ms"]
     named: dict[str, Any] = {"machine": "M", "date": "D", "server": None}
     show({**named, **figures, "compared": {"naive": figures}})

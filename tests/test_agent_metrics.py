@@ -8,7 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import llm_engine
+from agent.calls import Calls
 from agent.config import Config, LlmSettings
+from agent.metrics import Metrics
 from agent.models import ModelStore
 from agent.server import create_app
 from agent.stages import Stages
@@ -75,6 +77,24 @@ async def test_before_the_model_is_there(http: httpx.AsyncClient) -> None:
     assert value(samples, "halfsec_stage_ready", stage="llm") == 0
     assert value(samples, "process_resident_memory_bytes") > 0
     assert not [name for name, _ in samples if name.startswith("halfsec_llm_")]
+
+
+async def test_who_spoke_over_the_agent(stages: Stages) -> None:
+    calls = Calls(Config(), SystemClock())
+    calls.barge_ins.kept["stock"] += 2
+    calls.barge_ins.barged_in["ducks"] += 1
+    families = {family.name: family for family in Metrics(stages, calls)._overlaps()}
+    found = {
+        (name, sample.labels["client"]): sample.value
+        for name, family in families.items()
+        for sample in family.samples
+    }
+    assert found == {
+        ("halfsec_barge_ins", "stock"): 0,
+        ("halfsec_barge_ins", "ducks"): 1,
+        ("halfsec_backchannels_kept", "stock"): 2,
+        ("halfsec_backchannels_kept", "ducks"): 0,
+    }
 
 
 async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.events import RulesChanged
+from agent.events import ReplyStands, RulesChanged
 from agent.notices import ReplyAudio, ReplyEnded
 from agent.replay import Difference, ReplayError, ReplayResult, main, replay
 from agent.requests import CreateResponse
@@ -69,7 +69,8 @@ def test_recorded_scenario_gives_the_same_bytes(name: str) -> None:
     session = Session(story.rules)
     for step in story.steps:
         session.now_ns = step.at_ms * NS_PER_MS
-        session.feed(step.event)
+        if not isinstance(step.event, ReplyStands):  # the session says that of itself
+            session.feed(step.event)
     written = "".join(recorded_again(session, name).lines())
     assert written.encode() == path_of(name).read_bytes()
 

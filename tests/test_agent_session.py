@@ -141,14 +141,14 @@ async def test_a_greeting_is_spoken_first_and_remembered() -> None:
     profile = AgentProfile(greeting="Welcome to halfsec.")
     async with call_with("Sure.", profile=profile) as call:
         await call.until(say.ReplyEnded)
-        call.ears.say("Thanks.")
+        call.ears.say("Hello there.")
         await call.until(say.ReplyEnded, 2)
     told = call.chat.calls[: call.chat.calls.index(("generate", 2))]
     greeting = next(iter(call.session.conversation))
     assert isinstance(greeting, Message)
     assert greeting.text
     assert "Welcome to halfsec.".startswith(greeting.text)
-    assert told[-1] == ("reset", (("assistant", greeting.text), ("user", "Thanks.")))
+    assert told[-1] == ("reset", (("assistant", greeting.text), ("user", "Hello there.")))
     assert call.turns[0].record.origin is Origin.GREETING
     assert call.turns[0].record.incomplete == ()
 

@@ -70,10 +70,10 @@ async def test_words_are_computed_while_the_caller_still_speaks() -> None:
         await call.until(say.ReplyEnded)
         call.chat.warmed.clear()
         call.ears.hear(ev.SpeechStarted(2, 0))
-        call.ears.hear(partial(2, "And"))
+        call.ears.hear(partial(2, "And where"))
         await call.chat.warmed.wait()
     previews = [text for kind, text in call.chat.calls if kind == "preview"]
-    assert previews == ["", "What", "What time", "And"]
+    assert previews == ["", "What", "What time", "And where"]
 
 
 async def test_nothing_is_done_ahead_where_the_settings_say_so() -> None:

@@ -144,6 +144,8 @@ def test_each_kind_of_event_is_known() -> None:
         ev.ReplyCancelled: ev.ReplyCancelled(),
         ev.PauseJudged: ev.PauseJudged(1, 1, 0.5),
         ev.RulesChanged: ev.RulesChanged(TurnRules()),
+        ev.ReplyStands: ev.ReplyStands(ONE, "", ""),
+        ev.WordsHeard: ev.WordsHeard(1, ""),
     }
     assert examples.keys() == set(EVENTS)
     for event in examples.values():

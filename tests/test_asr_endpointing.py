@@ -226,3 +226,14 @@ def test_events_come_in_order(probabilities: list[float], ends: list[int]) -> No
         if index in ends and endpointer.is_open:
             endpointer.end(utterance)
             utterance, last = utterance + 1, None
+
+
+def test_speech_over_somebody_else_must_last_longer() -> None:
+    def onset(*, is_overlap: bool) -> int:
+        endpointer = Endpointer(EndpointingConfig())
+        for number in range(20):
+            if endpointer.push(0.9, number * FRAME, is_overlap=is_overlap):
+                return number + 1
+        raise AssertionError("no onset")
+
+    assert (onset(is_overlap=False), onset(is_overlap=True)) == (3, 5)

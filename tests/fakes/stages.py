@@ -120,10 +120,27 @@ def speech_of(text: str, span: tuple[int, int]) -> Speech:
     return Speech(pcm, span, tuple(words))
 
 
-class FakeEars:
+class _DeafEars:
+    """What they would say of audio that nobody listens to."""
+
+    def __init__(self) -> None:
+        self.num_played = 0
+
+    def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
+        self.num_played += len(pcm)
+
+    def end_sample(self, utterance: int) -> int:
+        return 16_000 * utterance
+
+    def duration_s(self, utterance: int) -> float:
+        return 1.0
+
+
+class FakeEars(_DeafEars):
     """Hears what the test says, and transcribes to what it has laid ready."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.last_audio_ns = 0
         self.utterance = 0
         self.words: dict[int, str] = {}
@@ -149,7 +166,7 @@ class FakeEars:
             text = self.words[utterance]
             self.hear(ev.TranscriptReady(utterance, revision, text))
 
-    def close(self, utterance: int) -> None:
+    def close(self, utterance: int, *, was_echo: bool = False) -> None:
         self.closed.append(utterance)
 
     def set_detection(self, detection: TurnDetection | None) -> None:
@@ -164,12 +181,6 @@ class FakeEars:
     async def clear(self) -> int:
         self._pauses = 0
         return self.utterance
-
-    def end_sample(self, utterance: int) -> int:
-        return 16_000 * utterance
-
-    def duration_s(self, utterance: int) -> float:
-        return 1.0
 
     # --- what tests do ---
 

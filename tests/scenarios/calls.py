@@ -2,16 +2,20 @@
 
 from .guessing import GUESSING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
+from .overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING + OVERLAPPING
 
 RECORDED = {
     "normal_turn": NORMAL,
     "hesitation": HESITATION,
     "barge_in": BARGE_IN_SPEAKING,
     "noise": NOISE,
+    "backchannel": BACKCHANNEL,
+    "backchannel_ducked": DUCKED,
+    "music": MUSIC_ENDS,
     "push_to_talk": PUSHED,
     "stage_failure": LISTENER_HANGS,
 }

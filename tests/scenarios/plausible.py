@@ -8,6 +8,7 @@ client asks for anything at any time. Whoever drives this picks one of the possi
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
 
+from .steps import HEARD, LEFT
 from .timeline import NS_PER_MS
 from .witness import Witness
 
@@ -27,7 +29,11 @@ Drawn = TypeVar("Drawn")
 Draw = Callable[[SearchStrategy[Any]], Any]
 Moves = dict[str, Callable[[Draw], None]]
 
-TEXTS = st.sampled_from(["", "  ", "Yes.", "What time is it?", "I would like to", "And so, um"])
+TEXTS = st.sampled_from(
+    ["", " ", "Yes.", "Mm-hmm.", "Why?", "I would like to", "And so, um", "is booked for nine"]
+)
+STANDS = (("It is nine. Shall I", " book it?"), (HEARD, LEFT))
+"""Of a reply that is a question, and of one that is none: which, goes by its turn's number."""
 RULES = st.builds(
     TurnRules,
     enabled=st.sampled_from([True, True, True, False]),
@@ -36,6 +42,8 @@ RULES = st.builds(
     replies=st.booleans(),
     interrupts=st.booleans(),
 )
+DUCKS = st.booleans()
+"""A kind of client, and so the same for a whole call."""
 
 
 class Ears:
@@ -116,6 +124,13 @@ class ReplyStage:
         self._late = frozenset({ev.ReplyAudible, ev.ReplyFailed})
         self.can_say |= {ev.ReplyFailed, ev.ReplySent}
 
+    def go_on(self) -> None:
+        """After it was held."""
+        self.can_say = {ev.ReplySent, ev.ReplyFailed}
+
+    def hold(self) -> None:
+        self.can_say &= {ev.ReplyFailed, ev.ReplySent}
+
     def hang(self, draw: Draw) -> None:
         self.can_say = set()
 
@@ -158,6 +173,8 @@ class Session:
             moves["ears are heard"] = lambda draw: self._tell(self.ears.on_its_way.popleft())
         if self.machine.caller is not Caller.QUIET:
             moves["audio stalls"] = lambda draw: self._tell(ev.AudioStalled(self.ears.utterance))
+        if self.machine.checks_words:
+            moves["words are understood"] = self._understand
         due_ns = self.machine.next_deadline_ns()
         if due_ns is not None and due_ns <= self.now_ns:
             moves["timer fires"] = lambda draw: self._tell(None)
@@ -185,10 +202,13 @@ class Session:
             case "clear":
                 self._take_open(ev.BufferCleared)
             case "rules":
-                self.feed(ev.RulesChanged(draw(RULES)))
+                self.feed(ev.RulesChanged(replace(draw(RULES), ducks=self.rules.ducks)))
 
     def _tell(self, event: ev.Event | None) -> None:
         self.feed(event)
+
+    def _understand(self, draw: Draw) -> None:
+        self.feed(ev.WordsHeard(self.machine.utterance, draw(TEXTS)))
 
     def _hesitate(self, draw: Draw) -> None:
         """Pauses whose words are known before the caller goes on, if at all."""
@@ -240,6 +260,13 @@ class Session:
                 self._stages[turn] = ReplyStage(turn)
             case cmd.Apologize(turn):
                 self._stages[turn].apologize()
+            case cmd.HoldReply(turn):
+                self._stages[turn].hold()
+                self.feed(ev.ReplyStands(turn, *STANDS[turn % 2]))
+            case cmd.DuckReply(turn):
+                self.feed(ev.ReplyStands(turn, *STANDS[turn % 2]))
+            case cmd.ResumeReply(turn):
+                self._stages[turn].go_on()
 
     def settle(self) -> None:
         """Let nobody say anything more, but that speech stops and a reply in progress ends."""

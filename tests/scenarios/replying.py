@@ -19,6 +19,7 @@ from .steps import (
     audible,
     commit,
     known,
+    overlaps,
     pauses,
     played,
     sent,
@@ -44,11 +45,11 @@ BARGE_IN_SPEAKING = timeline(
     "barge-in while the agent speaks",
     *asked(ONE),
     audible(1300, ONE),
-    starts(1900, 2, cmd.CutReply(ONE, "turn_detected")),
-    at(1910, ev.ReplySent(ONE)),
-    at(1920, ev.ReplyFailed(ONE)),
+    *overlaps(1900, 2, ONE),
+    at(1910, ev.ReplySent(ONE)),  # was on its way
     pauses(2500, 2),
-    known(2700, 2, 1, "Stop.", TWO),
+    known(2700, 2, 1, "Stop.", TWO, cmd.CutReply(ONE, "turn_detected")),
+    at(2710, ev.ReplyFailed(ONE)),
     silence(2850, 2, 350, commit(2, "Stop."), cmd.StartReply(TWO)),
     *answered(TWO, 2900),
     stale=2,
@@ -59,9 +60,9 @@ BARGE_IN_TRAILING = timeline(
     *asked(ONE),
     audible(1300, ONE),
     sent(2000, ONE),
-    starts(2100, 2, cmd.CutReply(ONE, "turn_detected")),
+    *overlaps(2100, 2, ONE),
     at(2400, ev.ReplyPlayed(ONE)),
-    ends=(Caller.SPEAKING, Agent.IDLE),
+    ends=(Caller.SPEAKING, Agent.HELD),
     stale=1,
 )
 
@@ -104,13 +105,16 @@ NOISE = timeline(
 )
 
 NOISE_OVER_SPEECH = timeline(
-    "noise cuts a reply that was heard",
+    "noise holds a reply that was heard, and it goes on",
     *asked(ONE),
     audible(1300, ONE),
-    starts(1600, 2, cmd.CutReply(ONE, "turn_detected")),
+    *overlaps(1600, 2, ONE),
     pauses(1800, 2),
     words(2000, 2, 1, ""),
-    silence(2500, 2, 800, cmd.DropUtterance(2, announced=True)),
+    silence(2090, 2, 290),
+    silence(2120, 2, 320, cmd.DropUtterance(2, announced=True), cmd.ResumeReply(ONE)),
+    sent(3000, ONE),
+    played(3400, ONE),
 )
 
 NOISE_TAKEN_AS_MESSAGE = timeline(

@@ -16,6 +16,7 @@ NO_INTERRUPTS = TurnRules(silence_ms=350, interrupts=False)
 NO_REPLIES = TurnRules(silence_ms=350, replies=False)
 BY_SCORE = TurnRules()
 LITERAL = TurnRules(silence_ms=700)
+DUCKS = TurnRules(silence_ms=350, ducks=True)
 
 QUESTION = "What time is it?"
 
@@ -52,6 +53,29 @@ def known(
 
 def audible(at_ms: int, turn: TurnId) -> Step:
     return at(at_ms, ev.ReplyAudible(turn), cmd.ReleaseReply(turn))
+
+
+HEARD, LEFT = "Your table is", " booked for nine."
+
+
+def stands(at_ms: int, turn: TurnId, heard: str = HEARD, left: str = LEFT) -> Step:
+    return at(at_ms, ev.ReplyStands(turn, heard, left))
+
+
+def overlaps(at_ms: int, utterance: int, turn: TurnId) -> tuple[Step, ...]:
+    """The caller speaks over a reply, and the client is a stock one."""
+    return (starts(at_ms, utterance, cmd.HoldReply(turn)), stands(at_ms, turn))
+
+
+def ducks(at_ms: int, utterance: int, turn: TurnId) -> tuple[Step, ...]:
+    """The same, of a client that can turn the reply down."""
+    event = ev.SpeechStarted(utterance, at_ms * 16)
+    return (at(at_ms, event, cmd.DuckReply(turn)), stands(at_ms, turn))
+
+
+def so_far(at_ms: int, utterance: int, text: str, *commands: cmd.Command) -> Step:
+    """What is understood of an utterance that goes on."""
+    return at(at_ms, ev.WordsHeard(utterance, text), *commands)
 
 
 def sent(at_ms: int, turn: TurnId, *commands: cmd.Command) -> Step:

@@ -2,6 +2,8 @@
 
 from agent import commands as cmd
 from agent import events as ev
+from agent.backchannel import meaning
+from agent.barge_in import GO_ON_MS
 from agent.end_of_turn import TurnRules, required_silence_ms
 from agent.guessing import MAX_GUESSES
 from agent.turn_score import Evidence, OwnPauses
@@ -39,6 +41,14 @@ class Witness:
         self.due = False
         """A reply was asked for and has not begun."""
         self._cut_unheard = False
+        self._announced = False
+        """The client was told of the utterance that is open."""
+        self._held: int | None = None
+        """The turn whose reply was stopped, and may go on."""
+        self._ducked: int | None = None
+        """The turn whose reply the client has turned down."""
+        self._stood = ("", "")
+        """What was heard of it, and the rest."""
         self._guess: tuple[int, str] | None = None
         """A reply that is prepared in secret: its turn, and the words that it answers."""
         self._num_guesses = 0
@@ -66,18 +76,14 @@ class Witness:
             case ev.SpeechPaused(utterance) if utterance == self.open:
                 self._silence_ms, self._timed_out = 0, False
                 self._sound = None
-            case ev.ReplySent(turn) if turn == self.turn:
+            case ev.ReplySent(turn) if turn == self.turn and self._held is None:
                 self._replying = False
+            case ev.ReplyStands(_, heard, left):
+                self._stood = heard, left
 
     def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
         """What the machine made of the event."""
-        refused = any(isinstance(command, cmd.RefuseRequest) for command in commands)
-        if isinstance(event, ev.ReplyRequested):
-            assert refused == (self._replying or self.due)
-            self.due = self.due or not refused
-        if isinstance(event, ev.ReplyCancelled):
-            assert refused == (not self._replying and not self.due)
-            self.due = self.due and self._replying
+        self._asked(event, any(isinstance(command, cmd.RefuseRequest) for command in commands))
         for index, command in enumerate(commands):
             before = commands[index - 1] if index else None
             if self._guess is not None:
@@ -98,8 +104,11 @@ class Witness:
                 case cmd.Apologize(turn):
                     self._is_present(turn)
                     self._apologized = turn
+                case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
+                    self._over_reply(event, commands, index)
                 case cmd.CutReply(turn, reason):
                     assert turn == self.turn > self._cut
+                    self._held = None
                     heard = turn in (self._released, self._apologized) or not self._replying
                     self._cut_unheard = reason == "turn_detected" and not heard
                     self._cut = turn
@@ -112,8 +121,16 @@ class Witness:
     def state(self, machine: TurnTaking) -> None:
         """After the commands: whatever is waited for has a deadline, and nothing else has."""
         waits = (
-            machine.caller is Caller.PAUSING or machine.agent is Agent.PREPARING or bool(self.owed)
+            machine.caller is Caller.PAUSING
+            or machine.agent is Agent.PREPARING
+            or bool(self.owed)
+            or self._held is not None
+            or self._ducked is not None
         )
+        assert (machine.agent is Agent.HELD) == (self._held is not None)
+        assert self._held is None or self.open is not None, "held for nobody"
+        assert self._ducked is None or self.open is not None, "turned down for nobody"
+        assert self._ducked is None or not self._announced
         assert (machine.next_deadline_ns() is not None) == waits
         assert machine.turn == self.turn
         assert (machine.caller is Caller.QUIET) == (self.open is None)
@@ -127,13 +144,77 @@ class Witness:
             assert not self.owed
             assert self._rules.replies or self.due, "no reply would follow"
 
+    def _asked(self, event: ev.Event | None, refused: bool) -> None:
+        """What the client has asked for, if anything."""
+        if isinstance(event, ev.ReplyRequested):
+            assert refused == (self._replying or self.due)
+            self.due = self.due or not refused
+        if isinstance(event, ev.ReplyCancelled):
+            is_held = self._held is not None
+            assert refused == (not self._replying and not is_held and not self.due)
+            self.due = self.due and (self._replying or is_held)
+
+    def _over_reply(
+        self, event: ev.Event | None, commands: tuple[cmd.Command, ...], index: int
+    ) -> None:
+        """What is done to a reply that the caller speaks over."""
+        command = commands[index]
+        if isinstance(command, cmd.HoldReply | cmd.DuckReply):
+            assert self._rules.interrupts
+            assert command.turn == self.turn > self._cut
+            assert self._released == self.turn or not self._replying
+            assert self._apologized != self.turn
+            assert self._held is self._ducked is None
+        match command:
+            case cmd.HoldReply(turn):
+                assert isinstance(commands[index - 1], cmd.AnnounceSpeech)
+                assert commands[index + 1 :] == (), "how it stands is told at once"
+                assert not self._rules.ducks
+                self._held, self._replying = turn, False
+            case cmd.DuckReply(turn):
+                assert isinstance(event, ev.SpeechStarted)
+                assert commands == (cmd.DuckReply(turn),)
+                assert self._rules.ducks
+                self._ducked = turn
+                self._open(event.utterance, announced=False)
+            case cmd.ResumeReply(turn):
+                assert turn == self._held
+                assert commands[index + 1 :] == ()
+                assert self._was_nothing(event)
+                self._held, self._replying = None, True
+            case cmd.UnduckReply(turn):
+                assert turn == self._ducked
+                assert self._was_nothing(event)
+                self._ducked = None
+
+    def _was_nothing(self, event: ev.Event | None) -> bool:
+        """Whether there is a reason for the reply to go on."""
+        utterance = max(self._closed) if self.open is None else self.open
+        text = self._answers.get((utterance, self._revisions.get(utterance, 0)))
+        if isinstance(event, ev.BufferCleared | ev.RulesChanged | ev.TranscriptFailed):
+            return True
+        if text is None:
+            return event is None  # a deadline has passed
+        return meaning(text, *self._stood) != "words" and self._silence_ms >= GO_ON_MS
+
+    def _open(self, utterance: int, *, announced: bool) -> None:
+        assert self.open is None
+        assert utterance not in self._closed
+        self.open = utterance
+        self._announced = announced
+        self._silence_ms, self._timed_out = 0, False
+        self._sound = None
+        self._num_guesses = 0
+
     def _guesses(self, turn: int, text: str) -> None:
         assert self._guess is None, "two guesses at a time"
         assert turn == self.turn + 1
         assert self.open is not None
         assert text.strip()
         assert text == self._answers[self.open, self._revisions[self.open]]
-        assert self._silence_ms < self._required_ms(text), "the turn is over"
+        assert self._silence_ms < required_silence_ms(
+            self._rules, Evidence(text, self._sound, self._own_pauses.quantile_ms)
+        ), "the turn is over"
         self._guess = (turn, text)
         self._num_guesses += 1
         assert self._num_guesses <= MAX_GUESSES
@@ -150,10 +231,6 @@ class Witness:
                 pass
             case _:
                 assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
-
-    def _required_ms(self, text: str) -> int:
-        evidence = Evidence(text, self._sound, self._own_pauses.quantile_ms)
-        return required_silence_ms(self._rules, evidence)
 
     def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
         assert turn == self.turn + 1
@@ -178,12 +255,10 @@ class Witness:
     def _about_speech(self, event: ev.Event | None, command: cmd.Command) -> None:
         match command:
             case cmd.AnnounceSpeech(utterance):
-                assert self.open is None
-                assert utterance not in self._closed
-                self.open = utterance
-                self._silence_ms, self._timed_out = 0, False
-                self._sound = None
-                self._num_guesses = 0
+                if self.open != utterance or self._announced:
+                    self._open(utterance, announced=True)
+                assert utterance == self.open
+                self._announced, self._ducked = True, None
             case cmd.Transcribe(utterance, revision):
                 assert revision == self._revisions.get(utterance, 0) + 1
                 assert utterance == self.open or utterance in self.owed
@@ -199,11 +274,13 @@ class Witness:
                 assert utterance == self.open
                 assert text.strip()
                 assert text == self._answers[utterance, self._revisions[utterance]]
-                assert self._timed_out or self._silence_ms >= self._required_ms(text)
+                assert self._timed_out or self._silence_ms >= required_silence_ms(
+                    self._rules, Evidence(text, self._sound, self._own_pauses.quantile_ms)
+                )
                 self.due = self.due or self._rules.replies
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):
-                assert announced
+                assert announced == self._announced
                 assert utterance == self.open
                 answer = self._answers.get((utterance, self._revisions.get(utterance, 0)))
                 failed = isinstance(event, ev.TranscriptFailed) or (event, answer) == (None, None)

@@ -1,0 +1,56 @@
+"""What a reply's model is told before it answers, and which model that is."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .chat_context import ChatContext, messages_of
+from .conversation import Conversation
+from .ports import ChatMessage, ChatPort
+from .reply import Reply
+from .scripted import ScriptedChat
+from .warming import Warming
+
+
+class OpenChat(Protocol):
+    """Opens a conversation in the language model. Raises StageError where there is none."""
+
+    def __call__(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort: ...
+
+
+class Briefing:
+    """Belongs to one session."""
+
+    def __init__(
+        self,
+        open_chat: OpenChat,
+        conversation: Conversation,
+        context: ChatContext,
+        warming: Warming,
+    ) -> None:
+        self._open_chat = open_chat
+        self._conversation = conversation
+        self._context = context
+        self._warming = warming
+
+    def chat_for(self, reply: Reply, script: str | None) -> ChatPort:
+        """The session's own chat, or one for this reply alone."""
+        if script is not None:
+            return ScriptedChat(script)
+        options = reply.options
+        if not options.out_of_band and options.input is None:
+            return self._context.chat
+        return self._open_chat(options.instructions or reply.settings.instructions, ())
+
+    async def brief(self, chat: ChatPort, reply: Reply) -> None:
+        """Tell the chat what it is to answer."""
+        options = reply.options
+        if chat is self._context.chat:
+            await self._warming.rest()
+            await self._context.settle(options.instructions)
+            self._context.answering()
+            reply.generated = True
+            if options.instructions is not None:
+                self._warming.changed()  # the next reply has the session's own again
+        else:
+            items = options.input if options.input is not None else tuple(self._conversation)
+            await chat.reset(messages_of(items))

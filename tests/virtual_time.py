@@ -1,0 +1,53 @@
+"""An event loop whose time is a clock turned by hand: nobody waits, and nothing depends on speed.
+
+Whenever every task waits for a time, that time is come. So a test of a minute's call takes as long
+as the code does, and gives the same in every run.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from latency_budget.clock import ManualClock
+
+MAX_PASSES = 1_000_000
+"""Of a loop: more means that something turns on the spot."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Turns the clock on in place of waiting."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._num_passes = 0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        self._num_passes += 1
+        assert self._num_passes < MAX_PASSES
+        assert timeout is not None, "everybody waits for ever"
+        self._clock.advance_ms(max(0.0, timeout) * 1000)
+        return super().select(0)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(_Selector(clock))
+        self._manual = clock
+        # A timer that is early by rounding would be waited for again, for no time at all.
+        self._clock_resolution = 1e-6
+
+    def time(self) -> float:
+        return self._manual.now_ns() / 1e9
+
+
+def run(test: Callable[[ManualClock], Awaitable[None]]) -> None:
+    """Run a test to its end on a loop of its own."""
+    clock = ManualClock(1_000_000_000)
+
+    async def main() -> None:
+        await test(clock)
+
+    with asyncio.Runner(loop_factory=lambda: _Loop(clock)) as runner:
+        runner.run(main())
