@@ -97,6 +97,15 @@ class CutReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ReopenTurn:
+    """The caller goes on: stop the reply, which never was."""
+
+    turn: TurnId
+    utterance: int
+    """Goes on with the message that the reply answered, if it has words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Apologize:
     """End the turn as failed, with a spoken apology from cache."""
 
@@ -122,6 +131,7 @@ Command = (
     | StartReply
     | ReleaseReply
     | CutReply
+    | ReopenTurn
     | Apologize
     | RefuseRequest
 )

@@ -34,6 +34,8 @@ class Message:
     text: str | None
     """None while a spoken message has no transcript yet."""
     status: ItemStatus = "completed"
+    continues: ItemId | None = None
+    """The caller's message that this one goes on with: the model reads both as one."""
 
 
 @dataclass(frozen=True, slots=True)

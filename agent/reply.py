@@ -68,6 +68,8 @@ class Reply:
     """Of the playback: where the first sound that a caller can hear was sent."""
     ended: bool = False
     """Its end was announced."""
+    taken_back: bool = False
+    """It never was: nothing of it counts as heard, whatever the client played."""
 
     @property
     def modality(self) -> Modality:

@@ -106,6 +106,8 @@ class ReplyDesk:
         run = None if script is not None else self._adopted(turn, settings, options)
         if run is None:
             self.drop_guess()
+            if not options.out_of_band:
+                self._context.stays()
             run = self._prepared(turn, settings, options)
             self._task = self._group.create_task(self._drive(run, script))
         self._run = run
@@ -165,14 +167,14 @@ class ReplyDesk:
         if self._run is not None and self._run.reply.turn == turn:
             self._run.release()
 
-    def cut(self, turn: TurnId, reason: CutReason) -> None:
-        """Stop the reply of this turn; the history keeps what was heard of it."""
+    def cut(self, turn: TurnId, reason: CutReason, *, keeps_heard: bool = True) -> None:
+        """Stop the reply of this turn; the history keeps what was heard of it, or nothing."""
         run = self._run
         if run is None or run.reply.turn != turn:
             return
         if self._task is not None:
             self._task.cancel()
-        self._items.cut(run.reply, reason)
+        self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
 
     def apologize(self, turn: TurnId) -> None:
         """End the reply of this turn as failed, with the cached apology."""

@@ -79,15 +79,18 @@ class ReplyItems:
             self._conversation.set_text(reply.item_id, reply.text, item_status)
         self._end(reply, status, reason, reply.text)
 
-    def cut(self, reply: Reply, reason: CutReason) -> None:
-        """It stops here; the history keeps what was heard of it."""
+    def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
+        """It stops here; the history keeps what was heard of it, or nothing."""
         now_ns = self._clock.now_ns()
-        if reply.speaks:
+        if not keeps_heard:
+            heard = 0
+        elif reply.speaks:
             heard = reply.playback.chars_heard(reply.playback.heard_samples(now_ns))
         else:
             heard = reply.shown_chars
         self._log.mark(reply.turn, MarkName.INTERRUPTED, now_ns)
         self._keep_heard(reply, heard)
+        reply.taken_back = not keeps_heard
         self._end(reply, "cancelled", reason, reply.text[:heard])
 
     def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:
@@ -131,10 +134,11 @@ class ReplyItems:
 
     def _keep_heard(self, reply: Reply, num_chars: int) -> None:
         """Cut item and model context to the words that were heard."""
-        if reply.item_id not in self._conversation:
+        if reply.taken_back or reply.item_id not in self._conversation:
             return
         num_chars = min(num_chars, len(reply.text))
-        status: ItemStatus = "completed" if num_chars == len(reply.text) else "incomplete"
+        is_whole = 0 < num_chars == len(reply.text)
+        status: ItemStatus = "completed" if is_whole else "incomplete"
         self._conversation.set_text(reply.item_id, reply.text[:num_chars], status)
         if reply.generated and reply is self._newest:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))

@@ -258,6 +258,10 @@ class Session:
                 desk.release(turn)
             case cmd.CutReply(turn, reason):
                 desk.cut(turn, reason)
+            case cmd.ReopenTurn(turn):
+                desk.cut(turn, "turn_detected", keeps_heard=False)
+                self._log.reopened(turn, now_ns)
+                self._utterances.do(command, now_ns)
             case cmd.Apologize(turn):
                 desk.apologize(turn)
             case cmd.RefuseRequest(code):

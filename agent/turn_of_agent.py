@@ -14,6 +14,7 @@ def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> 
     if not takes_requests(s):
         return [cmd.RefuseRequest("conversation_already_has_active_response")]
     s.wanted = True
+    s.answers_caller = False
     return begin_if_wanted(s, now_ns)
 
 
@@ -31,6 +32,7 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
+    s.audible_ns = now_ns
     return [cmd.ReleaseReply(event.turn)]
 
 

@@ -6,6 +6,7 @@ from . import commands as cmd
 from . import events as ev
 from .commands import Command
 from .guessing import drop_guess, would_reply
+from .reopening import reopen, reopens
 from .turn_coupling import (
     STALL_SILENCE_MS,
     TRANSCRIPT_DEADLINE_NS,
@@ -30,7 +31,9 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.num_guesses = 0
     s.announced = True
     out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
-    if s.rules.interrupts and s.agent is not Agent.IDLE:
+    if s.rules.interrupts and reopens(s, now_ns):
+        out += reopen(s)
+    elif s.rules.interrupts and s.agent is not Agent.IDLE:
         unheard = s.agent is Agent.PREPARING
         out += cut(s, "turn_detected")
         s.unheard_cut = unheard
@@ -100,7 +103,7 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
         s.revision = 0
     else:
         s.close_utterance()
-    s.unheard_cut = False
+    s.unheard_cut = s.answers_caller = False
     s.revision += 1
     s.awaited[event.utterance] = s.revision
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS

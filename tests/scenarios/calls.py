@@ -2,16 +2,18 @@
 
 from .guessing import GUESSING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
+from .reopening import REOPENED, REOPENING
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + REOPENING + GUESSING
 
 RECORDED = {
     "normal_turn": NORMAL,
     "hesitation": HESITATION,
     "barge_in": BARGE_IN_SPEAKING,
     "noise": NOISE,
+    "reopened_turn": REOPENED,
     "push_to_talk": PUSHED,
     "stage_failure": LISTENER_HANGS,
 }

@@ -50,7 +50,7 @@ CUT_GUESS = timeline(
     "a guess that became the reply is cut like any other",
     *asked(ONE),
     audible(1250, ONE),
-    starts(1400, 2, cmd.CutReply(ONE, "turn_detected")),
+    starts(1750, 2, cmd.CutReply(ONE, "turn_detected")),
     pauses(2000, 2),
     known(2200, 2, 1, QUESTION, TWO),
     silence(2350, 2, 350, commit(2), cmd.StartReply(TWO)),

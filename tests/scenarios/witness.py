@@ -4,6 +4,7 @@ from agent import commands as cmd
 from agent import events as ev
 from agent.end_of_turn import TurnRules, required_silence_ms
 from agent.guessing import MAX_GUESSES
+from agent.reopening import REOPEN_NS
 from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
@@ -37,9 +38,16 @@ class Witness:
         """A reply that is prepared in secret: its turn, and the words that it answers."""
         self._num_guesses = 0
         """In the utterance that is open."""
+        self._answers_caller = False
+        """The reply that is due or under way answers what the caller said last, unasked."""
+        self._audible_ns = 0
+        """Since when what was released last can be heard."""
+        self._played = 0
+        self._now_ns = 0
 
-    def event(self, event: ev.Event | None) -> None:
+    def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
+        self._now_ns = now_ns
         match event:
             case None:
                 self._silence_ms = FOREVER_MS
@@ -55,6 +63,8 @@ class Witness:
                 self._silence_ms = 0
             case ev.ReplySent(turn) if turn == self.turn:
                 self._replying = False
+            case ev.ReplyPlayed(turn):
+                self._played = turn
 
     def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
         """What the machine made of the event."""
@@ -62,6 +72,7 @@ class Witness:
         if isinstance(event, ev.ReplyRequested):
             assert refused == (self._replying or self.due)
             self.due = self.due or not refused
+            self._answers_caller = self._answers_caller and refused
         if isinstance(event, ev.ReplyCancelled):
             assert refused == (not self._replying and not self.due)
             self.due = self.due and self._replying
@@ -82,15 +93,12 @@ class Witness:
                     self._is_present(turn)
                     assert self._released < turn
                     self._released = turn
+                    self._audible_ns = self._now_ns
                 case cmd.Apologize(turn):
                     self._is_present(turn)
                     self._apologized = turn
-                case cmd.CutReply(turn, reason):
-                    assert turn == self.turn > self._cut
-                    heard = turn in (self._released, self._apologized) or not self._replying
-                    self._cut_unheard = reason == "turn_detected" and not heard
-                    self._cut = turn
-                    self._replying = False
+                case cmd.CutReply() | cmd.ReopenTurn():
+                    self._stops(command)
                 case cmd.RefuseRequest():
                     assert commands == (command,)
                 case _:
@@ -158,6 +166,29 @@ class Witness:
         assert self._replying
         assert turn > max(self._cut, self._apologized)
 
+    def _stops(self, command: cmd.CutReply | cmd.ReopenTurn) -> None:
+        turn = command.turn
+        assert turn == self.turn > self._cut
+        by_speech = isinstance(command, cmd.ReopenTurn) or command.reason == "turn_detected"
+        assert not by_speech or isinstance(command, cmd.ReopenTurn) == self._reopens()
+        if isinstance(command, cmd.ReopenTurn):
+            assert command.utterance == self.open
+            heard = False
+        else:
+            heard = turn in (self._released, self._apologized) or not self._replying
+        self._cut_unheard = by_speech and not heard
+        self._cut = turn
+        self._replying = False
+
+    def _reopens(self) -> bool:
+        """Whether the caller, who begins to speak, goes on with what is being answered."""
+        is_own = self._answers_caller and not self.due and self._rules.interrupts
+        if not is_own or self.turn in (self._cut, self._apologized, self._played):
+            return False
+        if self._released < self.turn:
+            return self._replying  # else it ended without a sound
+        return self._now_ns - self._audible_ns < REOPEN_NS
+
     def _about_speech(self, event: ev.Event | None, command: cmd.Command) -> None:
         match command:
             case cmd.AnnounceSpeech(utterance):
@@ -174,6 +205,7 @@ class Witness:
                     self.owed[utterance] = revision
             case cmd.CommitUtterance(utterance, None, by_client):
                 assert by_client
+                self._answers_caller = False
                 self._close(utterance)
                 self.owed[utterance] = 0
             case cmd.CommitUtterance(utterance, str(text), by_client):
@@ -182,6 +214,8 @@ class Witness:
                 assert text.strip()
                 assert text == self._answers[utterance, self._revisions[utterance]]
                 assert self._silence_ms >= required_silence_ms(self._rules, text)
+                is_own = self._answers_caller or not self.due
+                self._answers_caller = self._rules.replies and is_own
                 self.due = self.due or self._rules.replies
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):
