@@ -9,6 +9,11 @@ The words of a pause may be told before it is known that they are a turn (`suppo
 one, and the reply to them is the one that is wanted (`adopt`), nothing more need be told; if not,
 or if anything else changes first, they are taken back, with what the model answered to them.
 
+A message may turn out to have been only the first half of one (`reopened`). The model then forgets
+it, with what it answered, and is told the whole when the rest is known: `open_text` is what it is
+kept from meanwhile. Where nothing more is said, or something else comes first, it is told the half
+again (`stays`).
+
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model was told last; so those of a
 single response leave nothing to be taken back.
@@ -55,19 +60,51 @@ class ChatContext:
         """What the model was told as the user's next message, before it is one."""
         self._was_said = False
         """What was supposed has become the user's message."""
+        self.open_text = ""
+        """The beginning of a message that goes on: the last one of the conversation, but not the
+        model's. Empty where there is none."""
+        self.open_item: ItemId | None = None
+        """The last item of that beginning."""
+        self._misses = False
+        """The model refused something that the conversation has."""
         self._edited = False
         """The model's history differs from the conversation elsewhere than at the end."""
         self._max_cut: int | None = None
         """Up to which character the model's last reply can be cut; None: anywhere. What was cut off
         is gone, and behind another message of the agent's it is not the last any more."""
 
-    def said(self, text: str) -> None:
-        """The user's next message. One without words is none."""
-        if self._supposed == text:
+    def said(self, text: str, *, goes_on: bool = False) -> None:
+        """The user's next message, or the rest of the open one. One without words is none."""
+        whole = joined(self.open_text, text) if goes_on else text
+        if goes_on:
+            self.open_item, self.open_text = None, ""
+        if self._supposed == whole:
             self._was_said = True
-        elif text.strip():
+        elif whole.strip():
             self.withdraw()
-            self._note(_Say(ChatMessage("user", text)))
+            self.stays()
+            self._pending.append(_Say(ChatMessage("user", whole)))
+
+    def reopened(self, item_id: ItemId) -> None:
+        """What the user said last, with this item, goes on; the reply to it never was.
+
+        Where that is not what the conversation ends with (but for items without words), it stays a
+        message of its own.
+        """
+        told = _told(self._conversation)
+        if not told or told[-1][0] != item_id:
+            return
+        self.open_item, self.open_text = item_id, told[-1][1].text
+        if self._misses:
+            self.edited()
+        else:
+            self._pending.append(_TakeBack())
+
+    def stays(self) -> None:
+        """Nothing more belongs to the message that is open, if there is one."""
+        text, self.open_item, self.open_text = self.open_text, None, ""
+        if text:
+            self._pending.append(_Say(ChatMessage("user", text)))
 
     async def suppose(self, text: str) -> None:
         """Tell the model what is pending, and then words that may become the user's next message.
@@ -75,6 +112,7 @@ class ChatContext:
         Raises StageError. Cancelled, it has told them or not, and knows which.
         """
         await self.settle()
+        text = joined(self.open_text, text)
         await self.chat.commit(ChatMessage("user", text))
         self._supposed, self._was_said = text, False
         self._max_cut = -1  # what was answered before is not the model's last word for long
@@ -108,7 +146,8 @@ class ChatContext:
         """An item was appended."""
         self.withdraw()
         for message in messages_of((item,)):
-            self._note(_Say(message))
+            self.stays()
+            self._pending.append(_Say(message))
 
     def answering(self) -> None:
         """The model begins a reply: the one that will be cut."""
@@ -137,7 +176,6 @@ class ChatContext:
         anew, as it is by then. The text of a reply under way is not known yet."""
         self._edited = True
         self._supposed, self._was_said = None, False
-        self._pending.clear()
 
     async def settle(self, instructions: str | None = None) -> None:
         """Carry out what is pending, under these instructions in place of the session's.
@@ -147,30 +185,34 @@ class ChatContext:
         """
         wanted = self._instructions if instructions is None else instructions
         if wanted != self._told:
-            await self._instruct(wanted)
+            try:
+                await self.chat.set_system(wanted)
+            except StageError as error:
+                if error.refused and wanted == self._instructions:
+                    self._instructions = self._told
+                raise
+            self._told = wanted
         while self._edited or self._pending:
             if self._edited:
                 await self._take_anew()
             else:
                 await self._carry_out(self._pending[0])
 
-    async def _instruct(self, text: str) -> None:
-        try:
-            await self.chat.set_system(text)
-        except StageError as error:
-            if error.refused and text == self._instructions:
-                self._instructions = self._told
-            raise
-        self._told = text
-
     async def _take_anew(self) -> None:
         self._edited = False
+        self._pending.clear()
+        told = _told(self._conversation)
+        if told and told[-1][0] == self.open_item:
+            self.open_text = told.pop()[1].text
+        else:
+            self.open_item, self.open_text = None, ""
         try:
-            await self.chat.reset(messages_of(self._conversation))
+            await self.chat.reset([message for _, message in told])
         except BaseException as error:
             if not (isinstance(error, StageError) and error.refused):
                 self.edited()
             raise
+        self._misses = False
         self._max_cut = -1
 
     async def _carry_out(self, change: _Change) -> None:
@@ -184,16 +226,13 @@ class ChatContext:
         except StageError as error:
             if error.refused:
                 _forget(self._pending, change)
+                self._misses = True
             raise
         _forget(self._pending, change)
         if isinstance(change, _CutReply):
             self._max_cut = change.num_chars
         elif isinstance(change, _TakeBack) or change.message.role == "assistant":
             self._max_cut = -1
-
-    def _note(self, change: _Say) -> None:
-        if not self._edited:  # then the conversation has it, and is taken anew
-            self._pending.append(change)
 
 
 def _forget(pending: deque[_Change], change: _Change) -> None:
@@ -203,22 +242,59 @@ def _forget(pending: deque[_Change], change: _Change) -> None:
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
-    """What the model is shown of these items. Items without words are left out, and the parts of a
-    reply that was taken up again are one message."""
-    messages: list[ChatMessage] = []
-    places: dict[ItemId, int] = {}
+    """What the model is shown of these items. Items without words are left out. The parts of a
+    reply that was taken up again are one message, and so is what the caller said in two halves."""
+    return [message for _, message in _told(items)]
+
+
+def _told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
+    """The messages, each with the item that it ends with."""
+    items = tuple(items)
+    rests = _rests_of_replies(items)
+    told: list[tuple[ItemId, ChatMessage]] = []
     for item in items:
         match item:
-            case Message(continues=before, text=text) if before in places:
-                place = places[item.id] = places[before]
-                messages[place] = ChatMessage("assistant", messages[place].text + (text or ""))
-            case Message(role=role, text=text) if text and text.strip():
-                places[item.id] = len(messages)
-                messages.append(ChatMessage(role, text))
+            case Message(id=item_id, role=role) if item_id not in rests.parts:
+                text = (item.text or "") + rests.texts.get(item_id, "")
+                if not text.strip():
+                    continue
+                if role == "user" and told and told[-1][0] == item.continues:
+                    text = joined(told.pop()[1].text, text)
+                told.append((item_id, ChatMessage(role, text)))
             case FunctionCall(name=name, arguments=arguments):
-                messages.append(ChatMessage("assistant", f"{name}({arguments})"))
+                told.append((item.id, ChatMessage("assistant", f"{name}({arguments})")))
             case FunctionOutput(output=output):
-                messages.append(ChatMessage("user", output))
+                told.append((item.id, ChatMessage("user", output)))
             case _:
                 pass
-    return messages
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Rests:
+    """Of replies that were taken up again, once or more."""
+
+    texts: dict[ItemId, str]
+    """By the item that the reply begins with: what it said in those after that."""
+    parts: set[ItemId]
+    """Those after that."""
+
+
+def _rests_of_replies(items: Iterable[Item]) -> _Rests:
+    texts: dict[ItemId, str] = {}
+    begins: dict[ItemId, ItemId] = {}
+    """By an item of a reply: the one that it begins with."""
+    parts: set[ItemId] = set()
+    for item in items:
+        if isinstance(item, Message) and item.role == "assistant":
+            begins[item.id] = item.id
+            if item.continues in begins:
+                begin = begins[item.id] = begins[item.continues]
+                texts[begin] = texts.get(begin, "") + (item.text or "")
+                parts.add(item.id)
+    return _Rests(texts, parts)
+
+
+def joined(beginning: str, rest: str) -> str:
+    """One message of two parts, either of which may be empty."""
+    return f"{beginning.strip()} {rest.strip()}".strip() if beginning else rest

@@ -128,6 +128,15 @@ class UnduckReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ReopenTurn:
+    """The caller goes on: stop the reply, which never was."""
+
+    turn: TurnId
+    utterance: int
+    """Goes on with the message that the reply answered, if it has words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Apologize:
     """End the turn as failed, with a spoken apology from cache."""
 
@@ -157,6 +166,7 @@ Command = (
     | ResumeReply
     | DuckReply
     | UnduckReply
+    | ReopenTurn
     | Apologize
     | RefuseRequest
 )

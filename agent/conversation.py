@@ -35,7 +35,8 @@ class Message:
     """None while a spoken message has no transcript yet."""
     status: ItemStatus = "completed"
     continues: ItemId | None = None
-    """The item of the same reply that this one goes on with: for the model they are one."""
+    """The item that this one goes on with, so that the model reads both as one: the same reply,
+    taken up again, or the caller's message."""
 
 
 @dataclass(frozen=True, slots=True)

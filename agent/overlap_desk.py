@@ -112,7 +112,7 @@ class OverlapDesk:
         rest = self._items.resume(run.reply)
         if rest is None:
             self._present.cancel()
-            self._items.cut(run.reply, "turn_detected")
+            self._items.cut(run.reply, "turn_detected", keeps_heard=True)
             self._emit(ev.ReplySent(turn))
             self._emit(ev.ReplyPlayed(turn))
             return

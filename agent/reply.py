@@ -88,6 +88,8 @@ class Reply:
     """Characters heard of a reply that is held; None: it is not."""
     goes_on: bool = False
     """It was taken up again, as another response: this one is `text` and no more."""
+    taken_back: bool = False
+    """It never was: nothing of it counts as heard, whatever the client played."""
 
     @property
     def modality(self) -> Modality:

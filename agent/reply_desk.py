@@ -110,6 +110,8 @@ class ReplyDesk:
         run = None if script is not None else self._adopted(turn, settings, options)
         if run is None:
             self.drop_guess()
+            if not options.out_of_band:
+                self._context.stays()
             run = self._prepared(turn, settings, options)
             self._present.task = self._group.create_task(self._drive(run, script))
         self._present.run = run
@@ -173,13 +175,13 @@ class ReplyDesk:
         if run is not None:
             run.release()
 
-    def cut(self, turn: TurnId, reason: CutReason) -> None:
-        """Stop the reply of this turn; the history keeps what was heard of it."""
+    def cut(self, turn: TurnId, reason: CutReason, *, keeps_heard: bool = True) -> None:
+        """Stop the reply of this turn; the history keeps what was heard of it, or nothing."""
         run = self._present.of(turn)
         if run is None:
             return
         self._present.cancel()
-        self._items.cut(run.reply, reason)
+        self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
         self.overlaps.cut()
 
     def apologize(self, turn: TurnId) -> None:

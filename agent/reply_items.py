@@ -129,12 +129,15 @@ class ReplyItems:
         self.announce(taken_up)
         return taken_up
 
-    def cut(self, reply: Reply, reason: CutReason) -> None:
-        """It stops here; the history keeps what was heard of it."""
+    def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
+        """It stops here; the history keeps what was heard of it, or nothing."""
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
+        if not keeps_heard:
+            heard = 0
         reply.held_at = None
         self._log.mark(reply.turn, MarkName.INTERRUPTED, self._clock.now_ns())
         self._keep_heard(reply, heard)
+        reply.taken_back = not keeps_heard
         self._end(reply, "cancelled", reason, heard)
         self._record(reply, heard)
 
@@ -202,12 +205,14 @@ class ReplyItems:
 
     def _keep_heard(self, reply: Reply, num_chars: int) -> None:
         """Cut item and model context to the words that were heard."""
+        if reply.taken_back:
+            return
         num_chars = max(reply.first_char, min(num_chars, len(reply.text)))
         if reply.held_at is not None:
             reply.held_at = num_chars
         if reply.item_id not in self._conversation:
             return
-        is_whole = num_chars == len(reply.text)
+        is_whole = 0 < num_chars == len(reply.text)
         is_part = reply.held_at is not None or reply.goes_on
         status: ItemStatus = "completed" if is_whole and not is_part else "incomplete"
         text = reply.text[reply.first_char : num_chars]

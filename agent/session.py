@@ -265,19 +265,18 @@ class Session:
             case cmd.DropGuess():
                 desk.drop_guess()
                 self._log.guessed(MarkName.DISCARDED, now_ns)
-            case cmd.ReleaseReply(turn):
-                desk.release(turn)
-            case cmd.CutReply(turn, reason):
-                desk.cut(turn, reason)
+            case cmd.ReleaseReply() | cmd.CutReply() | cmd.Apologize():
+                _about_reply(desk, command)
             case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
                 desk.overlaps.do(command)
-            case cmd.Apologize(turn):
-                desk.apologize(turn)
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code))
             case _:
                 if isinstance(command, cmd.CommitUtterance | cmd.DropUtterance):
                     self._warming.heard_all()
+                elif isinstance(command, cmd.ReopenTurn):
+                    desk.cut(command.turn, "turn_detected", keeps_heard=False)
+                    self._log.reopened(command.turn, now_ns)
                 self._utterances.do(command, now_ns)
 
     @property
@@ -285,6 +284,16 @@ class Session:
         if self._desk is None:
             raise ClientError("The session has not started yet.", code="session_not_started")
         return self._desk
+
+
+def _about_reply(desk: ReplyDesk, command: cmd.ReleaseReply | cmd.CutReply | cmd.Apologize) -> None:
+    match command:
+        case cmd.ReleaseReply(turn):
+            desk.release(turn)
+        case cmd.CutReply(turn, reason):
+            desk.cut(turn, reason)
+        case cmd.Apologize(turn):
+            desk.apologize(turn)
 
 
 def _examples(profile: AgentProfile) -> tuple[ChatMessage, ...]:

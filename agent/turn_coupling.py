@@ -13,6 +13,7 @@ from . import events as ev
 from .commands import Command
 from .end_of_turn import required_silence_ms
 from .guessing import drop_guess, guess
+from .reopening import caller_said
 from .turn_score import Evidence
 from .turn_state import TurnState
 from .turn_tables import Agent, Signal
@@ -45,6 +46,7 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
         return drop_utterance(s, now_ns)
     s.close_utterance()
     s.unheard_cut = False
+    caller_said(s)
     s.wanted = s.wanted or s.rules.replies
     committed = cmd.CommitUtterance(s.utterance, text, by_client=False)
     if _may_begin(s) and s.guess == text:
@@ -108,6 +110,7 @@ def _begin(s: TurnState, now_ns: int) -> list[Command]:
     s.turn = TurnId(s.turn + 1)
     s.apologized = False
     s.unheard_cut = False
+    s.audible_ns = None
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS
     out.append(cmd.StartReply(s.turn))
     return out

@@ -73,6 +73,11 @@ class TurnLog:
         """A mark of a reply that is prepared in case the caller is done."""
         self._caller_marks.append((name, at_ns))
 
+    def reopened(self, turn: TurnId, now_ns: int) -> None:
+        """The caller goes on: the next turn has the words of this one, and more."""
+        self._caller_marks.append((MarkName.REOPENED, now_ns))
+        self._caller_text = self._asked.get(turn, "")
+
     def utterance_ended(self, now_ns: int) -> None:
         self._caller_marks.append((MarkName.ENDPOINT, now_ns))
 

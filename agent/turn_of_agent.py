@@ -18,6 +18,7 @@ def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> 
     if not takes_requests(s):
         return [cmd.RefuseRequest("conversation_already_has_active_response")]
     s.wanted = True
+    s.answers_caller = False
     out = barge_in.stop(s) if s.agent is Agent.HELD else []
     return out + begin_if_wanted(s, now_ns)
 
@@ -38,6 +39,7 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
+    s.audible_ns = now_ns
     return [cmd.ReleaseReply(event.turn)]
 
 

@@ -7,6 +7,7 @@ from . import commands as cmd
 from . import events as ev
 from .commands import Command
 from .guessing import drop_guess, would_reply
+from .reopening import reopen, reopens
 from .turn_coupling import (
     STALL_SILENCE_MS,
     TRANSCRIPT_DEADLINE_NS,
@@ -27,9 +28,11 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.text = None
     s.num_guesses = 0
     s.announced = True
+    out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
+    if s.rules.interrupts and reopens(s, now_ns):
+        return out + reopen(s)
     if s.rules.interrupts and barge_in.can_be_heard(s):
         return barge_in.overlap(s, event, now_ns)
-    out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
     if s.rules.interrupts and s.agent is not Agent.IDLE:
         unheard = s.agent is Agent.PREPARING
         out += cut(s, "turn_detected")
@@ -110,7 +113,7 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
     else:
         out = barge_in.stop(s)
         s.close_utterance()
-    s.unheard_cut = False
+    s.unheard_cut = s.answers_caller = False
     s.revision += 1
     s.awaited[event.utterance] = s.revision
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS

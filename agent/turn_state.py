@@ -65,8 +65,12 @@ class TurnState:
     """Utterances committed without their words, and the revision that will bring them."""
     wanted: bool = False
     """A reply is to begin as soon as it can."""
+    answers_caller: bool = False
+    """What the caller said last is answered, or will be, because the turn was over."""
+    audible_ns: int | None = None
+    """Since when the present reply can be heard."""
     unheard_cut: bool = False
-    """The present utterance cut a reply of which nothing was heard."""
+    """The present utterance cut a reply of which nothing counts as heard."""
     overlap: Overlap | None = None
     """Of the present utterance with the present reply, until it is settled."""
     apologized: bool = False

@@ -19,16 +19,19 @@ Both see every event that concerns them. The coupling, in the order in which it 
 2. *End of turn.* While PAUSING, every further silence and the transcript's arrival ask
    `required_silence_ms` whether words and silence suffice. If so the utterance is committed and,
    if the rules say so, a reply begins. No words: the utterance is dropped and nothing happened.
-3. *Barge-in.* SpeechStarted silences the agent: first the client is told that the caller speaks
-   (stock clients stop playing on that), then the response ends. A reply of which nothing was heard
-   is cut at once; one that can be heard is held, or only turned down, until it is known whether
-   there are words. See `barge_in.py`.
-4. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
-   had been heard, the reply begins anew: otherwise a cough would leave the line dead.
-5. *Guess.* Words of which it is not known yet whether they end the turn get a reply in secret
+3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
+   caller was not done. The reply never was, and the utterance goes on with the message before it
+   (`ReopenTurn`). See `reopening.py`.
+4. *Barge-in.* SpeechStarted later than that silences the agent: first the client is told that the
+   caller speaks (stock clients stop playing on that), then the response ends. A reply of which
+   nothing was heard is cut at once; one that can be heard is held, or only turned down, until it is
+   known whether there are words. See `barge_in.py`.
+5. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
+   counts as heard, the reply begins anew: otherwise a cough would leave the line dead.
+6. *Guess.* Words of which it is not known yet whether they end the turn get a reply in secret
    (`GuessReply`): model and voice work while the silence grows. The end of the turn then only lets
    it be heard; a caller who goes on makes it vanish (`DropGuess`). See `guessing.py`.
-6. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
+7. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
    needs is outstanding, waits in `wanted` and begins when both are settled.
 
 Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else

@@ -36,6 +36,10 @@ class UtteranceDesk:
         self._notify = notify
         self._items: dict[int, ItemId] = {}
         """Of utterances whose words are not known yet."""
+        self._last_said: ItemId | None = None
+        """Of the last utterance that was committed with its words."""
+        self._going_on: int | None = None
+        """The utterance that goes on with it."""
 
     def partial(self, utterance: int, text: str, stable_chars: int) -> None:
         """Show what has been understood so far, to clients that asked for it."""
@@ -50,6 +54,10 @@ class UtteranceDesk:
             case cmd.AnnounceSpeech(utterance, at_sample):
                 started = say.SpeechStarted(self._item_of(utterance), at_sample // SAMPLES_PER_MS)
                 self._notify(started)
+            case cmd.ReopenTurn(_, utterance):
+                if self._last_said is not None:
+                    self._going_on = utterance
+                    self._context.reopened(self._last_said)
             case cmd.CommitUtterance(utterance, text, by_client):
                 self._ears.close(utterance)
                 self._log.utterance_ended(now_ns)
@@ -58,6 +66,8 @@ class UtteranceDesk:
                 self._complete(utterance, text)
             case cmd.FailTranscript(utterance):
                 item_id = self._known(utterance)
+                if self._goes_on(utterance):
+                    self._context.stays()
                 message = "The recording could not be transcribed."
                 self._notify(say.TranscriptFailed(item_id, message))
             case cmd.DropUtterance(utterance, announced, was_echo):
@@ -65,6 +75,8 @@ class UtteranceDesk:
                 self._log.utterance_dropped()
                 self._item_of(utterance)
                 item_id = self._known(utterance)
+                if self._goes_on(utterance):
+                    self._context.stays()
                 if announced:
                     self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
             case _:
@@ -76,25 +88,37 @@ class UtteranceDesk:
             self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
         for old in self._conversation.make_room():
             self._notify(say.ItemDeleted(old))
-        item = Message(item_id, "user", "audio", None)
+        continues = self._context.open_item if utterance == self._going_on else None
+        item = Message(item_id, "user", "audio", None, continues=continues)
         previous = self._conversation.add(item)
         self._notify(say.AudioCommitted(item_id, previous))
         self._notify(say.ItemAdded(item, previous))
         if text is not None:
+            self._last_said = item_id
             self._complete(utterance, text)
 
     def _complete(self, utterance: int, text: str) -> None:
         item_id = self._known(utterance)
+        goes_on = self._goes_on(utterance)
         if item_id in self._conversation:
             self._conversation.set_text(item_id, text, "completed")
             if item_id == self._conversation.last_id():
-                self._context.said(text)
+                self._context.said(text, goes_on=goes_on)
             else:
                 self._context.edited()
+        elif goes_on:
+            self._context.stays()
         if text:
             self._notify(say.TranscriptDelta(item_id, text))
         self._notify(say.TranscriptCompleted(item_id, text, self._ears.duration_s(utterance)))
         self._log.caller_said(text)
+
+    def _goes_on(self, utterance: int) -> bool:
+        """Whether it was to go on with the one before. Asked once, when it is known what it is."""
+        if utterance != self._going_on:
+            return False
+        self._going_on = None
+        return True
 
     def _item_of(self, utterance: int) -> ItemId:
         if utterance not in self._items:

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from .chat_context import ChatContext
+from .chat_context import ChatContext, joined
 from .errors import StageError
 
 QUIET_S: Final = 0.05
@@ -103,7 +103,8 @@ class Warming:
 
     async def _warm(self) -> None:
         if await self._settled():
-            await self._context.chat.preview(self._words)
+            words = joined(self._context.open_text, self._words)
+            await self._context.chat.preview(words)
 
     async def _settled(self) -> bool:
         try:

@@ -40,6 +40,7 @@ class TurnCounts:
     late: int = 0
     cut_in: int = 0
     interrupted: int = 0
+    reopened: int = 0
     incomplete: int = 0
 
 
@@ -69,6 +70,7 @@ class TurnHistory:
             late=so_far.late + entry.late,
             cut_in=so_far.cut_in + record.cut_in,
             interrupted=so_far.interrupted + record.interrupted,
+            reopened=so_far.reopened + record.reopened,
             incomplete=so_far.incomplete + bool(record.incomplete),
         )
 

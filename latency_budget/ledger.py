@@ -17,7 +17,7 @@ reply_requested                     the last; it opens a new attempt and discard
 other marks of an attempt           the first of the attempt: the reply's later pieces pass the
                                     same points and must not move it
 released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
-interrupted, greeting
+interrupted, greeting, reopened
 ==================================  ==============================================================
 
 Once released, the attempt is closed: what comes later belongs to the rest of the reply. A mark
@@ -61,7 +61,7 @@ _WORK = (
     (Stage.TTS, _M.TTS_START, _M.FIRST_AUDIBLE_READY),
 )
 _CALLER = frozenset({_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
-_ONCE = frozenset({_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED})
+_ONCE = frozenset({_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED})
 _STRUCTURAL = frozenset({_M.DISCARDED, _M.TOOL_START, _M.TOOL_DONE})
 _SPOKEN = (_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED, _M.SPEECH_PAUSED, *_ASR_PASS)
 _NEEDED_SPOKEN = (*_SPOKEN, _M.ENDPOINT)
@@ -151,6 +151,7 @@ class TurnLedger:
             answered=released_ns is not None,
             cut_in=cut_in,
             interrupted=_M.INTERRUPTED in self._at,
+            reopened=_M.REOPENED in self._at,
             incomplete=self._flaws(origin),
             wasted_ns=self._wasted_ns,
             spans=_relative(spans, origin_ns),

@@ -45,6 +45,9 @@ class MarkName(StrEnum):
     REPLY_DONE = "reply_done"
     """The last sample of the reply was handed to the transport."""
     INTERRUPTED = "interrupted"
+    REOPENED = "reopened"
+    """The caller went on with the turn before, whose reply was taken back: this one goes on with
+    it."""
     TOOL_START = "tool_start"
     TOOL_DONE = "tool_done"
     DISCARDED = "discarded"

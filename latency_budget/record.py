@@ -63,6 +63,8 @@ class TurnRecord:
     """Audible before the caller's last voiced frame. Such a turn has no end-to-end time: a
     negative one would flatter the percentiles."""
     interrupted: bool
+    reopened: bool
+    """It goes on with the turn before, whose reply was taken back unheard."""
     incomplete: tuple[str, ...]
     """What is missing or out of order, in words; empty for a whole record."""
     wasted_ns: int

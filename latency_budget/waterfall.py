@@ -87,6 +87,8 @@ def _headline(record: TurnRecord, budget: Budget) -> str:
         parts.append("greeting")
     if record.interrupted:
         parts.append("interrupted")
+    if record.reopened:
+        parts.append("re-opened")
     return f"{parts[0]} {', '.join(parts[1:])}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
 
 import llm_engine
 from agent.calls import Calls
@@ -15,6 +16,10 @@ from agent.models import ModelStore
 from agent.server import create_app
 from agent.stages import Stages
 from latency_budget.clock import SystemClock
+from latency_budget.history import TurnEntry
+from latency_budget.ledger import TurnLedger
+from latency_budget.marks import Mark, MarkName
+from latency_budget.turn import SessionId, TurnId
 from tests.fakes.llm_models import save_tiny_model
 
 from .live import LiveServer
@@ -95,6 +100,19 @@ async def test_who_spoke_over_the_agent(stages: Stages) -> None:
         ("halfsec_backchannels_kept", "stock"): 2,
         ("halfsec_backchannels_kept", "ducks"): 0,
     }
+
+
+async def test_turns_that_were_re_opened(stages: Stages) -> None:
+    calls = Calls(Config(), SystemClock())
+    for number in (1, 2):
+        ledger = TurnLedger(TurnId(number))
+        ledger.add(Mark(ledger.turn, MarkName.REOPENED if number == 2 else MarkName.INTERRUPTED, 0))
+        calls.history.add(TurnEntry(SessionId("s"), ledger.record()))
+    answer = await Metrics(stages, calls).serve(Request({"type": "http"}))
+    lines = bytes(answer.body).decode().splitlines()
+    assert "halfsec_turns_total 2.0" in lines
+    assert "halfsec_turns_reopened_total 1.0" in lines
+    assert "halfsec_turns_interrupted_total 1.0" in lines
 
 
 async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -> None:

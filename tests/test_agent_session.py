@@ -6,6 +6,7 @@ import pytest
 
 from agent import events as ev
 from agent import notices as say
+from agent import reopening
 from agent import requests as ask
 from agent.config import AgentProfile
 from agent.conversation import ItemId, Message
@@ -50,7 +51,7 @@ async def test_a_barge_in_leaves_the_words_that_were_heard() -> None:
     reply = "One two three four five six seven eight nine ten eleven twelve."
     async with call_with(reply, "Yes.") as call:
         call.ears.say("Count.")
-        await call.until(say.ReplyAudio, 8)
+        await call.until(say.ReplyAudio, 10)
         call.ears.say("Stop.")
         await call.until(say.ReplyEnded, 2)
         ended = call.of(say.ReplyEnded)[0]
@@ -79,7 +80,10 @@ async def test_the_model_knows_how_much_speech_there_is_to_spare() -> None:
     assert min(told) >= begun_ns + speech_ns
 
 
-async def test_the_clients_word_on_what_it_played_corrects_ours() -> None:
+async def test_the_clients_word_on_what_it_played_corrects_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reopening, "REOPEN_NS", 0)
     async with call_with("One two three four five six seven.", "Yes.") as call:
         call.ears.say("Count.")
         await call.until(say.ReplyAudio, 6)

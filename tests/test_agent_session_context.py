@@ -6,8 +6,8 @@ import pytest
 
 from agent import events as ev
 from agent import notices as say
+from agent import reopening, warming
 from agent import requests as ask
-from agent import warming
 from agent.conversation import ItemId, Message
 from agent.errors import StageError
 from agent.identifiers import Identifiers
@@ -55,7 +55,10 @@ def partial(utterance: int, text: str) -> Heard:
     return Heard(utterance, partial=(text, 0))
 
 
-async def test_words_are_computed_while_the_caller_still_speaks() -> None:
+async def test_words_are_computed_while_the_caller_still_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reopening, "REOPEN_NS", 0)
     async with call_with("Fine.") as call:
         await call.chat.warmed.wait()
         call.ears.words[1] = "What time is it?"

@@ -7,6 +7,7 @@ import pytest
 
 from agent import events as ev
 from agent import notices as say
+from agent import reopening
 from agent import requests as ask
 from agent.conversation import ROOT, ItemId, Message
 from agent.errors import StageError
@@ -18,6 +19,12 @@ from .session_call import Call, call_with
 
 TEXT = ResponseOptions(output_modality="text")
 REFUSED = StageError("llm", "too long", refused=True)
+
+
+@pytest.fixture(autouse=True)
+def every_sound_counts_as_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the next thing the caller says is another message."""
+    monkeypatch.setattr(reopening, "REOPEN_NS", 0)
 
 
 async def create(call: Call) -> None:

@@ -35,9 +35,10 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     history.add(TurnEntry(A, turn(2, released_ms=600), budget=budget_profile().widened(200)))
     history.add(TurnEntry(A, turn(3, released_ms=300, caller_last_voiced=400)))
     history.add(TurnEntry(A, turn(4, released_ms=300, interrupted=500)))
+    history.add(TurnEntry(A, turn(5, released_ms=300, reopened=10)))
     history.add(TurnEntry(A, turn(5, released_ms=None)))
     assert history.counts == TurnCounts(
-        turns=5, answered=4, late=1, cut_in=1, interrupted=1, incomplete=2
+        turns=6, answered=5, late=1, cut_in=1, interrupted=1, reopened=1, incomplete=2
     )
 
 

@@ -240,6 +240,11 @@ def test_a_mark_made_before_the_release_may_arrive_after_it() -> None:
     assert ledger.record() == account(**TIGHT)
 
 
+def test_a_re_opened_turn_says_so() -> None:
+    assert account(**TIGHT, reopened=0).reopened
+    assert not account(**TIGHT).reopened
+
+
 def test_an_interrupted_turn_says_so() -> None:
     assert account(**TIGHT, interrupted=800).interrupted
     assert not account(**TIGHT).interrupted

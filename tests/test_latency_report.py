@@ -236,5 +236,7 @@ def test_the_waterfall_of_a_greeting_finds_no_fault() -> None:
     assert waterfall(ledger.record()) == "turn 1: greeting"
     ledger.add(Mark(ledger.turn, MarkName("interrupted"), 95 * MS))
     assert waterfall(ledger.record()) == "turn 1: greeting, interrupted"
+    ledger.add(Mark(ledger.turn, MarkName("reopened"), 1 * MS))
+    assert waterfall(ledger.record()) == "turn 1: greeting, interrupted, re-opened"
     summary = summarize([ledger.record(), turn(released_ms=300)])
     assert (summary["turns"], summary["p50"]) == (2, 300.0)

@@ -3,10 +3,11 @@
 from .guessing import GUESSING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
 from .overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
+from .reopening import REOPENED, REOPENING
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING + OVERLAPPING
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING
 
 RECORDED = {
     "normal_turn": NORMAL,
@@ -16,6 +17,7 @@ RECORDED = {
     "backchannel": BACKCHANNEL,
     "backchannel_ducked": DUCKED,
     "music": MUSIC_ENDS,
+    "reopened_turn": REOPENED,
     "push_to_talk": PUSHED,
     "stage_failure": LISTENER_HANGS,
 }

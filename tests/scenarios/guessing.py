@@ -52,7 +52,7 @@ CUT_GUESS = timeline(
     "a guess that became the reply is cut like any other",
     *asked(ONE),
     audible(1250, ONE),
-    *overlaps(1400, 2, ONE),
+    *overlaps(1750, 2, ONE),
     pauses(2000, 2),
     known(2200, 2, 1, QUESTION, TWO, cmd.CutReply(ONE, "turn_detected")),
     silence(2350, 2, 350, commit(2), cmd.StartReply(TWO)),

@@ -82,7 +82,7 @@ ECHO = timeline(
     "the agent hears itself",
     *asked(ONE),
     audible(1300, ONE),
-    *overlaps(1600, 2, ONE),
+    *overlaps(1800, 2, ONE),
     so_far(1900, 2, "Your table"),
     pauses(2500, 2),
     words(2700, 2, 1, "table is booked"),

@@ -152,8 +152,8 @@ class Session:
 
     def feed(self, event: ev.Event | None) -> tuple[cmd.Command, ...]:
         """Give the machine an event, or its timer (None); check and carry out its commands."""
-        self.witness.event(event)
         machine, now_ns = self.machine, self.now_ns
+        self.witness.event(event, now_ns)
         commands = machine.on_timer(now_ns) if event is None else machine.apply(event, now_ns)
         self.log.append((event, now_ns, commands))
         self.witness.commands(event, commands)

@@ -18,6 +18,7 @@ from .steps import (
     asked,
     audible,
     commit,
+    goes_on,
     known,
     overlaps,
     pauses,
@@ -30,13 +31,13 @@ from .steps import (
 from .timeline import at, timeline, timer
 
 BARGE_IN_PREPARING = timeline(
-    "barge-in while the reply is prepared",
-    *asked(ONE),
-    starts(1280, 2, cmd.CutReply(ONE, "turn_detected")),
+    "barge-in while a reply is prepared that the client asked for",
+    at(1250, ev.ReplyRequested(), cmd.StartReply(ONE)),
+    starts(1280, 1, cmd.CutReply(ONE, "turn_detected")),
     at(1290, ev.ReplyAudible(ONE)),  # was on its way
-    pauses(2000, 2),
-    known(2200, 2, 1, "I mean, tomorrow.", TWO),
-    silence(2350, 2, 350, commit(2, "I mean, tomorrow."), cmd.StartReply(TWO)),
+    pauses(2000, 1),
+    known(2200, 1, 1, "I mean, tomorrow.", TWO),
+    silence(2350, 1, 350, commit(1, "I mean, tomorrow."), cmd.StartReply(TWO)),
     *answered(TWO, 2400),
     stale=1,
 )
@@ -95,12 +96,12 @@ CANCEL_WITH_ONE_WAITING = timeline(
 
 NOISE = timeline(
     "noise cuts a reply that nobody has heard",
-    *asked(ONE),
-    starts(1280, 2, cmd.CutReply(ONE, "turn_detected")),
-    pauses(1500, 2),
-    words(1700, 2, 1, " "),
-    silence(1800, 2, 300),
-    silence(1900, 2, 400, cmd.DropUtterance(2, announced=True), cmd.StartReply(TWO)),
+    at(1250, ev.ReplyRequested(), cmd.StartReply(ONE)),
+    starts(1280, 1, cmd.CutReply(ONE, "turn_detected")),
+    pauses(1500, 1),
+    words(1700, 1, 1, " "),
+    silence(1800, 1, 300),
+    silence(1900, 1, 400, cmd.DropUtterance(1, announced=True), cmd.StartReply(TWO)),
     *answered(TWO, 2300),
 )
 
@@ -108,8 +109,8 @@ NOISE_OVER_SPEECH = timeline(
     "noise holds a reply that was heard, and it goes on",
     *asked(ONE),
     audible(1300, ONE),
-    *overlaps(1600, 2, ONE),
-    pauses(1800, 2),
+    *overlaps(1750, 2, ONE),
+    pauses(1950, 2),
     words(2000, 2, 1, ""),
     silence(2090, 2, 290),
     silence(2120, 2, 320, cmd.DropUtterance(2, announced=True), cmd.ResumeReply(ONE)),
@@ -120,7 +121,7 @@ NOISE_OVER_SPEECH = timeline(
 NOISE_TAKEN_AS_MESSAGE = timeline(
     "a commit settles what noise had cut",
     *asked(ONE),
-    starts(1280, 2, cmd.CutReply(ONE, "turn_detected")),
+    goes_on(1280, 2, ONE),
     at(1400, ev.BufferCommitted(2), commit(2, None), cmd.Transcribe(2, 1)),
     words(1600, 2, 1, "", cmd.CompleteTranscript(2, "")),
     starts(5000, 3),
@@ -146,7 +147,7 @@ COMMIT_WITHOUT_REPLY = timeline(
 ASKED_DURING_NOISE = timeline(
     "a reply that the client asks for replaces the one that noise had cut",
     *asked(ONE),
-    starts(1280, 2, cmd.CutReply(ONE, "turn_detected")),
+    goes_on(1280, 2, ONE),
     at(1300, ev.ReplyRequested(), cmd.StartReply(TWO)),
     audible(1400, TWO),
     pauses(1500, 2),

@@ -27,6 +27,11 @@ def starts(at_ms: int, utterance: int, *more: cmd.Command) -> Step:
     return at(at_ms, ev.SpeechStarted(utterance, sample), announce, *more)
 
 
+def goes_on(at_ms: int, utterance: int, turn: TurnId) -> Step:
+    """Speech that takes the reply of this turn back."""
+    return starts(at_ms, utterance, cmd.ReopenTurn(turn, utterance))
+
+
 def pauses(at_ms: int, utterance: int, revision: int = 1) -> Step:
     event = ev.SpeechPaused(utterance, (at_ms - 100) * 16)
     return at(at_ms, event, cmd.Transcribe(utterance, revision))

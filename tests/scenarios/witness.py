@@ -4,14 +4,14 @@ from agent import commands as cmd
 from agent import events as ev
 from agent.backchannel import meaning
 from agent.barge_in import GO_ON_MS
-from agent.end_of_turn import TurnRules, required_silence_ms
+from agent.end_of_turn import TurnRules
 from agent.guessing import MAX_GUESSES
-from agent.turn_score import Evidence, OwnPauses
+from agent.reopening import REOPEN_NS
 from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
 
-FOREVER_MS = 10**9
+from .pause import HeardPause
 
 
 class Witness:
@@ -28,12 +28,7 @@ class Witness:
         self._settled: set[int] = set()
         self._revisions: dict[int, int] = {}
         self._answers: dict[tuple[int, int], str] = {}
-        self._silence_ms = 0
-        self._timed_out = False
-        """A timer fired after the newest silence: perhaps the one that stands for more of it."""
-        self._sound: float | None = None
-        """Of the present pause."""
-        self._own_pauses = OwnPauses()
+        self._pause = HeardPause()
         self._replying = False
         self._released = 0
         self._cut = 0
@@ -53,33 +48,29 @@ class Witness:
         """A reply that is prepared in secret: its turn, and the words that it answers."""
         self._num_guesses = 0
         """In the utterance that is open."""
+        self._answers_caller = False
+        """The reply that is due or under way answers what the caller said last, unasked."""
+        self._audible_ns = 0
+        """Since when what was released last can be heard."""
+        self._played = 0
+        self._now_ns = 0
 
-    def event(self, event: ev.Event | None) -> None:
+    def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
+        self._now_ns = now_ns
+        if event is None or getattr(event, "utterance", None) == self.open is not None:
+            self._pause.event(event, self._revisions.get(self.open or 0, 0))
         match event:
-            case None:
-                self._timed_out = True
             case ev.RulesChanged(rules):
                 self._rules = rules
             case ev.TranscriptReady(utterance, revision, text):
                 self._answers[utterance, revision] = text
-            case ev.PauseJudged(utterance, revision, log_odds) if utterance == self.open:
-                if revision == self._revisions.get(utterance):
-                    self._sound = log_odds
-            case ev.SilenceGrew(utterance, silence_ms) if utterance == self.open:
-                self._silence_ms, self._timed_out = silence_ms, False
-            case ev.SpeechResumed(utterance) if utterance == self.open:
-                self._own_pauses.add(self._silence_ms)
-                self._sound = None
-            case ev.AudioStalled(utterance) if utterance == self.open:
-                self._silence_ms = FOREVER_MS
-            case ev.SpeechPaused(utterance) if utterance == self.open:
-                self._silence_ms, self._timed_out = 0, False
-                self._sound = None
             case ev.ReplySent(turn) if turn == self.turn and self._held is None:
                 self._replying = False
             case ev.ReplyStands(_, heard, left):
                 self._stood = heard, left
+            case ev.ReplyPlayed(turn):
+                self._played = turn
 
     def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
         """What the machine made of the event."""
@@ -98,21 +89,17 @@ class Witness:
                     assert self._guess[0] == turn
                     self._guess = None
                 case cmd.ReleaseReply(turn):
-                    self._is_present(turn)
+                    _is_present(self, turn)
                     assert self._released < turn
                     self._released = turn
+                    self._audible_ns = self._now_ns
                 case cmd.Apologize(turn):
-                    self._is_present(turn)
+                    _is_present(self, turn)
                     self._apologized = turn
                 case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
                     self._over_reply(event, commands, index)
-                case cmd.CutReply(turn, reason):
-                    assert turn == self.turn > self._cut
-                    self._held = None
-                    heard = turn in (self._released, self._apologized) or not self._replying
-                    self._cut_unheard = reason == "turn_detected" and not heard
-                    self._cut = turn
-                    self._replying = False
+                case cmd.CutReply() | cmd.ReopenTurn():
+                    self._stops(command)
                 case cmd.RefuseRequest():
                     assert commands == (command,)
                 case _:
@@ -149,6 +136,7 @@ class Witness:
         if isinstance(event, ev.ReplyRequested):
             assert refused == (self._replying or self.due)
             self.due = self.due or not refused
+            self._answers_caller = self._answers_caller and refused
         if isinstance(event, ev.ReplyCancelled):
             is_held = self._held is not None
             assert refused == (not self._replying and not is_held and not self.due)
@@ -195,15 +183,14 @@ class Witness:
             return True
         if text is None:
             return event is None  # a deadline has passed
-        return meaning(text, *self._stood) != "words" and self._silence_ms >= GO_ON_MS
+        return meaning(text, *self._stood) != "words" and self._pause.silence_ms >= GO_ON_MS
 
     def _open(self, utterance: int, *, announced: bool) -> None:
         assert self.open is None
         assert utterance not in self._closed
         self.open = utterance
         self._announced = announced
-        self._silence_ms, self._timed_out = 0, False
-        self._sound = None
+        self._pause.begin()
         self._num_guesses = 0
 
     def _guesses(self, turn: int, text: str) -> None:
@@ -212,9 +199,7 @@ class Witness:
         assert self.open is not None
         assert text.strip()
         assert text == self._answers[self.open, self._revisions[self.open]]
-        assert self._silence_ms < required_silence_ms(
-            self._rules, Evidence(text, self._sound, self._own_pauses.quantile_ms)
-        ), "the turn is over"
+        assert not self._pause.is_over(self._rules, text), "the turn is over"
         self._guess = (turn, text)
         self._num_guesses += 1
         assert self._num_guesses <= MAX_GUESSES
@@ -247,10 +232,29 @@ class Witness:
         self.turn = turn
         self._replying = True
 
-    def _is_present(self, turn: int) -> None:
-        assert turn == self.turn
-        assert self._replying
-        assert turn > max(self._cut, self._apologized)
+    def _stops(self, command: cmd.CutReply | cmd.ReopenTurn) -> None:
+        turn = command.turn
+        assert turn == self.turn > self._cut
+        self._held = None
+        by_speech = isinstance(command, cmd.ReopenTurn) or command.reason == "turn_detected"
+        assert not by_speech or isinstance(command, cmd.ReopenTurn) == self._reopens()
+        if isinstance(command, cmd.ReopenTurn):
+            assert command.utterance == self.open
+            heard = False
+        else:
+            heard = turn in (self._released, self._apologized) or not self._replying
+        self._cut_unheard = by_speech and not heard
+        self._cut = turn
+        self._replying = False
+
+    def _reopens(self) -> bool:
+        """Whether the caller, who begins to speak, goes on with what is being answered."""
+        is_own = self._answers_caller and not self.due and self._rules.interrupts
+        if not is_own or self.turn in (self._cut, self._apologized, self._played):
+            return False
+        if self._released < self.turn:
+            return self._replying  # else it ended without a sound
+        return self._now_ns - self._audible_ns < REOPEN_NS
 
     def _about_speech(self, event: ev.Event | None, command: cmd.Command) -> None:
         match command:
@@ -267,6 +271,7 @@ class Witness:
                     self.owed[utterance] = revision
             case cmd.CommitUtterance(utterance, None, by_client):
                 assert by_client
+                self._answers_caller = False
                 self._close(utterance)
                 self.owed[utterance] = 0
             case cmd.CommitUtterance(utterance, str(text), by_client):
@@ -274,9 +279,9 @@ class Witness:
                 assert utterance == self.open
                 assert text.strip()
                 assert text == self._answers[utterance, self._revisions[utterance]]
-                assert self._timed_out or self._silence_ms >= required_silence_ms(
-                    self._rules, Evidence(text, self._sound, self._own_pauses.quantile_ms)
-                )
+                assert self._pause.may_be_over(self._rules, text)
+                is_own = self._answers_caller or not self.due
+                self._answers_caller = self._rules.replies and is_own
                 self.due = self.due or self._rules.replies
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):
@@ -286,11 +291,12 @@ class Witness:
                 failed = isinstance(event, ev.TranscriptFailed) or (event, answer) == (None, None)
                 self.due = self.due or (self._cut_unheard and not failed)
                 self._close(utterance)
-            case cmd.CompleteTranscript(utterance, text):
-                assert text == self._answers[utterance, self.owed[utterance]]
-                self._settle(utterance)
-            case cmd.FailTranscript(utterance):
-                self._settle(utterance)
+            case cmd.CompleteTranscript(utterance) | cmd.FailTranscript(utterance):
+                if isinstance(command, cmd.CompleteTranscript):
+                    assert command.text == self._answers[utterance, self.owed[utterance]]
+                assert utterance not in self._settled
+                self._settled.add(utterance)
+                del self.owed[utterance]
 
     def _close(self, utterance: int) -> None:
         assert utterance not in self._closed, "closed twice"
@@ -299,7 +305,8 @@ class Witness:
         self._cut_unheard = False
         self.open = None
 
-    def _settle(self, utterance: int) -> None:
-        assert utterance not in self._settled
-        self._settled.add(utterance)
-        del self.owed[utterance]
+
+def _is_present(witness: Witness, turn: int) -> None:
+    assert turn == witness.turn
+    assert witness._replying
+    assert turn > max(witness._cut, witness._apologized)

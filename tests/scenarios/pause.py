@@ -1,0 +1,47 @@
+"""What a witness knows of the caller's present pause."""
+
+from agent import events as ev
+from agent.end_of_turn import TurnRules, required_silence_ms
+from agent.turn_score import Evidence, OwnPauses
+
+FOREVER_MS = 10**9
+
+
+class HeardPause:
+    """Of one caller; a pause begins anew with each."""
+
+    def __init__(self) -> None:
+        self.silence_ms = 0
+        self._timed_out = False
+        """A timer fired after the newest silence: perhaps the one that stands for more of it."""
+        self._sound: float | None = None
+        self._own_pauses = OwnPauses()
+
+    def begin(self) -> None:
+        self.silence_ms, self._timed_out, self._sound = 0, False, None
+
+    def event(self, event: ev.Event | None, revision: int) -> None:
+        """One that concerns the open utterance, whose newest pass this is, or the timer."""
+        match event:
+            case None:
+                self._timed_out = True
+            case ev.PauseJudged(_, judged, log_odds) if judged == revision:
+                self._sound = log_odds
+            case ev.SilenceGrew(_, silence_ms):
+                self.silence_ms, self._timed_out = silence_ms, False
+            case ev.SpeechResumed():
+                self._own_pauses.add(self.silence_ms)
+                self._sound = None
+            case ev.AudioStalled():
+                self.silence_ms = FOREVER_MS
+            case ev.SpeechPaused():
+                self.begin()
+
+    def is_over(self, rules: TurnRules, text: str) -> bool:
+        """By the newest silence that was told of."""
+        evidence = Evidence(text, self._sound, self._own_pauses.quantile_ms)
+        return self.silence_ms >= required_silence_ms(rules, evidence)
+
+    def may_be_over(self, rules: TurnRules, text: str) -> bool:
+        """By that, or because no more is told of."""
+        return self._timed_out or self.is_over(rules, text)
