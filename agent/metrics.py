@@ -71,6 +71,7 @@ class Metrics:
             ("turns_late", "Turns answered after the budget's total.", counts.late),
             ("turns_cut_in", "Turns answered before the caller's last word.", counts.cut_in),
             ("turns_interrupted", "Turns that the caller interrupted.", counts.interrupted),
+            ("turns_openers", "Turns whose late reply began with an opener.", counts.openers),
             ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
         ):
             yield _counter(name, text, value)

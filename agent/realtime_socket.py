@@ -112,6 +112,7 @@ class RealtimeSocket:
             agent=call.agent,
             instructions=profile.instructions,
             voice=profile.voice or self._config.tts.voice,
+            pace_ms=self._config.pace_ms(profile),
             tools=profile.tools,
         )
         protocol = RealtimeProtocol(settings, model=model, extensions=extended)
@@ -159,6 +160,7 @@ class RealtimeSocket:
             notify=notify,
             guesses=self._config.agent.guess,
             previews=self._config.agent.preview,
+            openers=self._config.agent.openers,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         log = TurnLog(call.session_id, call.trace, on_turn)

@@ -25,7 +25,7 @@ from tts.speakable import PieceCutter, SpeakablePiece
 from .conversation import ItemId, Modality
 from .errors import StageError
 from .notices import Notice, ReplyAudio, ReplyText, Usage
-from .playback import Outgoing, Playback
+from .playback import HeardWord, Outgoing, Playback
 from .ports import ChatPort, Speech, VoicePort
 from .settings import ResponseOptions, SessionSettings
 
@@ -55,7 +55,9 @@ class Reply:
     """Empty until it is announced, as is its item's."""
     item_id: ItemId = _NO_ITEM
     text: str = ""
-    """As generated, so far."""
+    """As generated, so far, behind the opener if there is one."""
+    opener_chars: int = 0
+    """Of `text`: those of the opener and the blank behind it, which the model did not write."""
     shown_chars: int = 0
     """Of `text`, handed to the client."""
     usage: Usage = field(default_factory=Usage)
@@ -66,8 +68,24 @@ class Reply:
     """The conversation's own model made it: its context holds the reply's tokens."""
     first_audible_sample: int | None = None
     """Of the playback: where the first sound that a caller can hear was sent."""
+    has_speech: bool = False
+    """Something of it was synthesized."""
     ended: bool = False
     """Its end was announced."""
+
+    def begin_with(self, opener: str, speech: Speech) -> None:
+        """Put these words in front of a reply that has no speech yet."""
+        self.opener_chars = len(opener) + 1
+        self.text = f"{opener} {self.text}"
+        self.playback.push(speech.pcm, (0, self.opener_chars), speech.words)
+
+    def queue(self, speech: Speech) -> None:
+        """For playing: the next of what was generated, which stands behind the opener."""
+        offset = self.opener_chars
+        span = (speech.span[0] + offset, speech.span[1] + offset)
+        words = tuple(HeardWord(w.char_end + offset, w.end_sample) for w in speech.words)
+        self.playback.push(speech.pcm, span, words)
+        self.has_speech = True
 
     @property
     def modality(self) -> Modality:
@@ -96,7 +114,7 @@ class ReplyRun:
         self.mark = mark
         """Where marks go; may be changed on the way."""
         self.reply = reply
-        self._voice = voice
+        self.voice = voice
         self._clock = clock
         self._notify = notify
         self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
@@ -113,7 +131,8 @@ class ReplyRun:
     def _mark(self, name: MarkName, at_ns: int) -> None:
         self.mark(name, at_ns)
 
-    def _audible(self) -> None:
+    def audible(self) -> None:
+        """From here on something of it could be heard or read."""
         self.is_ready = True
         self.on_audible()
 
@@ -138,9 +157,9 @@ class ReplyRun:
         """Say the cached apology after whatever has been said. Raises nothing of a stage."""
         reply = self.reply
         start = len(reply.text)
-        reply.text += (" " if start else "") + APOLOGY
+        reply.text += (" " if reply.text[-1:].strip() else "") + APOLOGY
         self._released.set()
-        speech = await self._voice.apology() if reply.speaks else None
+        speech = await self.voice.apology() if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
             reply.playback.finish()
@@ -181,7 +200,7 @@ class ReplyRun:
 
     async def _show_text(self) -> None:
         if not self.is_ready:
-            self._audible()
+            self.audible()
         await self._released.wait()
         self._show(len(self.reply.text))
 
@@ -193,12 +212,12 @@ class ReplyRun:
                 self._mark(MarkName.TTS_START, self._clock.now_ns())
             elif self.is_ready:
                 await self._released.wait()  # it may never be heard: what is ready is enough
-            async for speech in self._voice.speak(piece):
-                self.reply.playback.push(speech.pcm, speech.span, speech.words)
+            async for speech in self.voice.speak(piece):
+                self.reply.queue(speech)
                 self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
                 if not self.is_ready and _is_audible(speech):
                     self._mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
-                    self._audible()
+                    self.audible()
                 self._wake.set()
         self.reply.playback.finish()
         if not self.is_ready:  # no sound that the machine could release

@@ -20,6 +20,7 @@ from .chat_context import ChatContext, messages_of
 from .commands import CutReason
 from .conversation import Conversation
 from .errors import StageError
+from .first_sound import FirstSound
 from .notices import Notice
 from .playback import Playback
 from .ports import ChatMessage, ChatPort, VoicePort
@@ -58,6 +59,8 @@ class Surroundings:
     """Whether replies are prepared before it is known that the caller is done."""
     previews: bool = True
     """Whether the model reads the caller's words while they are being said."""
+    openers: Sequence[str] = ()
+    """Words for replies that are late; none: they just come late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +97,7 @@ class ReplyDesk:
         self._run: ReplyRun | None = None
         self._task: asyncio.Task[None] | None = None
         self._guess: _Guess | None = None
+        self._first_sound = FirstSound(group, around.clock, emit, around.budget_ms, around.openers)
 
     def begin(
         self,
@@ -101,8 +105,11 @@ class ReplyDesk:
         settings: SessionSettings,
         options: ResponseOptions,
         script: str | None = None,
+        *,
+        voiced_ns: int | None = None,
     ) -> None:
-        """Start a reply: the words of `script`, what was guessed, or the model's anew."""
+        """Start a reply: the words of `script`, what was guessed, or the model's anew. `voiced_ns`:
+        when the caller was last heard, where that is what it answers."""
         run = None if script is not None else self._adopted(turn, settings, options)
         if run is None:
             self.drop_guess()
@@ -111,10 +118,8 @@ class ReplyDesk:
         self._run = run
         self._items.announce(run.reply)
         run.mark = partial(self._log.mark, turn)
-        run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
         run.announced.set()
-        if run.is_ready:
-            run.on_audible()
+        self._first_sound.expect(run, voiced_ns)
 
     def guess(self, turn: TurnId, settings: SessionSettings, text: str) -> None:
         """Prepare the reply to these words, in case they are the caller's message."""
@@ -170,15 +175,19 @@ class ReplyDesk:
         run = self._run
         if run is None or run.reply.turn != turn:
             return
+        self._first_sound.forget()
         if self._task is not None:
             self._task.cancel()
         self._items.cut(run.reply, reason)
+        if run.reply.opener_chars:
+            self._warming.changed()
 
     def apologize(self, turn: TurnId) -> None:
         """End the reply of this turn as failed, with the cached apology."""
         run = self._run
         if run is None or run.reply.turn != turn:
             return
+        self._first_sound.forget()
         run.reply.failed = run.reply.failed or "This turn could not be answered."
         if self._task is not None:
             self._task.cancel()
@@ -222,6 +231,8 @@ class ReplyDesk:
     async def _complete(self, reply: Reply) -> None:
         """The reply is sent: say so, and wait until the client has played it."""
         self._items.finish(reply)
+        if reply.opener_chars:
+            self._warming.changed()  # the model is told of words that it did not write
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))

@@ -1,6 +1,11 @@
 """Replies as the client and the model's history know them: announced, ended, cut to what was heard.
 
 A reply that was only guessed is not known here, until it is announced.
+
+A reply that began with an opener holds words that the model did not write and has no ids for. Once
+it is over the model takes the conversation anew: this one reply is encoded from its text, as it was
+heard, and everything before it keeps its ids. That costs a prefill of the reply, while it is still
+being played.
 """
 
 from collections import OrderedDict
@@ -77,6 +82,8 @@ class ReplyItems:
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
         if reply.item_id in self._conversation:
             self._conversation.set_text(reply.item_id, reply.text, item_status)
+            if reply.generated and reply.opener_chars:
+                self._context.edited()
         self._end(reply, status, reason, reply.text)
 
     def cut(self, reply: Reply, reason: CutReason) -> None:
@@ -136,7 +143,7 @@ class ReplyItems:
         num_chars = min(num_chars, len(reply.text))
         status: ItemStatus = "completed" if num_chars == len(reply.text) else "incomplete"
         self._conversation.set_text(reply.item_id, reply.text[:num_chars], status)
-        if reply.generated and reply is self._newest:
+        if reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.ended:
             self._context.edited()

@@ -74,6 +74,8 @@ class Session:
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
         self._script: str | None = None
+        self._is_asked = False
+        """A client asked for the next reply."""
         self._request_id: str | None = None
         """The client's event id of the request in hand, for errors about it."""
         self._rearm = asyncio.Event()
@@ -144,12 +146,12 @@ class Session:
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 if self._machine.takes_requests:
-                    self._options = options
+                    self._options, self._is_asked = options, True
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
-                    self._options = ResponseOptions()  # of a request that was still waiting
+                    self._options, self._is_asked = ResponseOptions(), False  # it was waiting
             case ask.PlaybackReport(item_id, played_ms):
                 self._replies.played(item_id, played_ms)
             case _:
@@ -246,8 +248,10 @@ class Session:
             case cmd.StartReply(turn):
                 options, self._options = self._options, ResponseOptions()
                 script, self._script = self._script, None
+                is_asked, self._is_asked = self._is_asked or script is not None, False
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
-                desk.begin(turn, self.settings, options, script)
+                voiced_ns = None if is_asked else self._log.last_voiced_ns(turn)
+                desk.begin(turn, self.settings, options, script, voiced_ns=voiced_ns)
             case cmd.GuessReply(turn, text):
                 if self._around.guesses:
                     desk.guess(turn, self.settings, text)

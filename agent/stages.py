@@ -57,7 +57,8 @@ class Stages:
         )
         self._voices: dict[str, VoiceStage] = {}
         for name in self._voice_names():
-            self._voices[name] = VoiceStage(name, load.voice(name))
+            openers = config.agent.openers
+            self._voices[name] = VoiceStage(name, load.voice(name), openers)
 
     async def start(self) -> None:
         """Load and warm everything; `status` then says whether that went well."""

@@ -73,8 +73,12 @@ def _headline(record: TurnRecord, budget: Budget) -> str:
         parts.append(f"{record.e2e_server_ms:.1f} ms at the server")
     if record.e2e_ear_ms is not None:
         parts.append(f"{record.e2e_ear_ms:.1f} ms at the ear")
-    if record.e2e_ns is not None and record.e2e_ns > budget.total_ms * NS_PER_MS:
-        parts.append(f"late by {record.e2e_ns / NS_PER_MS - budget.total_ms:.1f} ms")
+    if record.paced_ns and record.e2e_raw_ms is not None:
+        parts.append(f"{record.e2e_raw_ms:.1f} ms but for the pace")
+    if record.e2e_raw_ms is not None and record.e2e_raw_ms > budget.total_ms:
+        parts.append(f"late by {record.e2e_raw_ms - budget.total_ms:.1f} ms")
+    if record.opener:
+        parts.append("with an opener")
     if not record.answered:
         parts.append("not answered")
     elif record.cut_in:

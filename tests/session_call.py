@@ -24,7 +24,14 @@ class Call:
     """One session and everything it said."""
 
     def __init__(
-        self, chat: FakeChat, voice: FakeVoice, profile: AgentProfile, *, ahead: bool = True
+        self,
+        chat: FakeChat,
+        voice: FakeVoice,
+        profile: AgentProfile,
+        *,
+        ahead: bool = True,
+        pace_ms: int = 0,
+        openers: tuple[str, ...] = (),
     ) -> None:
         """`ahead`: with guesses and previews."""
         self.chat = chat
@@ -53,9 +60,10 @@ class Call:
             notify=self._notify,
             guesses=ahead,
             previews=ahead,
+            openers=openers,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
-        settings = SessionSettings(instructions="Be brief.")
+        settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, self.ears, log)
 
     def _notify(self, notice: Notice) -> None:
@@ -89,9 +97,18 @@ async def call_with(
     profile: AgentProfile | None = None,
     chat: FakeChat | None = None,
     ahead: bool = True,
+    pace_ms: int = 0,
+    openers: tuple[str, ...] = (),
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
-    call = Call(chat, voice or FakeVoice(), profile or AgentProfile(), ahead=ahead)
+    call = Call(
+        chat,
+        voice or FakeVoice(),
+        profile or AgentProfile(),
+        ahead=ahead,
+        pace_ms=pace_ms,
+        openers=openers,
+    )
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())
         await call.ears.running.wait()

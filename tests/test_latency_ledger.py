@@ -352,6 +352,7 @@ def test_any_marks_give_an_exact_account(marks: list[tuple[MarkName, int]]) -> N
     assert sum(time.exposed_ns for time in record.stages.values()) == (record.e2e_ns or 0)
     assert all(time.spent_ns >= 0 <= time.exposed_ns for time in record.stages.values())
     assert record.wasted_ns >= 0
+    assert 0 <= record.paced_ns <= (record.e2e_ns or 0)
     assert record.e2e_ns is None or record.e2e_ns >= 0
     assert all(span.start_ns <= span.end_ns for span in (*record.spans, *record.path))
     assert record.answered == any(name is MarkName.RELEASED for name, _ in marks)
