@@ -18,7 +18,7 @@ PURE = {
     "agent": (
         "address config config_layers config_values presets errors settings requests notices "
         "conversation events commands turn_taking turn_tables turn_state turn_coupling "
-        "turn_of_agent turn_of_caller guessing end_of_turn playback "
+        "turn_of_agent turn_of_caller guessing end_of_turn playback ducking "
         "records identifiers chat_context ports turn_score"
     ),
     "asr": "audio endpointing stabilizer transcripts repetition utterance scoring errors",
