@@ -52,6 +52,9 @@ class ServiceSettings:
     less work for the processor, and every answer comes later."""
     preview: bool = True
     """Let the language model read the caller's words while they are being said."""
+    first_clause: bool = True
+    """Begin a reply with a short clause, which is spoken while the rest is still thought of. false:
+    whole sentences, no word of it in the prompt, and every answer comes later."""
     pace_ms: Pace = 0
     """An answer is not heard before so long after the caller's last word. 0: as soon as it can be;
     700: for callers to whom that seems rude. Greetings, and replies that a client asks for, come
@@ -151,6 +154,9 @@ class AgentProfile:
 
     instructions: str = "You are a friendly voice assistant. Answer in one or two short sentences."
     """The prompt: who the agent is and how it speaks."""
+    opening: str = ""
+    """Added to the instructions where `agent.first_clause` is on: how an answer is to begin. A
+    client that sets instructions of its own replaces both."""
     greeting: str = ""
     """Spoken when the call begins; empty: the caller speaks first."""
     voice: str | None = None

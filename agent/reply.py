@@ -20,7 +20,7 @@ from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
-from tts.speakable import PieceCutter, SpeakablePiece
+from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
 
 from .conversation import ItemId, Modality
 from .errors import StageError
@@ -110,11 +110,13 @@ class ReplyRun:
         clock: Clock,
         notify: Callable[[Notice], None],
         mark: Callable[[MarkName, int], None],
+        cutting: CutterConfig | None = None,
     ) -> None:
         self.mark = mark
         """Where marks go; may be changed on the way."""
         self.reply = reply
         self.voice = voice
+        self._cutting = cutting
         self._clock = clock
         self._notify = notify
         self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
@@ -169,7 +171,7 @@ class ReplyRun:
     # --- tokens to pieces ---
 
     async def _generate(self, chat: ChatPort) -> None:
-        cutter = PieceCutter()
+        cutter = PieceCutter(self._cutting)
         reply = self.reply
         self._mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
         tokens = chat.generate(

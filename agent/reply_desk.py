@@ -7,13 +7,14 @@ is cancelled, and the model takes back what it was told for it.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.turn import TurnId
+from tts.speakable import CutterConfig
 
 from . import events as ev
 from .chat_context import ChatContext, messages_of
@@ -59,6 +60,8 @@ class Surroundings:
     """Whether replies are prepared before it is known that the caller is done."""
     previews: bool = True
     """Whether the model reads the caller's words while they are being said."""
+    cutting: CutterConfig = field(default_factory=CutterConfig)
+    """Where replies are cut into pieces to speak."""
     openers: Sequence[str] = ()
     """Words for replies that are late; none: they just come late."""
 
@@ -163,7 +166,8 @@ class ReplyDesk:
             Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
         voice = around.open_voice(settings.voice, rate_hz)
-        return ReplyRun(reply, voice, around.clock, around.notify, self._log.guessed)
+        mark = self._log.guessed
+        return ReplyRun(reply, voice, around.clock, around.notify, mark, around.cutting)
 
     def release(self, turn: TurnId) -> None:
         """Let the reply of this turn be heard."""

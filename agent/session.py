@@ -22,6 +22,7 @@ from .config import AgentProfile
 from .conversation import Conversation
 from .end_of_turn import rules_for
 from .errors import ClientError, HalfsecError, StageError
+from .first_clause import example_messages
 from .identifiers import Identifiers
 from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
@@ -68,7 +69,7 @@ class Session:
         self._ids = Identifiers(session_id)
         rules = rules_for(settings.turn_detection)
         self._machine = TurnTaking(rules)
-        chat = around.open_chat(settings.instructions, _examples(profile))
+        chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._desk: ReplyDesk | None = None
@@ -276,13 +277,3 @@ class Session:
         if self._desk is None:
             raise ClientError("The session has not started yet.", code="session_not_started")
         return self._desk
-
-
-def _examples(profile: AgentProfile) -> tuple[ChatMessage, ...]:
-    messages: list[ChatMessage] = []
-    for example in profile.examples:
-        messages += [
-            ChatMessage("user", example.user),
-            ChatMessage("assistant", example.assistant),
-        ]
-    return tuple(messages)
