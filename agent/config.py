@@ -60,9 +60,9 @@ class ServiceSettings:
     700: for callers to whom that seems rude. Greetings, and replies that a client asks for, come
     without delay."""
     openers: tuple[str, ...] = ()
-    """Words like "One moment," of which one is said in front of a reply that would come after
-    `latency_budget.total_ms`, as a last resort. They are synthesized when the server starts. Empty:
-    a late reply just comes late."""
+    """Words, a list like ["One moment,", "Let me see,"], of which one is said in front of a reply
+    that would come after `latency_budget.total_ms`, as a last resort. They are synthesized when the
+    server starts. Empty: a late reply just comes late."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""
