@@ -112,6 +112,7 @@ def show(result: Json) -> None:
         _show_row(name, figures)
         for kind, part in figures["kinds"].items():
             _show_row(f"  {kind}", part)
+    _show_pace(result["summary"])
     print("\nms at the ear, from the last voiced frame to the first audible sample; cut-ins apart")
     print(f"\n{'median ms':<14}{'spent':>8}{'exposed':>9}")
     for stage, times in result["stages"].items():
@@ -133,6 +134,15 @@ def _show_row(name: str, figures: Json) -> None:
     if guessed is not None and guessed["turns"]:
         line += f"{100 * guessed['hit_rate']:>5.0f} %{guessed['wasted_ms_per_turn']:>9.0f}"
     print(line)
+
+
+def _show_pace(summary: Json) -> None:
+    raw = summary["e2e_raw_ms"]
+    if any(raw[f"p{rank}"] != summary[f"p{rank}"] for rank in PERCENTILES):
+        times = ", ".join(f"p{rank} {in_ms(raw[f'p{rank}'])}" for rank in PERCENTILES)
+        print(f"but for the pace that was asked for: {times}")
+    if summary["openers"]:
+        print(f"{summary['openers']} late answers began with an opener")
 
 
 def _show_barge_ins(barge_ins: Json) -> None:

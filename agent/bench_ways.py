@@ -1,7 +1,7 @@
 """Ways to answer that are measured against each other: the service, and the service without a part.
 
 The naive order is what pipelines do that wait for each stage: half a second of silence ends the
-turn, then the words are recognized, then the reply is generated, then it is spoken. Each part that
+turn, then the words are recognized, then a sentence is generated, then it is spoken. Each part that
 is left out here is one thing that the service does instead, so its gain can be stated alone.
 """
 
@@ -15,11 +15,13 @@ NAIVE_SILENCE_MS: Final = 500
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "guess": ("--set", "agent.guess=false"),
     "preview": ("--set", "agent.preview=false"),
+    "first-clause": ("--set", "agent.first_clause=false"),
     "early-words": ("--set", f"asr.pause_ms={NAIVE_SILENCE_MS}"),
     "end-of-turn": (),
 }
 """What can be left out, and how a server does without it: the reply that is prepared in the pause;
-the words that the model reads while they are said; the words that are recognized at the first
+the words that the model reads while they are said; the short clause with which replies begin, and
+which is spoken by itself (whole sentences in its place); the words that are recognized at the first
 pause; the end of turn that is told by the words (a fixed silence in its place)."""
 
 

@@ -200,6 +200,10 @@ class Caller:
                 case ev.SpeechStarted():
                     self._unanswered = True
                     await self._fall_silent(event.at_ns, barged_in=True)
+                case ev.Duck(item_id, at_ns):
+                    self.loudspeaker.duck(item_id, at_ns)
+                case ev.Unduck(item_id, at_ns):
+                    self.loudspeaker.unduck(item_id, at_ns)
                 case ev.ReplyAudio():
                     self.loudspeaker.push(
                         event.response_id, event.item_id, event.pcm, event.rate_hz, event.at_ns

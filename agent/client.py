@@ -6,9 +6,10 @@
             ...
 
 It speaks the same dialect as every other client, so it also calls other servers that do; what
-`halfsec.v1` adds (partial transcripts, turn reports, playback reports) is offered and used only if
-taken. Nothing runs in the background: frames wait in the socket, which stops reading from the
-network when `MAX_WAITING` of them have not been taken, and sending waits while the network is full.
+`halfsec.v1` adds (partial transcripts, ducking, turn reports, playback reports) is offered, and
+used only if taken. Nothing runs in the background: frames wait in the socket, which stops reading
+from the network when `MAX_WAITING` of them have not been taken, and sending waits while the network
+is full.
 A caller that takes no events for 40 s is hung up on by the keepalive.
 """
 

@@ -45,6 +45,22 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Duck:
+    """The caller may be interrupting this reply: it should go on quietly. Only with extensions."""
+
+    item_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unduck:
+    """The caller did not interrupt this reply: it should be as loud as before."""
+
+    item_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartialTranscript:
     """The caller's words so far. Only with extensions."""
 
@@ -155,6 +171,8 @@ ClientEvent = (
     SessionUpdated
     | SpeechStarted
     | SpeechStopped
+    | Duck
+    | Unduck
     | PartialTranscript
     | TranscriptDelta
     | Transcript
@@ -184,6 +202,8 @@ class EventReader:
             kind = event["type"]
             if kind.startswith("response."):
                 return self._read_response(kind, event, at_ns)
+            if kind.startswith("halfsec."):
+                return _read_extension(kind, event, at_ns)
             return _read_rest(kind, event, at_ns)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             message = f"The server sent a frame that can't be read: {error!r}"
@@ -246,14 +266,9 @@ def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | No
             return SpeechStopped(event["item_id"], event["audio_end_ms"], at_ns)
         case "error":
             return _read_error(event["error"], at_ns)
-        case "halfsec.partial":
-            stable_chars = event["stable_chars"]
-            return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
         case "conversation.item.retrieved":
             item = event["item"]
             return ItemRetrieved(item["id"], "\n".join(_texts(item)), at_ns)
-        case "halfsec.turn":
-            return TurnReport(event["turn"], at_ns)
     match kind.removeprefix(_TRANSCRIPTION):
         case "delta":
             return TranscriptDelta(event["item_id"], event["delta"], at_ns)
@@ -261,6 +276,20 @@ def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | No
             return Transcript(event["item_id"], event["transcript"], at_ns)
         case "failed":
             return _read_error(event["error"], at_ns)
+    return None
+
+
+def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
+    match kind:
+        case "halfsec.duck":
+            return Duck(event["item_id"], at_ns)
+        case "halfsec.unduck":
+            return Unduck(event["item_id"], at_ns)
+        case "halfsec.partial":
+            stable_chars = event["stable_chars"]
+            return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
+        case "halfsec.turn":
+            return TurnReport(event["turn"], at_ns)
     return None
 
 

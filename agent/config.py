@@ -13,9 +13,11 @@ from typing import Annotated, Any, Final, Literal
 
 from .config_values import Between, Matching
 from .presets import DEFAULT_PRESET
+from .settings import MAX_PACE_MS
 
 DEFAULT_AGENT: Final = "default"
 
+Pace = Annotated[int, Between(0, MAX_PACE_MS)]
 Threads = Annotated[int, Between(1, 256)]
 
 
@@ -50,6 +52,17 @@ class ServiceSettings:
     less work for the processor, and every answer comes later."""
     preview: bool = True
     """Let the language model read the caller's words while they are being said."""
+    first_clause: bool = True
+    """Begin a reply with a short clause, which is spoken while the rest is still thought of. false:
+    whole sentences, no word of it in the prompt, and every answer comes later."""
+    pace_ms: Pace = 0
+    """An answer is not heard before so long after the caller's last word. 0: as soon as it can be;
+    700: for callers to whom that seems rude. Greetings, and replies that a client asks for, come
+    without delay."""
+    openers: tuple[str, ...] = ()
+    """Words, a list like ["One moment,", "Let me see,"], of which one is said in front of a reply
+    that would come after `latency_budget.total_ms`, as a last resort. They are synthesized when the
+    server starts. Empty: a late reply just comes late."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""
@@ -141,12 +154,17 @@ class AgentProfile:
 
     instructions: str = "You are a friendly voice assistant. Answer in one or two short sentences."
     """The prompt: who the agent is and how it speaks."""
+    opening: str = ""
+    """Added to the instructions where `agent.first_clause` is on: how an answer is to begin. A
+    client that sets instructions of its own replaces both."""
     greeting: str = ""
     """Spoken when the call begins; empty: the caller speaks first."""
     voice: str | None = None
     """Not set: as `[tts]` says."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] | None = None
     """Not set: as `[asr]` says."""
+    pace_ms: Pace | None = None
+    """Not set: as `[agent]` says."""
     preset: str | None = None
     """The preset whose prompt this agent starts from. The models are the server's."""
     tools: tuple[dict[str, Any], ...] = ()
@@ -188,6 +206,10 @@ class Config:
         if name is None or name not in self.agents:
             name = DEFAULT_AGENT
         return name, self.agents[name]
+
+    def pace_ms(self, profile: AgentProfile) -> int:
+        """Of this agent's answers."""
+        return self.agent.pace_ms if profile.pace_ms is None else profile.pace_ms
 
     def effective(self) -> Iterator[EffectiveSetting]:
         """Every setting with its value and origin, in the order of the sections."""

@@ -51,6 +51,18 @@ class Exchange:
     def answered(self) -> bool:
         return self.e2e_ear_ms is not None
 
+    @property
+    def e2e_raw_ms(self) -> float | None:
+        """At the ear, had the server held nothing back on purpose."""
+        if self.e2e_ear_ms is None:
+            return None
+        return self.e2e_ear_ms - (self.reports[-1].get("paced_ms", 0.0) if self.reports else 0.0)
+
+    @property
+    def opener(self) -> bool:
+        """The server put words in front of an answer that was late."""
+        return any(report.get("opener", False) for report in self.reports)
+
     def turn_json(self) -> dict[str, Any]:
         """The server's last account, with what only the ear knows put in."""
         report = self.reports[-1] if self.reports else {}
@@ -60,6 +72,9 @@ class Exchange:
             "agent_text": self.agent_text,
             "e2e_ear_ms": self.e2e_ear_ms,
             "e2e_server_ms": report.get("e2e_server_ms"),
+            "e2e_raw_ms": self.e2e_raw_ms,
+            "paced_ms": report.get("paced_ms", 0.0),
+            "opener": self.opener,
             "cut_in": self.cut_in,
             "interrupted": self.interrupted,
             "stages": report.get("stages", {}),

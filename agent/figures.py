@@ -16,17 +16,16 @@ PERCENTILES: Final = (50, 90, 95, 99)
 
 
 def summarize_exchanges(exchanges: Sequence[Exchange]) -> dict[str, Any]:
-    """`{turns, answered, p50, p90, p95, p99, cut_in_rate}`, times in ms at the ear."""
-    times = sorted(
-        round(exchange.e2e_ear_ms * 1e6)
-        for exchange in exchanges
-        if exchange.e2e_ear_ms is not None and not exchange.cut_in
-    )
+    """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
+    in ms at the ear; `e2e_raw_ms`: had the server held nothing back on purpose."""
+    timed = [exchange for exchange in exchanges if not exchange.cut_in]
     cut_ins = sum(exchange.cut_in for exchange in exchanges)
     return {
         "turns": len(exchanges),
         "answered": sum(exchange.answered for exchange in exchanges),
-        **{f"p{rank}": percentile(times, rank) / 1e6 if times else None for rank in PERCENTILES},
+        **percentiles_ms(exchange.e2e_ear_ms for exchange in timed),
+        "e2e_raw_ms": percentiles_ms(exchange.e2e_raw_ms for exchange in timed),
+        "openers": sum(exchange.opener for exchange in exchanges),
         "cut_in_rate": cut_ins / len(exchanges) if exchanges else None,
     }
 

@@ -3,7 +3,8 @@
 A client plays a reply from the moment its first sample arrives. Each later piece follows without a
 gap if it arrived in time and at once if it did not: pacing and transport that are too slow are
 heard as holes here, as they would be by a person. A flush (barge-in) takes back all that was not
-played yet, the rest of the piece that is playing included.
+played yet, the rest of the piece that is playing included. A reply that is ducked is played on,
+quietly (`ducking.py`): what is recorded is what would be heard.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from .ducking import Ducking
 
 Int16 = npt.NDArray[np.int16]
 
@@ -61,6 +64,8 @@ class Loudspeaker:
         self._onsets: dict[str, int] = {}
         """When each reply's first audible sample is or was played."""
         self._played_s: dict[str, float] = {}
+        self._ducked: dict[str, Ducking] = {}
+        """Of each item that was ever to be played quietly."""
         self._flushed: Position | None = None
         self.underruns_ns = 0
         """Silence inside of replies because the next piece was late."""
@@ -100,6 +105,16 @@ class Loudspeaker:
         self._flushed = position
         return position
 
+    def duck(self, item_id: str, at_ns: int) -> None:
+        """Play this item quietly from now on."""
+        if self._record:
+            self._ducked.setdefault(item_id, Ducking()).duck(at_ns)
+
+    def unduck(self, item_id: str, at_ns: int) -> None:
+        """Play this item as it is again."""
+        if item_id in self._ducked:
+            self._ducked[item_id].unduck(at_ns)
+
     @property
     def dry_ns(self) -> int:
         """When the last sample has been played; 0 before the first."""
@@ -138,5 +153,7 @@ class Loudspeaker:
             if piece.pcm is not None:
                 first = (piece.start_ns - start_ns) * rate_hz // NS_PER_S
                 last = min(first + piece.num_samples, len(sound))
-                sound[first:last] = piece.pcm[: last - first]
+                ducking = self._ducked.get(piece.item_id, Ducking())
+                heard = ducking.applied(piece.pcm[: last - first], rate_hz, piece.start_ns)
+                sound[first:last] = heard
         return sound

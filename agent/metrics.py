@@ -73,6 +73,7 @@ class Metrics:
             ("turns_cut_in", "Turns answered before the caller's last word.", counts.cut_in),
             ("turns_interrupted", "Turns that the caller interrupted.", counts.interrupted),
             ("turns_reopened", "Turns that go on with one answered too early.", counts.reopened),
+            ("turns_openers", "Turns whose late reply began with an opener.", counts.openers),
             ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
         ):
             yield _counter(name, text, value)

@@ -184,6 +184,11 @@ class VoicePort(Protocol):
 
     def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]: ...
 
+    async def opener(self, text: str) -> Speech | None:
+        """Words kept from the start for late replies, their span that of the text; None where these
+        are not kept. Nothing is synthesized."""
+        ...
+
     async def apology(self) -> Speech | None:
         """Sound kept from the start, for when nothing else works. Its span is empty."""
         ...

@@ -14,6 +14,13 @@ _SMALL_MODEL_INSTRUCTIONS: Final = (
     "sentences. Never use lists."
 )
 
+_SMALL_MODEL_OPENING: Final = (
+    'Start every answer with a short phrase such as "Well," "Sure," or "I see,".'
+)
+"""`halfsec bench clause` counts how soon answers have a first piece. It names words because a model
+of this size copies: asked for "a few short words", or given more words to choose from, it began
+with them half as often."""
+
 _EXAMPLES: Final = [
     {"user": user, "assistant": assistant}
     for user, assistant in (
@@ -44,6 +51,15 @@ _LARGE_MODEL_INSTRUCTIONS: Final = (
     "no emoji. Begin with the answer. Ask when you did not understand."
 )
 
+_LARGE_MODEL_OPENING: Final = (
+    "Let your first two to six words be a clause of their own, closed by a comma or a period."
+)
+
+_LARGE_MODEL_PROMPT: Final = {
+    "instructions": _LARGE_MODEL_INSTRUCTIONS,
+    "opening": _LARGE_MODEL_OPENING,
+}
+
 PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "embedded": {
         "asr": {"model": "whisper-tiny.en", "language": "en"},
@@ -53,22 +69,26 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "repetition_penalty": 1.1,
         },
         "agents": {
-            "default": {"instructions": _SMALL_MODEL_INSTRUCTIONS, "examples": _EXAMPLES},
+            "default": {
+                "instructions": _SMALL_MODEL_INSTRUCTIONS,
+                "opening": _SMALL_MODEL_OPENING,
+                "examples": _EXAMPLES,
+            },
         },
     },
     "cpu": {
         "asr": {"model": "Systran/faster-whisper-base.en", "language": "en"},
         "llm_engine": {"model": "Qwen/Qwen2.5-0.5B-Instruct", "temperature": 0.7},
-        "agents": {"default": {"instructions": _LARGE_MODEL_INSTRUCTIONS}},
+        "agents": {"default": _LARGE_MODEL_PROMPT},
     },
     "gpu-8b": {
         "asr": {"model": "deepdml/faster-whisper-large-v3-turbo-ct2"},
         "llm_engine": {"model": "Qwen/Qwen3-8B", "temperature": 0.7},
-        "agents": {"default": {"instructions": _LARGE_MODEL_INSTRUCTIONS}},
+        "agents": {"default": _LARGE_MODEL_PROMPT},
     },
     "gpu-70b": {
         "asr": {"model": "deepdml/faster-whisper-large-v3-turbo-ct2"},
         "llm_engine": {"model": "meta-llama/Llama-3.3-70B-Instruct", "temperature": 0.6},
-        "agents": {"default": {"instructions": _LARGE_MODEL_INSTRUCTIONS}},
+        "agents": {"default": _LARGE_MODEL_PROMPT},
     },
 }

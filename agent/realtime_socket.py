@@ -16,6 +16,7 @@ from . import errors
 from .calls import Call, Calls
 from .config import AgentProfile, Config
 from .connections import CLOSE_TIMEOUT_S
+from .first_clause import cutting, shaped
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
@@ -70,6 +71,7 @@ class RealtimeSocket:
             chosen = PLAIN_PROTOCOL
         wanted = websocket.query_params.get("model")
         name, profile = self._config.profile(wanted)
+        profile = shaped(profile, by_clause=self._config.agent.first_clause)
         call = self._calls.admit(new_session_id(), name)  # before any wait: others want a line too
         if wanted is not None and wanted != name:
             asked = shown(wanted)
@@ -112,6 +114,7 @@ class RealtimeSocket:
             agent=call.agent,
             instructions=profile.instructions,
             voice=profile.voice or self._config.tts.voice,
+            pace_ms=self._config.pace_ms(profile),
             tools=profile.tools,
         )
         protocol = RealtimeProtocol(settings, model=model, extensions=extended)
@@ -162,6 +165,8 @@ class RealtimeSocket:
             previews=self._config.agent.preview,
             ducks=ducks,
             barge_ins=self._calls.barge_ins,
+            openers=self._config.agent.openers,
+            cutting=cutting(by_clause=self._config.agent.first_clause),
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         log = TurnLog(call.session_id, call.trace, on_turn)

@@ -20,12 +20,12 @@ from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
-from tts.speakable import PieceCutter, SpeakablePiece
+from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
 
 from .conversation import ItemId, Modality
 from .errors import StageError
 from .notices import Notice, ReplyAudio, ReplyText, Usage
-from .playback import Outgoing, Playback
+from .playback import HeardWord, Outgoing, Playback
 from .ports import ChatPort, Speech, VoicePort
 from .settings import ResponseOptions, SessionSettings
 
@@ -59,7 +59,9 @@ class Reply:
     """Empty until it is announced, as is its item's."""
     item_id: ItemId = _NO_ITEM
     text: str = ""
-    """As generated, so far."""
+    """As generated, so far, behind the opener if there is one."""
+    opener_chars: int = 0
+    """Of `text`: those of the opener and the blank behind it, which the model did not write."""
     first_char: int = 0
     """Of `text`: where this response begins, in which the reply was taken up again."""
     continues: ItemId | None = None
@@ -80,6 +82,8 @@ class Reply:
     """Sent by earlier responses of it."""
     first_audible_sample: int | None = None
     """Of the playback: where the first sound that a caller can hear was sent."""
+    has_speech: bool = False
+    """Something of it was synthesized."""
     ended: bool = False
     """Its end was announced."""
     is_recorded: bool = False
@@ -90,6 +94,20 @@ class Reply:
     """It was taken up again, as another response: this one is `text` and no more."""
     taken_back: bool = False
     """It never was: nothing of it counts as heard, whatever the client played."""
+
+    def begin_with(self, opener: str, speech: Speech) -> None:
+        """Put these words in front of a reply that has no speech yet."""
+        self.opener_chars = len(opener) + 1
+        self.text = f"{opener} {self.text}"
+        self.playback.push(speech.pcm, (0, self.opener_chars), speech.words)
+
+    def queue(self, speech: Speech) -> None:
+        """For playing: the next of what was generated, which stands behind the opener."""
+        offset = self.opener_chars
+        span = (speech.span[0] + offset, speech.span[1] + offset)
+        words = tuple(HeardWord(w.char_end + offset, w.end_sample) for w in speech.words)
+        self.playback.push(speech.pcm, span, words)
+        self.has_speech = True
 
     @property
     def modality(self) -> Modality:
@@ -119,11 +137,13 @@ class ReplyRun:
         clock: Clock,
         notify: Callable[[Notice], None],
         mark: Callable[[MarkName, int], None],
+        cutting: CutterConfig | None = None,
     ) -> None:
         self.mark = mark
         """Where marks go; may be changed on the way."""
         self.reply = reply
-        self._voice = voice
+        self.voice = voice
+        self._cutting = cutting
         self._clock = clock
         self._notify = notify
         self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
@@ -144,7 +164,8 @@ class ReplyRun:
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
 
-    def _audible(self) -> None:
+    def audible(self) -> None:
+        """From here on something of it could be heard or read."""
         self.is_ready = True
         self.on_audible()
 
@@ -188,9 +209,9 @@ class ReplyRun:
         of a stage."""
         reply = self.reply
         start = len(reply.text)
-        reply.text += (" " if start else "") + APOLOGY
+        reply.text += (" " if reply.text[-1:].strip() else "") + APOLOGY
         self._released.set()
-        speech = await self._voice.apology() if reply.speaks else None
+        speech = await self.voice.apology() if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()
@@ -198,7 +219,7 @@ class ReplyRun:
     # --- tokens to pieces ---
 
     async def _generate(self, chat: ChatPort) -> None:
-        cutter = PieceCutter()
+        cutter = PieceCutter(self._cutting)
         first = self.reply
         self.mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
         tokens = chat.generate(
@@ -231,7 +252,7 @@ class ReplyRun:
 
     async def _show_text(self) -> None:
         if not self.is_ready:
-            self._audible()
+            self.audible()
         await self._released.wait()
         await self._flowing.wait()
         self._show(len(self.reply.text))
@@ -245,12 +266,12 @@ class ReplyRun:
             elif self.is_ready:  # it may never be heard: what is ready is enough
                 await self._released.wait()
                 await self._flowing.wait()
-            async for speech in self._voice.speak(piece):
-                self.reply.playback.push(speech.pcm, speech.span, speech.words)
+            async for speech in self.voice.speak(piece):
+                self.reply.queue(speech)
                 self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
                 if not self.is_ready and _is_audible(speech):
                     self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
-                    self._audible()
+                    self.audible()
                 self._wake.set()
         self.reply.playback.finish()
         if not self.is_ready:  # no sound that the machine could release

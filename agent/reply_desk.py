@@ -6,7 +6,7 @@ is cancelled, and the model takes back what it was told for it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -14,6 +14,7 @@ from typing import Protocol
 from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.turn import TurnId
+from tts.speakable import CutterConfig
 
 from . import events as ev
 from .briefing import Briefing, OpenChat
@@ -22,6 +23,7 @@ from .chat_context import ChatContext
 from .commands import CutReason
 from .conversation import Conversation
 from .errors import StageError
+from .first_sound import FirstSound
 from .notices import Notice
 from .overlap_desk import OverlapDesk, Present
 from .playback import Playback
@@ -58,6 +60,10 @@ class Surroundings:
     """Whether the client turns a reply down when it is told to."""
     barge_ins: BargeIns = field(default_factory=BargeIns)
     """Where overlaps of caller and agent are counted."""
+    cutting: CutterConfig = field(default_factory=CutterConfig)
+    """Where replies are cut into pieces to speak."""
+    openers: Sequence[str] = ()
+    """Words for replies that are late; none: they just come late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +104,7 @@ class ReplyDesk:
             self._present, items, around.barge_ins, around.notify, emit, self._send_rest
         )
         self._guess: _Guess | None = None
+        self._first_sound = FirstSound(group, around.clock, emit, around.budget_ms, around.openers)
 
     def begin(
         self,
@@ -105,8 +112,11 @@ class ReplyDesk:
         settings: SessionSettings,
         options: ResponseOptions,
         script: str | None = None,
+        *,
+        voiced_ns: int | None = None,
     ) -> None:
-        """Start a reply: the words of `script`, what was guessed, or the model's anew."""
+        """Start a reply: the words of `script`, what was guessed, or the model's anew. `voiced_ns`:
+        when the caller was last heard, where that is what it answers."""
         run = None if script is not None else self._adopted(turn, settings, options)
         if run is None:
             self.drop_guess()
@@ -118,10 +128,8 @@ class ReplyDesk:
         self.overlaps.forget()
         self._items.announce(run.reply)
         run.mark = partial(self._log.mark, turn)
-        run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
         run.announced.set()
-        if run.is_ready:
-            run.on_audible()
+        self._first_sound.expect(run, voiced_ns)
 
     def guess(self, turn: TurnId, settings: SessionSettings, text: str) -> None:
         """Prepare the reply to these words, in case they are the caller's message."""
@@ -165,7 +173,8 @@ class ReplyDesk:
             Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
         )
         voice = around.open_voice(settings.voice, rate_hz)
-        run = ReplyRun(reply, voice, around.clock, around.notify, self._log.guessed)
+        mark = self._log.guessed
+        run = ReplyRun(reply, voice, around.clock, around.notify, mark, around.cutting)
         run.on_sound = self.on_sound
         return run
 
@@ -180,15 +189,19 @@ class ReplyDesk:
         run = self._present.of(turn)
         if run is None:
             return
+        self._first_sound.forget()
         self._present.cancel()
         self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
         self.overlaps.cut()
+        if run.reply.opener_chars:
+            self._warming.changed()
 
     def apologize(self, turn: TurnId) -> None:
         """End the reply of this turn as failed, with the cached apology."""
         run = self._present.of(turn)
         if run is None:
             return
+        self._first_sound.forget()
         run.reply.failed = run.reply.failed or "This turn could not be answered."
         self._present.cancel()
         self._present.task = self._group.create_task(self._drive_apology(run))
@@ -237,6 +250,8 @@ class ReplyDesk:
         run.is_sent = True
         reply = run.reply
         self._items.finish(reply)
+        if reply.opener_chars:
+            self._warming.changed()  # the model is told of words that it did not write
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))

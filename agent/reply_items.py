@@ -1,6 +1,11 @@
 """Replies as the client and the model's history know them: announced, ended, cut to what was heard.
 
 A reply that was only guessed is not known here, until it is announced.
+
+A reply that began with an opener holds words that the model did not write and has no ids for. Once
+it is over the model takes the conversation anew: this one reply is encoded from its text, as it was
+heard, and everything before it keeps its ids. That costs a prefill of the reply, while it is still
+being played.
 """
 
 from collections import OrderedDict
@@ -90,6 +95,8 @@ class ReplyItems:
         if reply.item_id in self._conversation:
             text = reply.text[reply.first_char :]
             self._conversation.set_text(reply.item_id, text, item_status)
+            if reply.generated and reply.opener_chars:
+                self._context.edited()
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
 
@@ -219,7 +226,7 @@ class ReplyItems:
         self._conversation.set_text(reply.item_id, text, status)
         if reply.held_at is not None or (reply.goes_on and is_whole):
             return
-        if reply.generated and reply is self._newest:
+        if reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:
             self._context.edited()

@@ -22,6 +22,7 @@ from .config import AgentProfile
 from .conversation import Conversation
 from .end_of_turn import rules_for
 from .errors import ClientError, HalfsecError, StageError
+from .first_clause import example_messages
 from .identifiers import Identifiers
 from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
@@ -68,12 +69,14 @@ class Session:
         self._ids = Identifiers(session_id)
         rules = rules_for(settings.turn_detection, ducks=around.ducks)
         self._machine = TurnTaking(rules)
-        chat = around.open_chat(settings.instructions, _examples(profile))
+        chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
         self._script: str | None = None
+        self._is_asked = False
+        """A client asked for the next reply."""
         self._request_id: str | None = None
         """The client's event id of the request in hand, for errors about it."""
         self._rearm = asyncio.Event()
@@ -145,12 +148,12 @@ class Session:
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 if self._machine.takes_requests:
-                    self._options = options
+                    self._options, self._is_asked = options, True
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
-                    self._options = ResponseOptions()  # of a request that was still waiting
+                    self._options, self._is_asked = ResponseOptions(), False  # it was waiting
             case ask.PlaybackReport(item_id, played_ms):
                 self._replies.played(item_id, played_ms)
             case ask.DeleteItem(item_id) if self._replies.is_held(item_id):
@@ -257,8 +260,10 @@ class Session:
             case cmd.StartReply(turn):
                 options, self._options = self._options, ResponseOptions()
                 script, self._script = self._script, None
+                is_asked, self._is_asked = self._is_asked or script is not None, False
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
-                desk.begin(turn, self.settings, options, script)
+                voiced_ns = None if is_asked else self._log.last_voiced_ns(turn)
+                desk.begin(turn, self.settings, options, script, voiced_ns=voiced_ns)
             case cmd.GuessReply(turn, text):
                 if self._around.guesses:
                     desk.guess(turn, self.settings, text)
@@ -294,13 +299,3 @@ def _about_reply(desk: ReplyDesk, command: cmd.ReleaseReply | cmd.CutReply | cmd
             desk.cut(turn, reason)
         case cmd.Apologize(turn):
             desk.apologize(turn)
-
-
-def _examples(profile: AgentProfile) -> tuple[ChatMessage, ...]:
-    messages: list[ChatMessage] = []
-    for example in profile.examples:
-        messages += [
-            ChatMessage("user", example.user),
-            ChatMessage("assistant", example.assistant),
-        ]
-    return tuple(messages)

@@ -10,6 +10,9 @@ AudioEncoding = Literal["pcm16", "pcmu", "pcma"]
 
 WIRE_RATE_HZ: Final[dict[str, int]] = {"pcm16": 24_000, "pcmu": 8_000, "pcma": 8_000}
 
+MAX_PACE_MS: Final = 5000
+"""Beyond it a caller has asked again."""
+
 Eagerness = Literal["low", "medium", "high", "auto"]
 
 
@@ -56,6 +59,8 @@ class SessionSettings:
     """The client's `audio.input.transcription`, echoed as set. Transcripts are sent always."""
     max_output_tokens: int | None = None
     """None: as many as the reply takes ("inf")."""
+    pace_ms: int = 0
+    """An answer is not heard before so long after the caller's last word."""
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"
     echo: dict[str, Any] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""The voices of the service, each on its owner thread, and the apology that each keeps at hand."""
+"""The voices of the service, each on its owner thread, and the words that each keeps at hand."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,18 +22,25 @@ VOICE_TIMEOUT_S: Final = 8.0
 class VoiceStage:
     """One voice on its thread."""
 
-    def __init__(self, name: str, load: Callable[[], tts.Voice]) -> None:
+    def __init__(
+        self, name: str, load: Callable[[], tts.Voice], openers: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.thread: StageThread[tts.Voice] = StageThread("tts", load)
-        self.apology: list[tts.SpeechChunk] = []
+        self.kept: dict[str, list[tts.SpeechChunk]] = {}
+        """By their text: the apology and the openers."""
+        self.converted: dict[tuple[str, int], Speech] = {}
+        """The openers, at the rates at which they were asked for: two at most."""
+        self._openers = openers
 
     async def start(self) -> None:
-        """Load the voice and let it say the apology. Raises what loading raised."""
+        """Load the voice and let it say what it is to keep. Raises what loading raised."""
         await self.thread.start()
-        piece = tts.SpeakablePiece(APOLOGY, (0, len(APOLOGY)), 0)
-        self.apology = await self.thread.call(
-            lambda voice: list(voice.synthesize(piece)), timeout_s=VOICE_TIMEOUT_S
-        )
+        for text in (APOLOGY, *self._openers):
+            piece = tts.SpeakablePiece(text, (0, len(text)), 0)
+            self.kept[text] = await self.thread.call(
+                partial(_said, piece), timeout_s=VOICE_TIMEOUT_S
+            )
 
 
 class Speaking:
@@ -53,11 +61,31 @@ class Speaking:
             async for speech in speeches:
                 yield speech
 
+    async def opener(self, text: str) -> Speech | None:
+        known = self._stage.converted.get((text, self._rate_hz))
+        if known is None and (known := self._kept(text, (0, len(text)))) is not None:
+            self._stage.converted[text, self._rate_hz] = known
+        return known
+
     async def apology(self) -> Speech | None:
-        parts = list(_converted(iter(self._stage.apology), self._rate_hz))
+        return self._kept(APOLOGY, (0, 0))
+
+    def _kept(self, text: str, span: tuple[int, int]) -> Speech | None:
+        """As one stretch of speech. One without a span has no words to be told apart."""
+        parts = list(_converted(iter(self._stage.kept.get(text, ())), self._rate_hz))
         if not parts:
             return None
-        return Speech(np.concatenate([part.pcm for part in parts]), (0, 0), ())
+        words: list[HeardWord] = []
+        first_sample = 0
+        for part in parts:
+            words += [HeardWord(w.char_end, w.end_sample + first_sample) for w in part.words]
+            first_sample += len(part.pcm)
+        pcm = np.concatenate([part.pcm for part in parts])
+        return Speech(pcm, span, tuple(words) if any(span) else ())
+
+
+def _said(piece: tts.SpeakablePiece, voice: tts.Voice) -> list[tts.SpeechChunk]:
+    return list(voice.synthesize(piece))
 
 
 def _converted(chunks: Iterator[tts.SpeechChunk], rate_hz: int) -> Iterator[Speech]:

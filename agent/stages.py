@@ -14,7 +14,7 @@ import llm_engine
 import tts
 from latency_budget.clock import Clock
 
-from .config import Config
+from .config import Config, LlmSettings
 from .conversion import Conversion
 from .errors import ClientError, HalfsecError
 from .hearing import Hearing, endpointing_for
@@ -58,7 +58,8 @@ class Stages:
         )
         self._voices: dict[str, VoiceStage] = {}
         for name in self._voice_names():
-            self._voices[name] = VoiceStage(name, load.voice(name))
+            openers = config.agent.openers
+            self._voices[name] = VoiceStage(name, load.voice(name), openers)
 
     async def start(self) -> None:
         """Load and warm everything; `status` then says whether that went well."""
@@ -106,13 +107,7 @@ class Stages:
         return Hearing(listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms)
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
-        llm = self._config.llm_engine
-        sampling = llm_engine.SamplingParams(
-            temperature=llm.temperature,
-            top_p=llm.top_p,
-            repetition_penalty=llm.repetition_penalty,
-            max_tokens=llm.max_tokens,
-        )
+        sampling = sampling_of(self._config.llm_engine)
         return Chat(self.thinker, self._clock, sampling, instructions, examples)
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
@@ -163,6 +158,16 @@ class Stages:
             "llm": self.thinker,
             **voices,
         }
+
+
+def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
+    """How replies are sampled."""
+    return llm_engine.SamplingParams(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        repetition_penalty=settings.repetition_penalty,
+        max_tokens=settings.max_tokens,
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -239,10 +239,13 @@ def _show_summary(talk: Talk, options: argparse.Namespace) -> None:
         if exchange.e2e_ear_ms is None:
             print(f"\nRecording {exchange.number} was not answered.")
         else:
-            cut_in = ", cut in on the caller" if exchange.cut_in else ""
+            note = ", cut in on the caller" if exchange.cut_in else ""
+            if exchange.e2e_raw_ms != exchange.e2e_ear_ms:
+                note += f" ({exchange.e2e_raw_ms:.0f} ms but for the pace)"
+            note += ", with an opener" if exchange.opener else ""
             print(
                 f"\nRecording {exchange.number}: first sound at the caller's ear "
-                f"{exchange.e2e_ear_ms:.0f} ms after the last word{cut_in}."
+                f"{exchange.e2e_ear_ms:.0f} ms after the last word{note}."
             )
     for message in talk.errors:
         print(message, file=sys.stderr)

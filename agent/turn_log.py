@@ -101,6 +101,11 @@ class TurnLog:
         self._asked = {turn: self._caller_text}
         self._caller_text = ""
 
+    def last_voiced_ns(self, turn: TurnId) -> int | None:
+        """When the caller whom this turn answers was last heard; None where nobody spoke."""
+        ledger = self._ledgers.get(turn)
+        return None if ledger is None else ledger.last_voiced_ns
+
     def reply_ended(self, turn: TurnId, text: str, reply_s: float) -> None:
         """All of the reply was sent, or it was cut: the turn is history."""
         ledger = self._ledgers.get(turn)

@@ -17,7 +17,8 @@ reply_requested                     the last; it opens a new attempt and discard
 other marks of an attempt           the first of the attempt: the reply's later pieces pass the
                                     same points and must not move it
 released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
-interrupted, greeting, reopened
+interrupted, greeting, reopened,
+opener, pace_start, pace_end
 ==================================  ==============================================================
 
 Once released, the attempt is closed: what comes later belongs to the rest of the reply. A mark
@@ -28,6 +29,11 @@ older than it, comes from work that was cancelled and had not stopped yet, and i
 One rule on clocks: `first_piece` and `tts_start` are made by two threads. Where they appear in the
 wrong order the speech starts at the later one, or an inversion of microseconds would hide the
 clause behind it from the critical path.
+
+A reply that was held back on purpose (`pace_start` to `pace_end`) waits in pacing like any other
+that is ready; how long stands in `paced_ns` as well, so that both latencies can be told. One whose
+first sound is an opener made the caller wait for the stage that was at work when the opener was
+put in front of it: that stage's stretch ends there.
 
 A turn with marks missing or in the wrong order is kept and says so in `incomplete`; a pair in the
 wrong order gives no span, and its time shows as a gap.
@@ -61,7 +67,12 @@ _WORK = (
     (Stage.TTS, _M.TTS_START, _M.FIRST_AUDIBLE_READY),
 )
 _CALLER = frozenset({_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
-_ONCE = frozenset({_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED})
+_ONCE = frozenset(
+    {
+        *(_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED),
+        *(_M.PACE_START, _M.PACE_END, _M.OPENER),
+    }
+)
 _STRUCTURAL = frozenset({_M.DISCARDED, _M.TOOL_START, _M.TOOL_DONE})
 _SPOKEN = (_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED, _M.SPEECH_PAUSED, *_ASR_PASS)
 _NEEDED_SPOKEN = (*_SPOKEN, _M.ENDPOINT)
@@ -73,6 +84,8 @@ _NEEDED = (
     _M.FIRST_AUDIBLE_READY,
     _M.RELEASED,
 )
+_NEEDED_OPENED = (_M.REPLY_REQUESTED, _M.FIRST_AUDIBLE_READY, _M.RELEASED)
+"""Of a reply with an opener, which is heard before the model has said anything."""
 # Pairs of which the first causes the second. The pause and the last voiced frame are no such pair:
 # the detector hears a soft ending otherwise than the loudness measure that defines the frame.
 _ORDERED = (
@@ -81,6 +94,8 @@ _ORDERED = (
     *((start, end) for _, start, end in _WORK),
     (_M.FIRST_PIECE, _M.TTS_START),
     (_M.FIRST_AUDIBLE_READY, _M.RELEASED),
+    (_M.PACE_START, _M.PACE_END),
+    (_M.PACE_END, _M.RELEASED),
     (_M.ENDPOINT, _M.RELEASED),
     (_M.RELEASED, _M.HEARD),
     (_M.RELEASED, _M.REPLY_DONE),
@@ -122,6 +137,11 @@ class TurnLedger:
         else:
             self._add_work(name, at_ns)
 
+    @property
+    def last_voiced_ns(self) -> int | None:
+        """The caller's last voiced frame, as far as it is known."""
+        return self._at.get(_M.CALLER_LAST_VOICED)
+
     def record(self) -> TurnRecord:
         """The account so far. May be asked at any time, and again."""
         origin, origin_ns = self._origin()
@@ -132,6 +152,7 @@ class TurnLedger:
         spans = self._spans()
         path: tuple[Span, ...] = ()
         cut_in = False
+        paced_ns = 0
         if origin_ns is not None and end_ns is not None:
             typed = origin is Origin.REPLY_REQUESTED
             cut_in = end_ns < origin_ns and not typed
@@ -142,6 +163,7 @@ class TurnLedger:
                 first_gap=Stage.LLM_PREFILL if typed else Stage.CAPTURE,
                 last_gap=Stage.PACING,
             )
+            paced_ns = self._paced_ns(origin_ns, end_ns)
         return TurnRecord(
             turn=self.turn,
             origin=origin,
@@ -156,6 +178,8 @@ class TurnLedger:
             wasted_ns=self._wasted_ns,
             spans=_relative(spans, origin_ns),
             path=_relative(path, origin_ns),
+            paced_ns=paced_ns,
+            opener=_M.OPENER in self._at,
         )
 
     def _add_work(self, name: MarkName, at_ns: int) -> None:
@@ -244,11 +268,19 @@ class TurnLedger:
             return Origin.UNKNOWN, None
         return Origin.REPLY_REQUESTED, self._first_request_ns
 
+    def _paced_ns(self, origin_ns: int, end_ns: int) -> int:
+        """How much of the time between these two the reply was held back on purpose."""
+        start_ns, until_ns = self._at.get(_M.PACE_START), self._at.get(_M.PACE_END)
+        if start_ns is None or until_ns is None:
+            return 0
+        return max(0, min(until_ns, end_ns) - max(start_ns, origin_ns))
+
     def _spans(self) -> tuple[Span, ...]:
         """The work that counts, on the session's clock, in the order of the stages."""
         at = self._at
         received_ns, paused_ns = at.get(_M.AUDIO_RECEIVED), at.get(_M.SPEECH_PAUSED)
         ready_ns, endpoint_ns = at.get(_M.FIRST_AUDIBLE_READY), at.get(_M.ENDPOINT)
+        opener_ns = at.get(_M.OPENER)
         listening_ns = received_ns if paused_ns is None else paused_ns
         tts_start_ns = at.get(_M.TTS_START)
         if tts_start_ns is not None:
@@ -260,7 +292,7 @@ class TurnLedger:
             (Stage.CAPTURE, at.get(_M.CALLER_LAST_VOICED), received_ns),
             (Stage.ENDPOINT, received_ns, paused_ns),
             (Stage.ENDPOINT, listening_ns, endpoint_ns),
-            *((stage, at.get(start), at.get(end)) for stage, start, end in _WORK[:3]),
+            *((stage, at.get(start), at.get(end, opener_ns)) for stage, start, end in _WORK[:3]),
             (Stage.TTS, tts_start_ns, ready_ns),
             (Stage.PACING, releasable_ns, at.get(_M.RELEASED)),
             (Stage.TRANSPORT, at.get(_M.RELEASED), at.get(_M.HEARD)),
@@ -277,6 +309,8 @@ class TurnLedger:
         if origin in (Origin.REPLY_REQUESTED, Origin.GREETING):
             needed = _NEEDED if origin is Origin.REPLY_REQUESTED else ()
         at = self._at
+        if _M.OPENER in at:
+            needed = tuple(name for name in needed if name not in _NEEDED or name in _NEEDED_OPENED)
         flaws = [f"no {name}" for name in needed if name not in at]
         flaws += [
             f"{later} before {earlier}"

@@ -38,6 +38,12 @@ class MarkName(StrEnum):
     """The first synthesized samples, possibly silent. For information: no stage ends here."""
     FIRST_AUDIBLE_READY = "first_audible_ready"
     """The first audible sample was synthesized and could have been released."""
+    PACE_START = "pace_start"
+    """The reply could be heard from here on, and is held back on purpose: answers are not to come
+    sooner than the settings say."""
+    PACE_END = "pace_end"
+    OPENER = "opener"
+    """The reply was late: words kept at hand are said in front of it."""
     RELEASED = "released"
     """The first audible sample was handed to the transport."""
     HEARD = "heard"

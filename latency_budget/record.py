@@ -73,6 +73,10 @@ class TurnRecord:
     """The work that counted, from the origin's clock; may begin before the origin."""
     path: tuple[Span, ...]
     """The critical path: contiguous, from the origin to the end."""
+    paced_ns: int = 0
+    """Of the end-to-end time: the reply was ready and held back on purpose. Exposed as pacing."""
+    opener: bool = False
+    """The reply was late, and words kept at hand were said in front of it."""
 
     @property
     def e2e_server_ms(self) -> float | None:
@@ -86,6 +90,19 @@ class TurnRecord:
     def e2e_ns(self) -> int | None:
         """The longer view that is known: at the ear, else at the server."""
         return self.e2e_server_ns if self.e2e_ear_ns is None else self.e2e_ear_ns
+
+    @property
+    def e2e_raw_ns(self) -> int | None:
+        """As `e2e_ns`, had nothing been held back on purpose."""
+        return None if self.e2e_ns is None else self.e2e_ns - self.paced_ns
+
+    @property
+    def e2e_raw_ms(self) -> float | None:
+        return None if self.e2e_raw_ns is None else self.e2e_raw_ns / NS_PER_MS
+
+    @property
+    def paced_ms(self) -> float:
+        return self.paced_ns / NS_PER_MS
 
     @property
     def wasted_ms(self) -> float:

@@ -27,11 +27,12 @@ def percentile(values: Sequence[int], percent: int) -> int:
 def summarize(records: Iterable[TurnRecord]) -> Json:
     """Percentiles in ms over the turns that were answered; null where there are none.
 
-    `{turns, answered, measure, p50, p90, p95, p99, cut_in_rate, stages: {name: {spent_ms,
-    exposed_ms: {p50, ...}}}}`. The end is the ear where every answered turn has that time, else the
-    server for all of them, and `measure` says which: two quantities are never mixed. Cut-ins count
-    in their rate (cut-ins per answered turn) and not in the percentiles, which their negative
-    times would flatter. Incomplete turns count wherever their end-to-end time is known.
+    `{turns, answered, measure, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate,
+    stages: {name: {spent_ms, exposed_ms: {p50, ...}}}}`. `e2e_raw_ms` is the same measure had no
+    reply been held back on purpose. The end is the ear where every answered turn has that time,
+    else the server for all of them, and `measure` says which: two quantities are never mixed.
+    Cut-ins count in their rate (cut-ins per answered turn) and not in the percentiles, which their
+    negative times would flatter. Incomplete turns count wherever their end-to-end time is known.
     """
     turns = tuple(records)
     answered = [record for record in turns if record.answered]
@@ -44,6 +45,14 @@ def summarize(records: Iterable[TurnRecord]) -> Json:
         "answered": len(answered),
         "measure": "e2e_ear_ms" if at_ear else "e2e_server_ms",
         **_percentiles([time for time in times if time is not None]),
+        "e2e_raw_ms": _percentiles(
+            [
+                time - record.paced_ns
+                for time, record in zip(times, timed, strict=True)
+                if time is not None
+            ]
+        ),
+        "openers": sum(record.opener for record in answered),
         "cut_in_rate": cut_ins / len(answered) if answered else None,
         "stages": {
             stage.value: {
@@ -65,6 +74,9 @@ def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: fl
         "agent_text": agent_text,
         "e2e_ear_ms": record.e2e_ear_ms,
         "e2e_server_ms": record.e2e_server_ms,
+        "e2e_raw_ms": record.e2e_raw_ms,
+        "paced_ms": record.paced_ms,
+        "opener": record.opener,
         "cut_in": record.cut_in,
         "interrupted": record.interrupted,
         "stages": {

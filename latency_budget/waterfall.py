@@ -73,22 +73,26 @@ def _headline(record: TurnRecord, budget: Budget) -> str:
         parts.append(f"{record.e2e_server_ms:.1f} ms at the server")
     if record.e2e_ear_ms is not None:
         parts.append(f"{record.e2e_ear_ms:.1f} ms at the ear")
-    if record.e2e_ns is not None and record.e2e_ns > budget.total_ms * NS_PER_MS:
-        parts.append(f"late by {record.e2e_ns / NS_PER_MS - budget.total_ms:.1f} ms")
+    if record.paced_ns and record.e2e_raw_ms is not None:
+        parts.append(f"{record.e2e_raw_ms:.1f} ms but for the pace")
+    if record.e2e_raw_ms is not None and record.e2e_raw_ms > budget.total_ms:
+        parts.append(f"late by {record.e2e_raw_ms - budget.total_ms:.1f} ms")
+    if record.opener:
+        parts.append("with an opener")
     if not record.answered:
         parts.append("not answered")
     elif record.cut_in:
         parts.append("cut in on the caller")
     elif record.e2e_ns is None and record.origin is not Origin.GREETING:
         parts.append("answered, time unknown")
-    if record.origin is Origin.REPLY_REQUESTED:
-        parts.append("typed")
-    if record.origin is Origin.GREETING:
-        parts.append("greeting")
-    if record.interrupted:
-        parts.append("interrupted")
-    if record.reopened:
-        parts.append("re-opened")
+    for applies, words in (
+        (record.origin is Origin.REPLY_REQUESTED, "typed"),
+        (record.origin is Origin.GREETING, "greeting"),
+        (record.interrupted, "interrupted"),
+        (record.reopened, "re-opened"),
+    ):
+        if applies:
+            parts.append(words)
     return f"{parts[0]} {', '.join(parts[1:])}"
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from agent import notices as say
 from agent import requests as ask
 from agent.chat_context import messages_of
+from agent.ports import Heard
 
 from .fakes.remembering import RememberingChat
 from .session_call import Call, call_with
@@ -32,9 +33,11 @@ def known(chat: RememberingChat) -> list[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def remembering(*replies: str | Exception) -> AsyncIterator[tuple[Call, RememberingChat]]:
+async def remembering(
+    *replies: str | Exception, pace_ms: int = 0, openers: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Call, RememberingChat]]:
     chat = RememberingChat(replies)
-    async with call_with(chat=chat) as call:
+    async with call_with(chat=chat, pace_ms=pace_ms, openers=openers) as call:
         yield call, chat
 
 
@@ -42,6 +45,11 @@ async def pause(call: Call, text: str) -> None:
     """A guess is made of it, as far as it can be made."""
     call.ears.pause(text)
     await let_work()
+
+
+def last_voiced(call: Call, at_ns: int) -> None:
+    """Up to here the caller was heard."""
+    call.ears.hear(Heard(call.ears.utterance, last_voiced_ns=(at_ns, at_ns)))
 
 
 async def end(call: Call) -> None:

@@ -33,6 +33,8 @@ class Call:
         ahead: bool = True,
         ducks: bool = False,
         clock: Clock | None = None,
+        pace_ms: int = 0,
+        openers: tuple[str, ...] = (),
     ) -> None:
         """`ahead`: with guesses and previews. `ducks`: the client turns replies down."""
         self.chat = chat
@@ -64,9 +66,10 @@ class Call:
             previews=ahead,
             ducks=ducks,
             barge_ins=self.counts,
+            openers=openers,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
-        settings = SessionSettings(instructions="Be brief.")
+        settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, self.ears, log)
 
     def _notify(self, notice: Notice) -> None:
@@ -100,12 +103,22 @@ async def call_with(
     profile: AgentProfile | None = None,
     chat: FakeChat | None = None,
     ahead: bool = True,
+    pace_ms: int = 0,
+    openers: tuple[str, ...] = (),
     ducks: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
-    voice, profile = voice or FakeVoice(), profile or AgentProfile()
-    call = Call(chat, voice, profile, ahead=ahead, ducks=ducks, clock=clock)
+    call = Call(
+        chat,
+        voice or FakeVoice(),
+        profile or AgentProfile(),
+        ahead=ahead,
+        pace_ms=pace_ms,
+        openers=openers,
+        ducks=ducks,
+        clock=clock,
+    )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())

@@ -119,7 +119,8 @@ def understood(now: int) -> ev.ClientEvent:
 
 
 def report(now: int) -> ev.ClientEvent:
-    return ev.TurnReport({"turn": 7, "e2e_server_ms": 90.0, "stages": {"asr": {}}}, now)
+    turn = {"turn": 7, "e2e_server_ms": 90.0, "paced_ms": 30.0, "stages": {"asr": {}}}
+    return ev.TurnReport(turn, now)
 
 
 ANSWERED: Script = {
@@ -147,6 +148,9 @@ async def test_an_exchange_is_timed_at_the_ear() -> None:
         "agent_text": "Yes.",
         "e2e_ear_ms": 210.0,
         "e2e_server_ms": 90.0,
+        "e2e_raw_ms": 180.0,
+        "paced_ms": 30.0,
+        "opener": False,
         "cut_in": False,
         "interrupted": False,
         "stages": {"asr": {}},

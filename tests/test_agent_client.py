@@ -77,6 +77,8 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
         await peer.say(
             SpeechStarted(u, 100),
             Extension("halfsec.partial", {"item_id": u, "text": "hel", "stable_chars": 2}),
+            Extension("halfsec.duck", {"item_id": a}),
+            Extension("halfsec.unduck", {"item_id": a}),
             SpeechStopped(u, 900),
             TranscriptDelta(u, "hello"),
             TranscriptCompleted(u, "hello", 0.8),
@@ -90,19 +92,21 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
             TranscriptFailed(u, "Gone."),
             Extension("halfsec.unheard_of", {}),
         )
-        events = await take(call, 13)
-    audio = events[7]
+        events = await take(call, 15)
+    audio = events[9]
     assert isinstance(audio, ev.ReplyAudio)
     assert (audio.response_id, audio.item_id, audio.rate_hz, audio.at_ns) == (r, a, 8000, 7)
     assert audio.pcm.tolist() == [0] * 160
-    done = events[8]
+    done = events[10]
     assert isinstance(done, ev.ReplyDone)
     assert (done.status, done.reason, done.text) == ("cancelled", "turn_detected", "Hi")
     assert done.usage["total_tokens"] == 5
-    del events[7:9]
+    del events[9:11]
     assert events == [
         ev.SpeechStarted(u, 100, 7),
         ev.PartialTranscript(u, "hel", 2, 7),
+        ev.Duck(a, 7),
+        ev.Unduck(a, 7),
         ev.SpeechStopped(u, 900, 7),
         ev.TranscriptDelta(u, "hello", 7),
         ev.Transcript(u, "hello", 7),

@@ -190,6 +190,13 @@ def test_agents_inherit_from_the_default_one() -> None:
     assert origin(config, "agents.front-desk.voice") == "agents.default"
 
 
+def test_an_agent_may_keep_a_pace_of_its_own() -> None:
+    agents = "[agents.curt]\npace_ms = 0\n[agents.shy]\n"
+    config = load_config(file_text=f"[agent]\npace_ms = 700\n{agents}")
+    paces = {name: config.pace_ms(profile) for name, profile in config.agents.items()}
+    assert paces == {"default": 700, "curt": 0, "shy": 700}
+
+
 def test_an_agent_can_start_from_another_preset() -> None:
     config = load_config(file_text='[agents.clever]\npreset = "cpu"\ngreeting = "Hi."\n')
     clever = config.agents["clever"]

@@ -186,3 +186,19 @@ def test_too_many_unanswered_updates_are_refused() -> None:
     for _ in range(64):
         update(protocol)
     assert update_refused(protocol).code == "rate_limit_exceeded"
+
+
+def test_the_pace_is_for_clients_that_offered_extensions() -> None:
+    protocol = make(extensions=True)
+    settings = update(protocol, halfsec={"pace_ms": 700}, instructions="A")
+    assert settings == SessionSettings(instructions="A", pace_ms=700)
+    (frame,) = protocol.send(SessionUpdated(settings))
+    assert json.loads(frame)["session"]["halfsec"] == {"pace_ms": 700}
+    assert update(protocol, instructions="B").pace_ms == 700
+    for wrong in ({"pace_ms": 5001}, {"pace_ms": -1}, {"pace_ms": "fast"}, {}):
+        assert update_refused(protocol, halfsec=wrong).param == "session.halfsec.pace_ms"
+    assert update_refused(protocol, halfsec={"pace_ms": 1, "x": 1}).code == "unknown_parameter"
+    plain = make()
+    assert update_refused(plain, halfsec={"pace_ms": 700}).code == "unknown_parameter"
+    (frame,) = plain.send(SessionUpdated(SessionSettings()))
+    assert "halfsec" not in json.loads(frame)["session"]

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from latency_budget import (
     Mark,
     MarkName,
+    SessionId,
     Stage,
+    TurnEntry,
     TurnId,
     TurnLedger,
     TurnRecord,
@@ -118,6 +120,21 @@ def test_cut_ins_have_a_rate_and_no_time() -> None:
     assert (summary["cut_in_rate"], summary["p50"], summary["p99"]) == (0.5, 300, 300)
 
 
+def test_paced_and_raw_latency_are_reported_apart() -> None:
+    paced = turn(1, released_ms=700, pace_start=300, pace_end=699)
+    late = turn(2, released_ms=800, pace_start=600, pace_end=700, opener=590)
+    summary = summarize([paced, late])
+    assert (summary["p50"], summary["p99"]) == (700, 800)
+    assert (summary["e2e_raw_ms"]["p50"], summary["e2e_raw_ms"]["p99"]) == (301, 700)
+    assert summary["openers"] == 1
+    assert summarize([])["e2e_raw_ms"]["p50"] is None
+    entries = [TurnEntry(SessionId("s"), record) for record in (paced, late)]
+    assert [entry.late for entry in entries] == [False, True]
+    assert "301.0 ms but for the pace" in waterfall(paced)
+    assert "late" not in waterfall(paced).splitlines()[0]
+    assert "with an opener" in " ".join(waterfall(late).split())
+
+
 def test_a_summary_of_nothing_has_nulls() -> None:
     summary = summarize([])
     assert (summary["turns"], summary["p50"], summary["cut_in_rate"]) == (0, None, None)
@@ -134,6 +151,9 @@ def test_turn_json_has_exactly_the_promised_fields() -> None:
         "agent_text": "Hi.",
         "e2e_ear_ms": 350.5,
         "e2e_server_ms": 300.0,
+        "e2e_raw_ms": 350.5,
+        "paced_ms": 0.0,
+        "opener": False,
         "cut_in": False,
         "interrupted": False,
         "reply_s": 1.25,

@@ -20,13 +20,13 @@ def texts(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
-        ("Sure, I can help. What time?", ["Sure, ", "I can help. ", "What time?"]),
+        ("Sure, I can help. What time?", ["Sure,", " I can help. ", "What time?"]),
         ("Yes. Of course!", ["Yes. ", "Of course!"]),
-        ("Of course, I'd love to.", ["Of course, ", "I'd love to."]),
+        ("Of course, I'd love to.", ["Of course,", " I'd love to."]),
         ("At nine, we open the doors.", ["At nine, we open the doors."]),
         (
             "We open at nine tomorrow, and close at five.",
-            ["We open at nine tomorrow, ", "and close at five."],
+            ["We open at nine tomorrow,", " and close at five."],
         ),
         ("Well—I think so.", ["Well—", "I think so."]),
         ("Okay - let me look.", ["Okay - ", "let me look."]),
@@ -96,6 +96,38 @@ def test_no_cut_before_the_next_character_is_known() -> None:
     assert cutter.push("It costs $29.") == ()
     assert cutter.push("99 in all. ") == ()
     assert [piece.text for piece in cutter.push("O")] == ["It costs $29.99 in all. "]
+
+
+@pytest.mark.parametrize("opening", ["Sure,", "Of course,", "No problem,", "That is a good idea;"])
+def test_a_first_clause_ends_with_its_comma(opening: str) -> None:
+    cutter = PieceCutter()
+    assert cutter.push(opening[:-1]) == ()
+    assert [piece.text for piece in cutter.push(opening[-1])] == [opening]
+    (rest,) = [*cutter.push(" and then some."), *cutter.flush()]
+    assert (rest.text, rest.index, rest.is_last) == (" and then some.", 1, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It costs $1,000,",
+        "Look at https://a.b/c,d,",
+        "Ask for model F,5 or a@b.c,",
+        '"Sure thing, I said,',
+        "(well,",
+        "*Sure,",
+        "‘Of course,",
+        "In the U.S.,",
+        "At nine,",
+    ],
+)
+def test_no_other_comma_is_trusted_before_the_next_word(text: str) -> None:
+    assert PieceCutter().push(text) == ()
+
+
+def test_the_comma_of_a_later_clause_is_no_cut() -> None:
+    text = "Right after that we can go home. If you like, of course, we walk."
+    assert texts(text)[1:] == ["If you like, of course, we walk."]
 
 
 def test_without_marks_a_phrase_is_cut() -> None:
@@ -224,6 +256,9 @@ def test_spans_cover_the_reply_once(text: str) -> None:
         assert piece.text == text[slice(*piece.span)]
         at = piece.span[1]
     assert at == len(text)
+    if pieces and not pieces[-1].is_last:
+        assert text.endswith((",", ";"))
+        return
     assert [piece.is_last for piece in pieces] == [False] * (len(pieces) - 1) + [True] * bool(
         pieces
     )
@@ -232,6 +267,8 @@ def test_spans_cover_the_reply_once(text: str) -> None:
 @given(_REPLIES)
 def test_every_piece_has_something_to_say(text: str) -> None:
     pieces = cut(text)
+    if len(pieces) > 1 and pieces[-2].text.endswith((",", ";")):
+        pieces.pop()  # behind the comma of a first clause the reply may have ended
     if len(pieces) > 1:
         for piece in pieces:
             assert any(character.isalnum() or character in "$£€¥₹₩" for character in piece.text)

@@ -38,8 +38,9 @@ def const(words: str) -> Speak:
 
 
 def word_set(text: str, separator: str | None = None) -> frozenset[str]:
-    """Words of a readable block of text, parted by blanks or by `separator`."""
-    return frozenset(word.strip() for word in text.split(separator))
+    """Words of a readable block of text, parted by blanks or by `separator`; one may stand on two
+    lines."""
+    return frozenset(" ".join(word.split()) for word in text.split(separator))
 
 
 def before(match: re.Match[str], num_chars: int = 48) -> str:

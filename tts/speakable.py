@@ -8,13 +8,16 @@ is the last resort, and is made where a phrase begins.
 A cut can lie only in a *gap*: the stretch between one speakable character and the next, when it
 holds white space (or a dash that joins nothing). What kind of gap it is depends on the mark in
 it and on the first character after it; that character is the look-ahead that keeps "$29." and
-"99", "3." and "14" together, and costs nothing, because language models emit the blank and the
-next word as one token. Where a dot may abbreviate ("p.m.", "U.S."), the whole next word is awaited.
+"99", "3." and "14" together, and costs one token, because language models emit the blank and the
+next word as one. Where a dot may abbreviate ("p.m.", "U.S."), the whole next word is awaited. The
+first piece is in a hurry: behind a plain word a comma is a gap whatever follows, so a clause that
+may open the reply ends with its comma, and the blank belongs to the next piece.
 
 Characters are taken one at a time and every decision looks only at the text so far, never at how
 it arrived: any split into deltas gives the same pieces. Text that is only markup or white space
 stays with the piece before it or after it, so the spans of the pieces are contiguous, cover the
-reply once, and every piece but that of an empty reply has something to say.
+reply once, and every piece has something to say; only an empty reply, or the rest of one that ends
+with the comma of its first clause, has not.
 
 One cutter serves one reply. No I/O, no clock; any one thread.
 """
@@ -38,7 +41,7 @@ class SpeakablePiece:
     index: int
     """Counts the pieces of a reply from 0."""
     is_last: bool = False
-    """The reply ends with this piece."""
+    """The reply ends with this piece. Not known of a first clause that its comma ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,11 @@ _OPENERS = word_set(
     absolutely, actually, ah, all right, alright, awesome, certainly, definitely, exactly,
     excellent, fantastic, good afternoon, good evening, good idea, good morning, good
     question, got it, great, great question, hello, hello there, hey, hey there, hi, hi there,
-    hmm, i see, i understand, i'm sorry, indeed, let me check, let me see, nice, no, no
-    problem, no worries, nope, of course, oh, ok, okay, one moment, perfect, right, sorry,
-    sounds good, sure, sure thing, thank you, thanks, understood, unfortunately, welcome,
-    well, wonderful, yeah, yep, yes
+    hmm, i see, i think so, i understand, i'm sorry, indeed, it depends, let me check, let me
+    see, let me think, let's see, maybe, nice, no, no problem, no worries, nope, not really, of
+    course, of course not, oh, oh no, ok, okay, one moment, perfect, right, sorry, sounds good,
+    sure, sure thing, thank you, thanks, understood, unfortunately, welcome, well, wonderful,
+    wow, yeah, yep, yes, you're right
     """,
     separator=",",
 )
@@ -98,6 +102,9 @@ _NEVER_LAST = _PHRASE_STARTS | word_set(
 """A piece that ends with one of these hangs in the air."""
 _CURRENCY = "$£€¥₹₩"
 _CLOSERS = "\"'”’»)]}*_`~"
+_MARKUP = frozenset("*_`~‘")
+"""Where one of these was opened, its other half may follow a comma."""
+_AROUND_WORDS = " \t\n,;:.—–-*_\"'“”"
 _DASHES = re.compile(r"\s*(?:[—―]|--+)\s*|\s+[-–]+\s+")
 _LIST_MARKER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
 
@@ -108,6 +115,11 @@ class _Gap(IntEnum):
     WORDS = 0
     CLAUSE = 1
     SENTENCE = 2
+
+
+def is_opener(text: str) -> bool:
+    """Whether these are words that people say with a pause after them: "Sure," or "Of course." """
+    return text.strip(_AROUND_WORDS).lower().replace("’", "'") in _OPENERS
 
 
 class PieceCutter:
@@ -177,6 +189,9 @@ class PieceCutter:
                 return
         self._enclosure.take(character)
         if not speakable:
+            if character in ",;" and self._ends_opening(position):
+                self._release(position + 1)
+                return
             if not self._gap_has_blank and (character.isspace() or character in "—―。！？"):
                 self._gap_has_blank = True
                 self._gap_is_enclosed = self._enclosure.is_open
@@ -218,7 +233,7 @@ class PieceCutter:
             return cut
         config, is_clause = self._config, kind is _Gap.CLAUSE
         if self._start < config.opening_chars:
-            if is_clause and self._is_opening(cut):
+            if is_clause and self._is_opening(cut, self._num_words):
                 return cut
             limit_reached = self._num_words >= config.opening_max_words
         else:
@@ -232,14 +247,21 @@ class PieceCutter:
             self._word_cuts.append(cut)
         return self._best_word_cut() if limit_reached else None
 
-    def _is_opening(self, cut: int) -> bool:
-        words = self._text[:cut].strip(" \t\n,;:.—–-*_\"'“”")
-        if words.lower().replace("’", "'") in _OPENERS:
-            return True
-        config = self._config
-        return (
-            self._num_words >= config.opening_min_words and len(words) >= config.opening_min_chars
-        )
+    def _ends_opening(self, comma: int) -> bool:
+        """Whether the comma at this place, the last character so far, ends the first clause, and no
+        character behind it could change that: it follows a plain word, outside of markup."""
+        if self._start >= self._config.opening_chars or self._enclosure.is_open:
+            return False
+        word = re.split(r"\s", self._text[:comma])[-1]
+        is_plain = word[-1:].isalpha() and all(each.isalpha() or each in "'’-" for each in word)
+        if not is_plain or not _MARKUP.isdisjoint(self._text):
+            return False
+        return self._is_opening(comma, self._num_words + 1)
+
+    def _is_opening(self, cut: int, num_words: int) -> bool:
+        words = self._text[:cut]
+        long_enough = len(words.strip(_AROUND_WORDS)) >= self._config.opening_min_chars
+        return is_opener(words) or (num_words >= self._config.opening_min_words and long_enough)
 
     def _best_word_cut(self) -> int | None:
         """In the second half of the piece, the last gap before a phrase, else the last gap.

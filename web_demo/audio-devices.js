@@ -127,6 +127,16 @@ export class AudioDevices extends EventTarget {
     this.playback?.end(itemId);
   }
 
+  /** @param {string} itemId of the reply to be played quietly */
+  duck(itemId) {
+    this.playback?.duck(itemId);
+  }
+
+  /** Play at full level again. */
+  unduck() {
+    this.playback?.unduck();
+  }
+
   /** @returns {Promise<Heard[]>} the replies that were cut */
   async flush() {
     return this.playback?.active ? this.playback.flush() : [];

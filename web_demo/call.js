@@ -3,7 +3,8 @@
  *
  * Interrupting: on `speech_started` the loudspeaker is flushed before anything else, then the server
  * is told what was really heard of each reply that was cut. The decision is the server's, because it
- * alone can tell a voice from a cough or a "mhm".
+ * alone can tell a voice from a cough or a "mhm". While it listens for that, it lets a reply be played
+ * quietly: `halfsec.duck`, and `halfsec.unduck` where it was nothing.
  *
  * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail: {code, text}, codes as in
  * `problems.js`), `level` (detail: {source, level}), `renewed` when a new connection means that the
@@ -188,6 +189,8 @@ export class Call extends EventTarget {
     const change = CHANGES[event.type];
     if (change) this.update(change);
     if (event.type === 'input_audio_buffer.speech_started') void this.silence();
+    if (event.type === 'halfsec.duck') this.devices.duck(event.item_id);
+    if (event.type === 'halfsec.unduck') this.devices.unduck();
     if (event.type === 'response.output_audio.done') this.devices.endReply(event.item_id);
     if (event.type === 'response.done') this.onResponseDone(event.response);
   }
@@ -249,6 +252,7 @@ export class Call extends EventTarget {
 
   /** @private Cut what is being said, and tell the server what was heard of it. */
   async silence() {
+    this.devices.unduck();
     for (const { itemId, playedMs } of await this.devices.flush()) {
       this.reports.played(itemId, playedMs, true);
       this.client.truncate(itemId, playedMs);

@@ -135,6 +135,11 @@ export class PlaybackRing {
     return [...finished, ...cut];
   }
 
+  /** The item that is heard now or next; empty where nothing waits. */
+  get current() {
+    return this.segments[0]?.itemId ?? '';
+  }
+
   /** @returns {ItemProgress[]} items not played to their end yet */
   progress() {
     return this.segments.map(({ itemId, played }) => ({ itemId, played }));

@@ -1,11 +1,13 @@
 /**
  * The agent's voice, in the audio thread: a ring at the context's rate that can be flushed.
  *
- * In: {push: Float32Array, itemId} | {end: itemId} | {flush: token}.
+ * In: {push: Float32Array, itemId} | {end: itemId} | {flush: token} | {duck: itemId or ''}: that
+ * item is played quietly, until it ends or is flushed or another is named.
  * Out: {flushed: token, items} once per flush; {finished: items}; and, twenty times a second while
  * anything is playing, {progress: items, level, underruns, dropped}.
  */
 
+import { Gain } from './gain.js';
 import { PlaybackRing } from './playback-ring.js';
 import { rms } from './pcm.js';
 
@@ -31,6 +33,10 @@ class PlaybackProcessor extends AudioWorkletProcessor {
       resumeCushion: Math.round(RESUME_CUSHION_S * sampleRate),
     });
     /** @private */
+    this.gain = new Gain(sampleRate);
+    /** @private The item to be played quietly. */
+    this.ducked = '';
+    /** @private */
     this.sinceReport = 0;
     /** @private Loudest quantum since the last report. */
     this.level = 0;
@@ -46,8 +52,18 @@ class PlaybackProcessor extends AudioWorkletProcessor {
   receive(message) {
     if (message.push) this.ring.push(message.itemId, message.push);
     else if (message.end) this.ring.end(message.end);
+    else if (message.duck !== undefined) this.ducked = message.duck;
     else if (message.close) this.open = false;
-    else this.port.postMessage({ flushed: message.flush, items: this.ring.flush() });
+    else this.flush(message.flush);
+  }
+
+  /**
+   * @private
+   * @param {number} token
+   */
+  flush(token) {
+    this.ducked = '';
+    this.port.postMessage({ flushed: token, items: this.ring.flush() });
   }
 
   /**
@@ -57,7 +73,9 @@ class PlaybackProcessor extends AudioWorkletProcessor {
    */
   process(_inputs, outputs) {
     const [first, ...others] = outputs[0];
+    const ducked = this.ducked !== '' && this.ring.current === this.ducked;
     const finished = this.ring.pull(first);
+    this.gain.apply(first, ducked);
     for (const channel of others) channel.set(first);
     this.sinceReport += first.length;
     this.level = Math.max(this.level, rms(first));

@@ -118,6 +118,19 @@ export class Playback extends EventTarget {
     return [...expected].map(([itemId, playedMs]) => ({ itemId, playedMs }));
   }
 
+  /**
+   * Play this reply quietly: the caller may be interrupting it. It ends with the reply at the latest.
+   * @param {string} itemId
+   */
+  duck(itemId) {
+    this.node.port.postMessage({ duck: itemId });
+  }
+
+  /** Back to full: nobody interrupts. */
+  unduck() {
+    this.node.port.postMessage({ duck: '' });
+  }
+
   /** Take the voice off the speakers. The object is of no use afterwards. */
   close() {
     this.outstanding.clear();

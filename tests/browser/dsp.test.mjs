@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { DUCKED, Gain } from '../../web_demo/gain.js';
 import { HeardText } from '../../web_demo/heard-text.js';
 import { PlaybackRing } from '../../web_demo/playback-ring.js';
 import { Resampler } from '../../web_demo/resampler.js';
@@ -242,4 +243,44 @@ test('heard words follow the audio and end at word borders', () => {
     assert.ok(words.charsAt(ms) >= last);
     last = words.charsAt(ms);
   }
+});
+
+test('a voice is ducked within 20 ms and comes back within 100, without a step', () => {
+  const gain = new Gain(48000);
+  const heard = (count, ducked) => {
+    const samples = new Float32Array(count).fill(1);
+    gain.apply(samples, ducked);
+    return samples;
+  };
+  const before = heard(128, false);
+  assert.ok(before.every((sample) => sample === 1));
+  const fall = concat([heard(128, true), heard(896, true)]);
+  assert.ok(Math.abs(fall[960] - DUCKED) < 1e-6);
+  assert.ok(fall[900] > DUCKED);
+  const rise = heard(4900, false);
+  assert.equal(rise[4899], 1);
+  assert.ok(rise[4700] < 1);
+  const whole = concat([before, fall, rise]);
+  for (let i = 1; i < whole.length; i += 1) assert.ok(Math.abs(whole[i] - whole[i - 1]) < 1e-3);
+});
+
+test('a voice that is called back halfway turns around where it is', () => {
+  const gain = new Gain(48000);
+  gain.apply(new Float32Array(480), true);
+  const level = gain.level;
+  assert.ok(level > DUCKED && level < 1);
+  gain.apply(new Float32Array(1), false);
+  assert.ok(gain.level > level && gain.level - level < 1e-3);
+});
+
+test('the ring says whose samples come next', () => {
+  const ring = new PlaybackRing({ capacity: 100, fade: 2, startCushion: 1, resumeCushion: 1 });
+  assert.equal(ring.current, '');
+  ring.push('a', new Float32Array(4));
+  ring.push('b', new Float32Array(4));
+  assert.equal(ring.current, 'a');
+  ring.pull(new Float32Array(4));
+  assert.equal(ring.current, 'b');
+  ring.flush();
+  assert.equal(ring.current, '');
 });

@@ -106,6 +106,9 @@ class FakeVoice:
             raise self.fault
         yield speech_of(piece.text, piece.span)
 
+    async def opener(self, text: str) -> Speech | None:
+        return speech_of(text, (0, len(text))) if self.fault is None else None
+
     async def apology(self) -> Speech | None:
         return Speech(np.full(2400, 5000, np.int16), (0, 0), ())
 

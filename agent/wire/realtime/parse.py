@@ -25,7 +25,7 @@ from agent.requests import (
     TruncateItem,
     UpdateSession,
 )
-from agent.settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
+from agent.settings import MAX_PACE_MS, WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from agent.wire.encodings import decode_audio
 
 from .fields import MAX_ID_CHARS, Fields, invalid
@@ -83,7 +83,12 @@ def read_event(event: Fields, context: Context) -> Request | None:
 
 def _update(event: Fields, context: Context) -> Request:
     session = Fields(event.required("session"), "session")
-    return UpdateSession(merge_session(context.settings, session))
+    settings = context.settings
+    own = session.inside("halfsec") if context.extensions else None
+    if own is not None:
+        settings = settings.changed(pace_ms=own.integer("pace_ms", 0, MAX_PACE_MS))
+        own.finish()
+    return UpdateSession(merge_session(settings, session))
 
 
 def _append(event: Fields, context: Context) -> Request | None:

@@ -163,6 +163,7 @@ class RealtimeProtocol:
             session_id=self._session_id,
             model=self._model,
             expires_at_unix_s=self._expires_at_unix_s,
+            extensions=self._extensions,
         )
         return {"type": kind, "session": session}
 

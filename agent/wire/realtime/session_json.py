@@ -31,9 +31,14 @@ _ECHO_DEFAULTS: Final[dict[str, Any]] = {
 
 
 def session_json(
-    settings: SessionSettings, *, session_id: str, model: str, expires_at_unix_s: int | None
+    settings: SessionSettings,
+    *,
+    session_id: str,
+    model: str,
+    expires_at_unix_s: int | None,
+    extensions: bool = False,
 ) -> dict[str, Any]:
-    """The full effective session."""
+    """The full effective session; with `extensions` also what only `halfsec.v1` knows."""
     echo = _ECHO_DEFAULTS | settings.echo
     noise_reduction = echo.pop("noise_reduction", None)
     return {
@@ -60,6 +65,7 @@ def session_json(
                 "speed": settings.speed,
             },
         },
+        **({"halfsec": {"pace_ms": settings.pace_ms}} if extensions else {}),
         **echo,
     }
 
