@@ -50,6 +50,13 @@ class ServiceSettings:
     less work for the processor, and every answer comes later."""
     preview: bool = True
     """Let the language model read the caller's words while they are being said."""
+    idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 0
+    """Silence after the agent's last sound until the caller is asked for a word, twice at most;
+    0: never. A client that chose `server_vad` says so itself, by its `idle_timeout_ms`."""
+    idle_prompt: str = "Are you still there?"
+    """What is said then."""
+    idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 0
+    """Silence until the call is ended, once nobody is asked any more; 0: never."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""

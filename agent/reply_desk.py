@@ -15,12 +15,14 @@ from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.turn import TurnId
 
+from . import commands as cmd
 from . import events as ev
 from .briefing import Briefing, OpenChat
 from .calls import BargeIns
 from .chat_context import ChatContext
 from .commands import CutReason
 from .conversation import Conversation
+from .end_of_turn import NOT_IDLE, IdleRules
 from .errors import StageError
 from .notices import Notice
 from .overlap_desk import OverlapDesk, Present
@@ -58,6 +60,10 @@ class Surroundings:
     """Whether the client turns a reply down when it is told to."""
     barge_ins: BargeIns = field(default_factory=BargeIns)
     """Where overlaps of caller and agent are counted."""
+    idle: IdleRules = NOT_IDLE
+    """What is done about callers who stay silent."""
+    idle_prompt: str = ""
+    """Said to them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +123,7 @@ class ReplyDesk:
         self._items.announce(run.reply)
         run.mark = partial(self._log.mark, turn)
         run.on_audible = lambda: self._emit(ev.ReplyAudible(turn))
+        run.pulse.on_beat = lambda: self._emit(ev.ReplyContinued(turn))
         run.announced.set()
         if run.is_ready:
             run.on_audible()
@@ -173,13 +180,17 @@ class ReplyDesk:
         if run is not None:
             run.release()
 
-    def cut(self, turn: TurnId, reason: CutReason) -> None:
-        """Stop the reply of this turn; the history keeps what was heard of it."""
+    def cut(self, turn: TurnId, reason: CutReason | None) -> None:
+        """Stop the reply of this turn; the history keeps what was heard of it. None: it has failed,
+        and ends as it is."""
         run = self._present.of(turn)
         if run is None:
             return
         self._present.cancel()
-        self._items.cut(run.reply, reason)
+        if reason is None:
+            self._items.finish(run.reply)
+        else:
+            self._items.cut(run.reply, reason)
         self.overlaps.cut()
 
     def apologize(self, turn: TurnId) -> None:
@@ -239,3 +250,30 @@ class ReplyDesk:
         remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn))
+
+
+_AboutReply = (
+    cmd.ReleaseReply
+    | cmd.CutReply
+    | cmd.HoldReply
+    | cmd.ResumeReply
+    | cmd.DuckReply
+    | cmd.UnduckReply
+    | cmd.Apologize
+    | cmd.AbandonReply
+)
+
+
+def change_reply(desk: ReplyDesk, command: _AboutReply) -> None:
+    """Carry out what the machine commands about a reply that has begun."""
+    match command:
+        case cmd.ReleaseReply(turn):
+            desk.release(turn)
+        case cmd.CutReply(turn, reason):
+            desk.cut(turn, reason)
+        case cmd.Apologize(turn):
+            desk.apologize(turn)
+        case cmd.AbandonReply(turn):
+            desk.cut(turn, None)
+        case _:
+            desk.overlaps.do(command)

@@ -21,12 +21,13 @@ from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
 from .end_of_turn import rules_for
-from .errors import ClientError, HalfsecError, StageError
+from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .identifiers import Identifiers
 from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
-from .reply_desk import ReplyDesk, Surroundings
+from .reply_desk import ReplyDesk, Surroundings, change_reply
 from .reply_items import ReplyItems
+from .scripted import Script
 from .settings import ResponseOptions, SessionSettings
 from .turn_log import TurnLog
 from .turn_tables import Agent, Caller
@@ -66,14 +67,14 @@ class Session:
         self._hearing = hearing
         self._log = log
         self._ids = Identifiers(session_id)
-        rules = rules_for(settings.turn_detection, ducks=around.ducks)
+        rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, _examples(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
-        self._script: str | None = None
+        self._script = Script()
         self._request_id: str | None = None
         """The client's event id of the request in hand, for errors about it."""
         self._rearm = asyncio.Event()
@@ -86,7 +87,8 @@ class Session:
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
-        """Serve the call until cancelled. Raises what no client and no stage is to blame for."""
+        """Serve the call until cancelled. Raises what no client and no stage is to blame for, and
+        SilentCallError where nobody speaks any more; both in groups."""
         self._around.notify(say.SessionCreated(self.id, self.settings))
         try:
             async with asyncio.TaskGroup() as group:
@@ -106,7 +108,7 @@ class Session:
                 group.create_task(self._warming.run())
                 self._warming.changed()
                 if self._profile.greeting:
-                    self._script = self._profile.greeting
+                    self._script.next = self._profile.greeting
                     self.feed(ev.ReplyRequested())
         finally:
             await self._context.chat.close()
@@ -145,7 +147,7 @@ class Session:
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 if self._machine.takes_requests:
-                    self._options = options
+                    self._options, self._script.next = options, None
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
@@ -183,7 +185,7 @@ class Session:
             self._context.instructed(settings.instructions)
             self._warming.changed()
         if settings.turn_detection != old.turn_detection:
-            rules = rules_for(settings.turn_detection, ducks=around.ducks)
+            rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
             self._hearing.set_detection(settings.turn_detection)
             self.feed(ev.RulesChanged(rules))
         around.notify(say.SessionUpdated(settings))
@@ -251,12 +253,13 @@ class Session:
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:
         desk = self._the_desk
+        self._script.follow(command)
         match command:
             case cmd.Transcribe(utterance, revision):
                 self._hearing.transcribe(utterance, revision)
             case cmd.StartReply(turn):
                 options, self._options = self._options, ResponseOptions()
-                script, self._script = self._script, None
+                script = self._script.take()
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
                 desk.begin(turn, self.settings, options, script)
             case cmd.GuessReply(turn, text):
@@ -265,14 +268,21 @@ class Session:
             case cmd.DropGuess():
                 desk.drop_guess()
                 self._log.guessed(MarkName.DISCARDED, now_ns)
-            case cmd.ReleaseReply(turn):
-                desk.release(turn)
-            case cmd.CutReply(turn, reason):
-                desk.cut(turn, reason)
-            case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
-                desk.overlaps.do(command)
-            case cmd.Apologize(turn):
-                desk.apologize(turn)
+            case (
+                cmd.ReleaseReply()
+                | cmd.CutReply()
+                | cmd.HoldReply()
+                | cmd.ResumeReply()
+                | cmd.DuckReply()
+                | cmd.UnduckReply()
+                | cmd.Apologize()
+                | cmd.AbandonReply()
+            ):
+                change_reply(desk, command)
+            case cmd.PromptCaller():
+                self._script.next = self._around.idle_prompt
+            case cmd.HangUp():
+                raise SilentCallError
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code))
             case _:

@@ -8,6 +8,7 @@ from . import events as ev
 from .commands import Command
 from .guessing import drop_guess, would_reply
 from .turn_coupling import (
+    SPEECH_DEADLINE_NS,
     STALL_SILENCE_MS,
     TRANSCRIPT_DEADLINE_NS,
     cut,
@@ -27,6 +28,7 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.text = None
     s.num_guesses = 0
     s.announced = True
+    s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
     if s.rules.interrupts and barge_in.can_be_heard(s):
         return barge_in.overlap(s, event, now_ns)
     out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
@@ -69,7 +71,7 @@ def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> li
     s.move_caller(type(event))
     s.own_pauses.add(s.silence_ms)
     s.text = None
-    s.pause_deadline_ns = None
+    s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
     return drop_guess(s)
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from agent.calls import BargeIns
 from agent.config import AgentProfile
+from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
 from agent.notices import Notice
 from agent.ports import VoicePort
@@ -33,6 +34,7 @@ class Call:
         ahead: bool = True,
         ducks: bool = False,
         clock: Clock | None = None,
+        idle: IdleRules = NOT_IDLE,
     ) -> None:
         """`ahead`: with guesses and previews. `ducks`: the client turns replies down."""
         self.chat = chat
@@ -64,6 +66,8 @@ class Call:
             previews=ahead,
             ducks=ducks,
             barge_ins=self.counts,
+            idle=idle,
+            idle_prompt="Hey?",
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.")
@@ -102,10 +106,11 @@ async def call_with(
     ahead: bool = True,
     ducks: bool = False,
     clock: Clock | None = None,
+    idle: IdleRules = NOT_IDLE,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     voice, profile = voice or FakeVoice(), profile or AgentProfile()
-    call = Call(chat, voice, profile, ahead=ahead, ducks=ducks, clock=clock)
+    call = Call(chat, voice, profile, ahead=ahead, ducks=ducks, clock=clock, idle=idle)
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())

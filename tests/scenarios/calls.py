@@ -1,12 +1,13 @@
 """Short calls as timelines. Those in `RECORDED` also stand beside this file as traces."""
 
 from .guessing import GUESSING
+from .idling import HUNG_UP, IDLING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
 from .overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING + OVERLAPPING
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + GUESSING + OVERLAPPING + IDLING
 
 RECORDED = {
     "normal_turn": NORMAL,
@@ -18,4 +19,5 @@ RECORDED = {
     "music": MUSIC_ENDS,
     "push_to_talk": PUSHED,
     "stage_failure": LISTENER_HANGS,
+    "silent_caller": HUNG_UP,
 }

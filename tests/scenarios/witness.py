@@ -11,6 +11,8 @@ from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
 
+from .idle_witness import IdleWitness
+
 FOREVER_MS = 10**9
 
 
@@ -53,9 +55,11 @@ class Witness:
         """A reply that is prepared in secret: its turn, and the words that it answers."""
         self._num_guesses = 0
         """In the utterance that is open."""
+        self._idle = IdleWitness()
 
-    def event(self, event: ev.Event | None) -> None:
+    def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
+        self._idle.now_ns = now_ns
         match event:
             case None:
                 self._timed_out = True
@@ -97,22 +101,14 @@ class Witness:
                     assert self._guess is not None
                     assert self._guess[0] == turn
                     self._guess = None
-                case cmd.ReleaseReply(turn):
-                    self._is_present(turn)
-                    assert self._released < turn
-                    self._released = turn
-                case cmd.Apologize(turn):
-                    self._is_present(turn)
-                    self._apologized = turn
+                case cmd.ReleaseReply() | cmd.Apologize() | cmd.CutReply() | cmd.AbandonReply():
+                    self._about_reply(command)
+                case cmd.PromptCaller() | cmd.CommitSilence() | cmd.HangUp():
+                    assert event is None
+                    assert index == 0
+                    self.due |= self._idle.acts(command, commands[1:], self.turn)
                 case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
                     self._over_reply(event, commands, index)
-                case cmd.CutReply(turn, reason):
-                    assert turn == self.turn > self._cut
-                    self._held = None
-                    heard = turn in (self._released, self._apologized) or not self._replying
-                    self._cut_unheard = reason == "turn_detected" and not heard
-                    self._cut = turn
-                    self._replying = False
                 case cmd.RefuseRequest():
                     assert commands == (command,)
                 case _:
@@ -120,13 +116,10 @@ class Witness:
 
     def state(self, machine: TurnTaking) -> None:
         """After the commands: whatever is waited for has a deadline, and nothing else has."""
-        waits = (
-            machine.caller is Caller.PAUSING
-            or machine.agent is Agent.PREPARING
-            or bool(self.owed)
-            or self._held is not None
-            or self._ducked is not None
-        )
+        is_rest = machine.caller is Caller.QUIET and machine.agent is Agent.IDLE and not self.owed
+        self._idle.rules = self._rules.idle
+        is_idle = self._idle.is_due(is_rest=is_rest and self._rules.enabled and not self.due)
+        waits = not is_rest or is_idle
         assert (machine.agent is Agent.HELD) == (self._held is not None)
         assert self._held is None or self.open is not None, "held for nobody"
         assert self._ducked is None or self.open is not None, "turned down for nobody"
@@ -244,6 +237,7 @@ class Witness:
             assert not self.owed
             self.due = False
         self._cut_unheard = False
+        self._idle.begun()
         self.turn = turn
         self._replying = True
 
@@ -251,6 +245,28 @@ class Witness:
         assert turn == self.turn
         assert self._replying
         assert turn > max(self._cut, self._apologized)
+
+    def _about_reply(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.ReleaseReply(turn):
+                self._is_present(turn)
+                assert self._released < turn
+                self._released = turn
+            case cmd.Apologize(turn):
+                self._is_present(turn)
+                self._apologized = turn
+            case cmd.CutReply(turn, reason):
+                assert turn == self.turn > self._cut
+                self._held = None
+                heard = turn in (self._released, self._apologized) or not self._replying
+                self._cut_unheard = reason == "turn_detected" and not heard
+                self._cut = turn
+                self._replying = False
+            case cmd.AbandonReply(turn):
+                assert turn == self.turn == self._apologized > self._cut
+                assert self._replying
+                self._cut = turn
+                self._replying = False
 
     def _about_speech(self, event: ev.Event | None, command: cmd.Command) -> None:
         match command:
@@ -267,6 +283,7 @@ class Witness:
                     self.owed[utterance] = revision
             case cmd.CommitUtterance(utterance, None, by_client):
                 assert by_client
+                self._idle.answered()
                 self._close(utterance)
                 self.owed[utterance] = 0
             case cmd.CommitUtterance(utterance, str(text), by_client):
@@ -278,6 +295,7 @@ class Witness:
                     self._rules, Evidence(text, self._sound, self._own_pauses.quantile_ms)
                 )
                 self.due = self.due or self._rules.replies
+                self._idle.answered()
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):
                 assert announced == self._announced
