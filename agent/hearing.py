@@ -207,6 +207,8 @@ class Hearing:
                 paused = ev.SpeechPaused(utterance, at_sample)
                 self._tell(Heard(utterance, paused, paused_ns=paused_ns))
             case asr.SpeechResumed(at_sample=at_sample):
+                if utterance in self._bounds:  # where it ends is open again
+                    self._bounds[utterance] = (self._bounds[utterance][0],) * 2
                 self._tell(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
             case asr.SilenceGrew(silence_ms=silence_ms):
                 self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))

@@ -9,7 +9,7 @@ from agent.config import AgentProfile
 from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
 from agent.notices import Notice
-from agent.ports import VoicePort
+from agent.ports import EarsPort, VoicePort
 from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
@@ -35,8 +35,10 @@ class Call:
         ducks: bool = False,
         clock: Clock | None = None,
         idle: IdleRules = NOT_IDLE,
+        hearing: EarsPort | None = None,
     ) -> None:
-        """`ahead`: with guesses and previews. `ducks`: the client turns replies down."""
+        """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
+        place of the fake ears."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
@@ -71,7 +73,7 @@ class Call:
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.")
-        self.session = Session(session_id, profile, settings, around, self.ears, log)
+        self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
 
     def _notify(self, notice: Notice) -> None:
         self.notices.append(notice)

@@ -91,7 +91,7 @@ class Witness:
         for index, command in enumerate(commands):
             before = commands[index - 1] if index else None
             if self._guess is not None:
-                self._with_guess(command, commands[index + 1 :])
+                check_guessed(self._guess, command, commands[index + 1 :])
             match command:
                 case cmd.StartReply(turn):
                     self._begins(turn, before, apologizes=cmd.Apologize(turn) in commands[index:])
@@ -212,19 +212,6 @@ class Witness:
         self._num_guesses += 1
         assert self._num_guesses <= MAX_GUESSES
 
-    def _with_guess(self, command: cmd.Command, after: tuple[cmd.Command, ...]) -> None:
-        """What may be done while a reply is prepared in secret: drop it or adopt it."""
-        assert self._guess is not None
-        turn, text = self._guess
-        match command:
-            case cmd.CommitUtterance(_, said):
-                assert said == text
-                assert after == (cmd.StartReply(TurnId(turn)),)
-            case cmd.RefuseRequest():
-                pass
-            case _:
-                assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
-
     def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
         assert turn == self.turn + 1
         if self._guess is not None:
@@ -321,3 +308,18 @@ class Witness:
         assert utterance not in self._settled
         self._settled.add(utterance)
         del self.owed[utterance]
+
+
+def check_guessed(
+    guess: tuple[int, str], command: cmd.Command, after: tuple[cmd.Command, ...]
+) -> None:
+    """What may be done while a reply is prepared in secret: drop it or adopt it."""
+    turn, text = guess
+    match command:
+        case cmd.CommitUtterance(_, said):
+            assert said == text
+            assert after == (cmd.StartReply(TurnId(turn)),)
+        case cmd.RefuseRequest():
+            pass
+        case _:
+            assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
