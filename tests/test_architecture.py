@@ -22,7 +22,8 @@ PURE = {
         "playback records identifiers chat_context ports turn_score"
     ),
     "asr": (
-        "audio offset endpointing far_end stabilizer transcripts repetition utterance scoring errors"
+        "audio offset endpointing far_end stabilizer transcripts repetition utterance scoring "
+        "errors"
     ),
     "llm_engine": (
         "config grammar sequence pages scheduler template detokenizer stops errors tool_calls "

@@ -339,22 +339,24 @@ class Unsure(LoudnessVad):
 
 
 @pytest.mark.parametrize(
-    ("vad", "manual", "avg_logprob", "text"),
+    ("vad", "manual", "seconds", "avg_logprob", "text"),
     [
-        (Unsure(), False, -0.5, ""),
-        (Unsure(), False, -0.3, "thank you"),
-        (LoudnessVad(), False, -0.5, "thank you"),
-        (Unsure(), True, -0.5, "thank you"),
+        (Unsure(), False, 1.024, -0.5, ""),
+        (Unsure(), False, 1.024, -0.3, "thank you"),
+        (Unsure(), False, 0.352, -0.5, "thank you"),
+        (LoudnessVad(), False, 1.024, -0.5, "thank you"),
+        (Unsure(), True, 1.024, -0.5, "thank you"),
     ],
-    ids=["music", "a clear voice in noise", "a soft voice", "push-to-talk"],
+    ids=["music", "a clear voice in noise", "a letter", "a soft voice", "push-to-talk"],
 )
 def test_unlikely_words_of_a_doubtful_voice_are_none(
-    vad: VoiceDetector, manual: bool, avg_logprob: float, text: str
+    vad: VoiceDetector, manual: bool, seconds: float, avg_logprob: float, text: str
 ) -> None:
     config = ListenerConfig(endpointing=None) if manual else ListenerConfig()
     ears = Listener(config, vad)
-    feed(ears, silence(0.512), said(1.024), silence(0.512))
-    job = ears.commit_buffer().job if manual else ears.finalize(1, round(1.536 * RATE_HZ))
+    feed(ears, silence(0.512), said(seconds), silence(0.512))
+    end = round((0.512 + seconds) * RATE_HZ)
+    job = ears.commit_buffer().job if manual else ears.finalize(1, end)
     assert job is not None
     (final,) = ears.complete(job, Hypothesis("thank you", avg_logprob=avg_logprob))
     assert isinstance(final, FinalTranscript)
