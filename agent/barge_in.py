@@ -24,7 +24,14 @@ from . import commands as cmd
 from . import events as ev
 from .backchannel import meaning, takes_floor
 from .commands import Command
-from .turn_coupling import STALL_GRACE_NS, cut, decide, drop_utterance, fail_utterance
+from .turn_coupling import (
+    SPEAKING_DEADLINE_NS,
+    STALL_GRACE_NS,
+    cut,
+    decide,
+    drop_utterance,
+    fail_utterance,
+)
 from .turn_state import Handlers, Overlap, TurnState
 from .turn_tables import Agent, Caller, Signal
 
@@ -59,6 +66,7 @@ def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]
         s.overlap.is_ducked = True
         return [cmd.DuckReply(s.turn)]
     s.move_agent(Signal.HELD)
+    s.reply_deadline_ns = None  # the overlap's takes its place
     return [cmd.AnnounceSpeech(event.utterance, event.at_sample), cmd.HoldReply(s.turn)]
 
 
@@ -100,7 +108,7 @@ def let_go(s: TurnState, now_ns: int) -> list[Command]:
     if s.agent is Agent.HELD:
         if over.has_failed:
             return [*cut(s, "turn_detected"), *fail_utterance(s, now_ns)]
-        s.move_agent(Signal.RESUMED)
+        _resume(s, now_ns)
         dropped = drop_utterance(s, now_ns, was_echo=was_echo)
         return [*dropped, cmd.ResumeReply(over.turn)]
     out: list[Command] = [cmd.UnduckReply(over.turn)] if over.is_ducked else []
@@ -129,16 +137,21 @@ def on_deadline(s: TurnState, now_ns: int) -> list[Command]:
         return []
     if over.words is None or meaning(over.words, over.heard, over.left) == "words":
         return stop(s)
-    return _go_on_over_it(s, over)
+    return _go_on_over_it(s, over, now_ns)
 
 
-def _go_on_over_it(s: TurnState, over: Overlap) -> list[Command]:
+def _resume(s: TurnState, now_ns: int) -> None:
+    s.move_agent(Signal.RESUMED)
+    s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
+
+
+def _go_on_over_it(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
     """A noise that does not end, music say: the agent speaks, and words would still stop it."""
     over.deadline_ns = None
     if s.agent is Agent.HELD:
         if over.has_failed:
             return stop(s)
-        s.move_agent(Signal.RESUMED)
+        _resume(s, now_ns)
         return [cmd.ResumeReply(over.turn)]
     over.is_ducked = False
     return [cmd.UnduckReply(over.turn)]

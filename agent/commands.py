@@ -144,6 +144,31 @@ class Apologize:
 
 
 @dataclass(frozen=True, slots=True)
+class AbandonReply:
+    """End the turn as failed, as it is: its apology came to nothing."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCaller:
+    """The reply that is begun next says the sentence kept for silent callers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSilence:
+    """The caller's silence becomes a message without words, which is answered next."""
+
+    silence_ms: int
+    """How long it has lasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Nobody is there any more: end the call."""
+
+
+@dataclass(frozen=True, slots=True)
 class RefuseRequest:
     """Tell the client why its request makes no sense now."""
 
@@ -168,5 +193,9 @@ Command = (
     | UnduckReply
     | ReopenTurn
     | Apologize
+    | AbandonReply
+    | PromptCaller
+    | CommitSilence
+    | HangUp
     | RefuseRequest
 )

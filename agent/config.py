@@ -63,6 +63,13 @@ class ServiceSettings:
     """Words, a list like ["One moment,", "Let me see,"], of which one is said in front of a reply
     that would come after `latency_budget.total_ms`, as a last resort. They are synthesized when the
     server starts. Empty: a late reply just comes late."""
+    idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 0
+    """Silence after the agent's last sound until the caller is asked for a word, twice at most;
+    0: never. A client that chose `server_vad` says so itself, by its `idle_timeout_ms`."""
+    idle_prompt: str = "Are you still there?"
+    """What is said then."""
+    idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 0
+    """Silence until the call is ended, once nobody is asked any more; 0: never."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""

@@ -5,9 +5,26 @@ An explicit `server_vad` silence is taken literally. `semantic_vad` asks the fit
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from .settings import Eagerness, ServerVad, TurnDetection
 from .turn_score import Evidence, shipped_score
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRules:
+    """What is done about a caller who stays silent after a reply."""
+
+    idle_after_ms: int = 0
+    """Silence after which the caller is asked for a word; 0: never."""
+    idle_commits: bool = False
+    """Asked by the model, in answer to a message without words. False: with a fixed sentence."""
+    idle_hangup_ms: int = 0
+    """Silence after which the call is ended, once nobody is asked any more; 0: never."""
+
+
+NOT_IDLE: Final = IdleRules()
+"""Nothing is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +43,14 @@ class TurnRules:
     ducks: bool = False
     """The client turns the reply down while the words of a caller who speaks over it are checked.
     Others stop it, and it is taken up again where the words are none."""
+    idle: IdleRules = NOT_IDLE
 
 
-def rules_for(detection: TurnDetection | None, *, ducks: bool = False) -> TurnRules:
+def rules_for(
+    detection: TurnDetection | None, idle: IdleRules = NOT_IDLE, *, ducks: bool = False
+) -> TurnRules:
+    """`idle`: what the operator wants done about silence. With `server_vad` the client says itself
+    whether callers are asked, and with push-to-talk their silence means nothing."""
     if detection is None:
         return TurnRules(enabled=False, ducks=ducks)
     if isinstance(detection, ServerVad):
@@ -37,12 +59,18 @@ def rules_for(detection: TurnDetection | None, *, ducks: bool = False) -> TurnRu
             replies=detection.create_response,
             interrupts=detection.interrupt_response,
             ducks=ducks,
+            idle=IdleRules(
+                idle_after_ms=detection.idle_timeout_ms or 0,
+                idle_commits=detection.idle_timeout_ms is not None,
+                idle_hangup_ms=idle.idle_hangup_ms,
+            ),
         )
     return TurnRules(
         eagerness=detection.eagerness,
         replies=detection.create_response,
         interrupts=detection.interrupt_response,
         ducks=ducks,
+        idle=idle,
     )
 
 

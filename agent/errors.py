@@ -54,6 +54,10 @@ class InternalError(HalfsecError):
     """Our own fault."""
 
 
+class SilentCallError(Exception):
+    """Nobody has spoken for so long that the call is ended. No fault of anybody's."""
+
+
 class ConfigError(HalfsecError):
     """A setting that is unknown, of the wrong type, or contradicts another. Raised at start."""
 

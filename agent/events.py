@@ -114,6 +114,13 @@ class ReplyAudible:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyContinued:
+    """More of the reply has been handed to the transport. Told every few seconds."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
 class ReplySent:
     """The last of the reply has been handed to the transport."""
 
@@ -176,6 +183,7 @@ Event = (
     | ReplyRequested
     | ReplyCancelled
     | ReplyAudible
+    | ReplyContinued
     | ReplySent
     | ReplyPlayed
     | ReplyFailed

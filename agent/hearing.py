@@ -60,7 +60,7 @@ class Hearing:
         self._tell: Callable[[Heard], None] = lambda heard: None
         self._arrivals = Arrivals()
         self._passes = Passes(self._listening, detector, recognizer, judge, clock, self._arrivals)
-        self._received = 0.0
+        self.received = 0.0
         """16 kHz samples so far."""
         self._committed = 0.0
         """Of those, up to the last commit or clear."""
@@ -95,8 +95,8 @@ class Hearing:
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
         """Audio from the caller, int16 mono. Waits while the ears are behind."""
         self._last_audio_ns = self._clock.now_ns()
-        self._received += len(pcm) * asr.RATE_HZ / rate_hz
-        self._arrivals.note(int(self._received), self._last_audio_ns)
+        self.received += len(pcm) * asr.RATE_HZ / rate_hz
+        self._arrivals.note(int(self.received), self._last_audio_ns)
         await self._inbox.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
@@ -122,7 +122,7 @@ class Hearing:
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
         """Note the agent's voice, which is played from then on."""
         since_ns = at_ns - self._last_audio_ns
-        first_sample = int(self._received + since_ns * asr.RATE_HZ / 1e9)
+        first_sample = int(self.received + since_ns * asr.RATE_HZ / 1e9)
         if self._group is not None:
             self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
 
@@ -136,7 +136,7 @@ class Hearing:
 
         Raises ClientError where there is none, StageError where the ears are broken.
         """
-        if self._received - self._committed < MIN_COMMIT:
+        if self.received - self._committed < MIN_COMMIT:
             raise ClientError(
                 "There is no audio to commit: send at least 100 ms of it first.",
                 code="input_audio_buffer_commit_empty",
@@ -144,8 +144,8 @@ class Hearing:
         await self._inbox.drained()
         committed = await self._passes.ask(self._listener.commit_buffer)
         self._passes.committed(committed)
-        self._bounds[committed.utterance] = (int(self._committed), int(self._received))
-        self._committed = self._received
+        self._bounds[committed.utterance] = (int(self._committed), int(self.received))
+        self._committed = self.received
         self.utterance = committed.utterance
         return committed.utterance
 
@@ -153,13 +153,13 @@ class Hearing:
         """Forget all audio since the last commit. Returns the newest utterance's number."""
         await self._inbox.drained()
         await self._passes.ask(self._listener.clear)
-        self._committed = self._received
+        self._committed = self.received
         return self.utterance
 
     def end_sample(self, utterance: int) -> int:
         """First sample after the speech of an utterance, as far as it is known."""
         first, end = self._bounds.get(utterance, (0, 0))
-        return end if end > first else int(self._received)
+        return end if end > first else int(self.received)
 
     def duration_s(self, utterance: int) -> float:
         """Of its speech. Asked once, at the end."""
@@ -207,6 +207,8 @@ class Hearing:
                 paused = ev.SpeechPaused(utterance, at_sample)
                 self._tell(Heard(utterance, paused, paused_ns=paused_ns))
             case asr.SpeechResumed(at_sample=at_sample):
+                if utterance in self._bounds:  # where it ends is open again
+                    self._bounds[utterance] = (self._bounds[utterance][0],) * 2
                 self._tell(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
             case asr.SilenceGrew(silence_ms=silence_ms):
                 self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))

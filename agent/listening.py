@@ -51,6 +51,7 @@ class Listening:
         self._user: object | None = None
         """Whose turn it is; another object for each."""
         self._resampler: tuple[int, asr.Resampler] | None = None
+        self._offset = asr.OffsetRemover()
 
     def use(self, model: asr.VoiceDetector, question: Callable[[], Answer]) -> Answer:
         """Do something with the listener."""
@@ -102,7 +103,7 @@ class Listening:
         return probability
 
     def _converted(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.float32]:
-        """To float32 at 16 kHz, as one stream."""
+        """To float32 at 16 kHz without an offset, as one stream."""
         if self._resampler is None or self._resampler[0] != rate_hz:
             self._resampler = (rate_hz, asr.Resampler(rate_hz))
-        return self._resampler[1].push(pcm)
+        return self._offset.push(self._resampler[1].push(pcm))

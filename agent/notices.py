@@ -47,6 +47,16 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class SilenceTimedOut:
+    """The caller said nothing for as long as the client wanted to wait."""
+
+    item_id: ItemId
+    """Of the user item that stands for the silence."""
+    audio_start_ms: int
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AudioCommitted:
     item_id: ItemId
     previous_item_id: ItemId | None
@@ -172,6 +182,7 @@ Notice = (
     | SessionUpdated
     | SpeechStarted
     | SpeechStopped
+    | SilenceTimedOut
     | AudioCommitted
     | AudioCleared
     | ItemAdded

@@ -65,6 +65,8 @@ class EarsPort(Protocol):
 
     utterance: int
     """The newest one that began."""
+    received: float
+    """16 kHz samples so far."""
 
     @property
     def last_audio_ns(self) -> int:

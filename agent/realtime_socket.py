@@ -16,6 +16,7 @@ from . import errors
 from .calls import Call, Calls
 from .config import AgentProfile, Config
 from .connections import CLOSE_TIMEOUT_S
+from .end_of_turn import IdleRules
 from .first_clause import cutting, shaped
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
@@ -30,6 +31,8 @@ from .wire.realtime import RealtimeProtocol
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
+
+SILENT: Final = "nobody has spoken for too long"
 
 CLIENT_LEFT: Final = "the client hung up"
 """Said to nobody but the log."""
@@ -167,6 +170,11 @@ class RealtimeSocket:
             barge_ins=self._calls.barge_ins,
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),
+            idle=IdleRules(
+                idle_after_ms=self._config.agent.idle_prompt_ms,
+                idle_hangup_ms=self._config.agent.idle_hangup_ms,
+            ),
+            idle_prompt=self._config.agent.idle_prompt,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         log = TurnLog(call.session_id, call.trace, on_turn)
@@ -211,6 +219,8 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         if gone is not None:
             _log.error("session %s failed at its end", call.session_id, exc_info=gone)
         return errors.CLOSE_NORMAL, CLIENT_LEFT
+    if group_error.subgroup(errors.SilentCallError) is not None:
+        return errors.CLOSE_NORMAL, SILENT
     if group_error.subgroup(SlowReader) is not None:
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     _log.error("session %s failed", call.session_id, exc_info=group_error)

@@ -36,6 +36,9 @@ at a barge-in."""
 AUDIBLE: Final = 327
 """1 % of full scale: the first sample above it is the first that a caller can hear."""
 
+CONTINUED_NS: Final = 5_000_000_000
+"""Between signs that the reply goes on: a twelfth of what the turn-taking machine waits for one."""
+
 _NO_ITEM: Final = ItemId("")
 
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
@@ -127,6 +130,22 @@ class Reply:
         return self.options.max_output_tokens or self.settings.max_output_tokens
 
 
+class Pulse:
+    """Tells that something goes on, but not every time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.on_beat: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._beat_ns = 0
+
+    def touch(self) -> None:
+        """It goes on."""
+        now_ns = self._clock.now_ns()
+        if now_ns - self._beat_ns >= CONTINUED_NS:
+            self._beat_ns = now_ns
+            self.on_beat()
+
+
 class ReplyRun:
     """Drives one reply. Belongs to the session's task group; one `run` per instance."""
 
@@ -163,6 +182,8 @@ class ReplyRun:
         """Called with whatever is sent, and when the client plays it."""
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
+        self.pulse = Pulse(clock)
+        """Beats while the reply is being sent."""
 
     def audible(self) -> None:
         """From here on something of it could be heard or read."""
@@ -307,6 +328,7 @@ class ReplyRun:
             self._show(frame.text[1])
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
         self.on_sound(frame.pcm, reply.playback.rate_hz, frame.at_ns)
+        self.pulse.touch()
         if reply.first_audible_sample is None and _max_abs(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
             reply.first_audible_sample = frame.first_sample + offset
@@ -315,6 +337,7 @@ class ReplyRun:
     def _show(self, end: int) -> None:
         reply = self.reply
         if end > reply.shown_chars and not reply.ended:
+            self.pulse.touch()
             delta = reply.text[reply.shown_chars : end]
             reply.shown_chars = end
             self._notify(ReplyText(reply.response_id, delta))

@@ -16,12 +16,14 @@ from latency_budget.deadline import Deadline
 from latency_budget.turn import TurnId
 from tts.speakable import CutterConfig
 
+from . import commands as cmd
 from . import events as ev
 from .briefing import Briefing, OpenChat
 from .calls import BargeIns
 from .chat_context import ChatContext
 from .commands import CutReason
 from .conversation import Conversation
+from .end_of_turn import NOT_IDLE, IdleRules
 from .errors import StageError
 from .first_sound import FirstSound
 from .notices import Notice
@@ -64,6 +66,10 @@ class Surroundings:
     """Where replies are cut into pieces to speak."""
     openers: Sequence[str] = ()
     """Words for replies that are late; none: they just come late."""
+    idle: IdleRules = NOT_IDLE
+    """What is done about callers who stay silent."""
+    idle_prompt: str = ""
+    """Said to them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +134,7 @@ class ReplyDesk:
         self.overlaps.forget()
         self._items.announce(run.reply)
         run.mark = partial(self._log.mark, turn)
+        run.pulse.on_beat = lambda: self._emit(ev.ReplyContinued(turn))
         run.announced.set()
         self._first_sound.expect(run, voiced_ns)
 
@@ -184,14 +191,18 @@ class ReplyDesk:
         if run is not None:
             run.release()
 
-    def cut(self, turn: TurnId, reason: CutReason, *, keeps_heard: bool = True) -> None:
-        """Stop the reply of this turn; the history keeps what was heard of it, or nothing."""
+    def cut(self, turn: TurnId, reason: CutReason | None, *, keeps_heard: bool = True) -> None:
+        """Stop the reply of this turn; the history keeps what was heard of it, or nothing. No
+        reason: it has failed, and ends as it is."""
         run = self._present.of(turn)
         if run is None:
             return
         self._first_sound.forget()
         self._present.cancel()
-        self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
+        if reason is None:
+            self._items.finish(run.reply)
+        else:
+            self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
         self.overlaps.cut()
         if run.reply.opener_chars:
             self._warming.changed()
@@ -256,3 +267,30 @@ class ReplyDesk:
         remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn))
+
+
+_AboutReply = (
+    cmd.ReleaseReply
+    | cmd.CutReply
+    | cmd.HoldReply
+    | cmd.ResumeReply
+    | cmd.DuckReply
+    | cmd.UnduckReply
+    | cmd.Apologize
+    | cmd.AbandonReply
+)
+
+
+def change_reply(desk: ReplyDesk, command: _AboutReply) -> None:
+    """Carry out what the machine commands about a reply that has begun."""
+    match command:
+        case cmd.ReleaseReply(turn):
+            desk.release(turn)
+        case cmd.CutReply(turn, reason):
+            desk.cut(turn, reason)
+        case cmd.Apologize(turn):
+            desk.apologize(turn)
+        case cmd.AbandonReply(turn):
+            desk.cut(turn, None)
+        case _:
+            desk.overlaps.do(command)

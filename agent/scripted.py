@@ -4,8 +4,34 @@ from collections.abc import AsyncGenerator, Sequence
 
 from latency_budget.turn import TurnId
 
+from . import commands as cmd
 from .notices import Usage
 from .ports import ChatMessage, OnMark, ReplyToken
+
+
+class Script:
+    """The words that a session has ready for its next reply, if any: a greeting, a question after a
+    long silence. Where a noise cuts them off before they were heard, they are ready again."""
+
+    def __init__(self) -> None:
+        self.next: str | None = None
+        self._unheard: str | None = None
+        """Of the present reply."""
+
+    def take(self) -> str | None:
+        """For the reply that begins; None: the model's words."""
+        self._unheard, self.next = self.next, None
+        return self._unheard
+
+    def follow(self, command: cmd.Command) -> None:
+        """What the machine commands before it is done."""
+        match command:
+            case cmd.CutReply(reason="turn_detected"):
+                self.next, self._unheard = self._unheard, None
+            case cmd.ReleaseReply() | cmd.CutReply() | cmd.Apologize():
+                self._unheard = None
+            case cmd.CommitUtterance():
+                self.next = None  # there is something to answer
 
 
 class ScriptedChat:

@@ -21,13 +21,14 @@ from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
 from .end_of_turn import rules_for
-from .errors import ClientError, HalfsecError, StageError
+from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .first_clause import example_messages
 from .identifiers import Identifiers
 from .item_requests import change_items, check_request, check_text
 from .ports import ChatMessage, EarsPort, Heard
-from .reply_desk import ReplyDesk, Surroundings
+from .reply_desk import ReplyDesk, Surroundings, change_reply
 from .reply_items import ReplyItems
+from .scripted import Script
 from .settings import ResponseOptions, SessionSettings
 from .turn_log import TurnLog
 from .turn_tables import Agent, Caller
@@ -67,14 +68,14 @@ class Session:
         self._hearing = hearing
         self._log = log
         self._ids = Identifiers(session_id)
-        rules = rules_for(settings.turn_detection, ducks=around.ducks)
+        rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
-        self._script: str | None = None
+        self._script = Script()
         self._is_asked = False
         """A client asked for the next reply."""
         self._request_id: str | None = None
@@ -89,7 +90,8 @@ class Session:
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
-        """Serve the call until cancelled. Raises what no client and no stage is to blame for."""
+        """Serve the call until cancelled. Raises what no client and no stage is to blame for, and
+        SilentCallError where nobody speaks any more; both in groups."""
         self._around.notify(say.SessionCreated(self.id, self.settings))
         try:
             async with asyncio.TaskGroup() as group:
@@ -109,7 +111,7 @@ class Session:
                 group.create_task(self._warming.run())
                 self._warming.changed()
                 if self._profile.greeting:
-                    self._script = self._profile.greeting
+                    self._script.next = self._profile.greeting
                     self.feed(ev.ReplyRequested())
         finally:
             await self._context.chat.close()
@@ -148,7 +150,7 @@ class Session:
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 if self._machine.takes_requests:
-                    self._options, self._is_asked = options, True
+                    self._options, self._script.next, self._is_asked = options, None, True
                 self.feed(ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
@@ -186,7 +188,7 @@ class Session:
             self._context.instructed(settings.instructions)
             self._warming.changed()
         if settings.turn_detection != old.turn_detection:
-            rules = rules_for(settings.turn_detection, ducks=around.ducks)
+            rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
             self._hearing.set_detection(settings.turn_detection)
             self.feed(ev.RulesChanged(rules))
         around.notify(say.SessionUpdated(settings))
@@ -254,12 +256,13 @@ class Session:
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:
         desk = self._the_desk
+        self._script.follow(command)
         match command:
             case cmd.Transcribe(utterance, revision):
                 self._hearing.transcribe(utterance, revision)
             case cmd.StartReply(turn):
                 options, self._options = self._options, ResponseOptions()
-                script, self._script = self._script, None
+                script = self._script.take()
                 is_asked, self._is_asked = self._is_asked or script is not None, False
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
                 voiced_ns = None if is_asked else self._log.last_voiced_ns(turn)
@@ -270,10 +273,21 @@ class Session:
             case cmd.DropGuess():
                 desk.drop_guess()
                 self._log.guessed(MarkName.DISCARDED, now_ns)
-            case cmd.ReleaseReply() | cmd.CutReply() | cmd.Apologize():
-                _about_reply(desk, command)
-            case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
-                desk.overlaps.do(command)
+            case (
+                cmd.ReleaseReply()
+                | cmd.CutReply()
+                | cmd.HoldReply()
+                | cmd.ResumeReply()
+                | cmd.DuckReply()
+                | cmd.UnduckReply()
+                | cmd.Apologize()
+                | cmd.AbandonReply()
+            ):
+                change_reply(desk, command)
+            case cmd.PromptCaller():
+                self._script.next = self._around.idle_prompt
+            case cmd.HangUp():
+                raise SilentCallError
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code))
             case _:
@@ -289,13 +303,3 @@ class Session:
         if self._desk is None:
             raise ClientError("The session has not started yet.", code="session_not_started")
         return self._desk
-
-
-def _about_reply(desk: ReplyDesk, command: cmd.ReleaseReply | cmd.CutReply | cmd.Apologize) -> None:
-    match command:
-        case cmd.ReleaseReply(turn):
-            desk.release(turn)
-        case cmd.CutReply(turn, reason):
-            desk.cut(turn, reason)
-        case cmd.Apologize(turn):
-            desk.apologize(turn)

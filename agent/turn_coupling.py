@@ -25,8 +25,20 @@ ordinary network jitter; higher is dead air for clients that stop sending when t
 TRANSCRIPT_DEADLINE_NS: Final = 8_000_000_000
 """A final pass takes 0.2 s, 2 s on a loaded machine for a long utterance. Beyond this it hangs."""
 
+SPEECH_DEADLINE_NS: Final = 120_000_000_000
+"""Of speech without a pause. People breathe every few seconds, so this is noise, or ears that have
+lost the utterance; lower would cut off somebody who reads aloud beside a running fan."""
+
 PREPARING_DEADLINE_NS: Final = 20_000_000_000
 """The stages have deadlines of their own, all shorter. This one is the last resort."""
+
+SPEAKING_DEADLINE_NS: Final = 60_000_000_000
+"""Without a sign that the reply goes on. It says so every five seconds while it sends; a stage that
+others keep busy may be silent for long in between, but not for so long."""
+
+TRAILING_DEADLINE_NS: Final = 20_000_000_000
+"""Audio is sent at most five seconds ahead (the bound of `agent.lead_ms`), so after that it must
+have been played."""
 
 STALL_SILENCE_MS: Final = 60_000
 """The silence an utterance is credited with when its audio stops: more than any rule asks for."""
@@ -83,7 +95,7 @@ def fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
     if s.agent in (Agent.PREPARING, Agent.SPEAKING):
         return out
     out += _begin(s, now_ns)
-    return out + fail_reply(s)
+    return out + fail_reply(s, now_ns)
 
 
 def settle_awaited(s: TurnState, utterance: int, now_ns: int) -> list[Command]:
@@ -122,10 +134,10 @@ def cut(s: TurnState, reason: cmd.CutReason) -> list[Command]:
     return [cmd.CutReply(s.turn, reason)]
 
 
-def fail_reply(s: TurnState) -> list[Command]:
+def fail_reply(s: TurnState, now_ns: int) -> list[Command]:
     """A stage that the present reply needs is broken: it ends with an apology."""
     s.move_agent(ev.ReplyFailed)
-    s.reply_deadline_ns = None
+    s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.apologized = True
     return [cmd.Apologize(s.turn)]
 

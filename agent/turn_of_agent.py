@@ -6,7 +6,14 @@ from . import barge_in
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
-from .turn_coupling import begin_if_wanted, cut, fail_reply, takes_requests
+from .turn_coupling import (
+    SPEAKING_DEADLINE_NS,
+    TRAILING_DEADLINE_NS,
+    begin_if_wanted,
+    cut,
+    fail_reply,
+    takes_requests,
+)
 from .turn_state import Handlers, TurnState
 from .turn_tables import Agent
 
@@ -38,9 +45,16 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
     if event.turn != s.turn or s.agent in _SILENT or s.apologized:
         return s.stale()
     s.move_agent(type(event))
-    s.reply_deadline_ns = None
+    s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.audible_ns = now_ns
     return [cmd.ReleaseReply(event.turn)]
+
+
+def _on_reply_continued(s: TurnState, event: ev.ReplyContinued, now_ns: int) -> list[Command]:
+    if event.turn != s.turn or s.agent is not Agent.SPEAKING:
+        return s.stale()
+    s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
+    return []
 
 
 def _on_reply_failed(s: TurnState, event: ev.ReplyFailed, now_ns: int) -> list[Command]:
@@ -49,14 +63,14 @@ def _on_reply_failed(s: TurnState, event: ev.ReplyFailed, now_ns: int) -> list[C
     if s.agent is Agent.HELD and s.overlap is not None:
         s.overlap.has_failed = True
         return []
-    return fail_reply(s)
+    return fail_reply(s, now_ns)
 
 
 def _on_reply_sent(s: TurnState, event: ev.ReplySent, now_ns: int) -> list[Command]:
     if event.turn != s.turn or s.agent in _SILENT:
         return s.stale()
     s.move_agent(type(event))
-    s.reply_deadline_ns = None
+    s.reply_deadline_ns = now_ns + TRAILING_DEADLINE_NS
     return begin_if_wanted(s, now_ns)
 
 
@@ -64,6 +78,7 @@ def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[C
     if event.turn != s.turn or s.agent in _SILENT:
         return s.stale()
     s.move_agent(type(event))
+    s.reply_deadline_ns = None
     return []
 
 
@@ -71,6 +86,7 @@ HANDLERS: Final[Handlers] = {
     ev.ReplyRequested: _on_reply_requested,
     ev.ReplyCancelled: _on_reply_cancelled,
     ev.ReplyAudible: _on_reply_audible,
+    ev.ReplyContinued: _on_reply_continued,
     ev.ReplySent: _on_reply_sent,
     ev.ReplyPlayed: _on_reply_played,
     ev.ReplyFailed: _on_reply_failed,

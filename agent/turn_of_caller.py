@@ -9,6 +9,7 @@ from .commands import Command
 from .guessing import drop_guess, would_reply
 from .reopening import reopen, reopens
 from .turn_coupling import (
+    SPEECH_DEADLINE_NS,
     STALL_SILENCE_MS,
     TRANSCRIPT_DEADLINE_NS,
     cut,
@@ -28,6 +29,7 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.text = None
     s.num_guesses = 0
     s.announced = True
+    s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
     out: list[Command] = [cmd.AnnounceSpeech(event.utterance, event.at_sample)]
     if s.rules.interrupts and reopens(s, now_ns):
         return out + reopen(s)
@@ -72,7 +74,7 @@ def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> li
     s.move_caller(type(event))
     s.own_pauses.add(s.silence_ms)
     s.text = None
-    s.pause_deadline_ns = None
+    s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
     return drop_guess(s)
 
 

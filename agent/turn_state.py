@@ -75,9 +75,17 @@ class TurnState:
     """Of the present utterance with the present reply, until it is settled."""
     apologized: bool = False
     """The present reply has ended as failed: its stages may still answer, late."""
+    awaits_caller: bool = False
+    """The last word was the agent's, or will be."""
+    idle_since_ns: int | None = None
+    """When everybody came to rest; None while somebody is busy."""
+    num_prompts: int = 0
+    """How often in a row the caller was asked for a word."""
     pause_deadline_ns: int | None = None
+    """While SPEAKING: of the pause that is to come. While PAUSING: of its end."""
     awaited_deadline_ns: int | None = None
     reply_deadline_ns: int | None = None
+    """Of the agent's next step, in every state but IDLE."""
 
     def move_caller(self, cause: Cause) -> None:
         self.caller = next_state(CALLER, self.caller, cause)

@@ -33,12 +33,14 @@ Both see every event that concerns them. The coupling, in the order in which it 
    it be heard; a caller who goes on makes it vanish (`DropGuess`). See `guessing.py`.
 7. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
    needs is outstanding, waits in `wanted` and begins when both are settled.
+7. *Idle.* A caller who stays silent after a reply is asked, if the rules say so, and in the end the
+   call is hung up. See `idling.py`.
 
 Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else
 happens, no clock is read. Events of an older utterance, revision or turn are dropped and counted in
 `stale_events`: threads answer late, and a late answer is no error. Every state in which the machine
-waits for somebody else has a deadline (`next_deadline_ns`), so that no silence of a stage or of a
-client can leave it there.
+waits for somebody else has a deadline (`watchdogs.py`), so that no silence of ears, stage or client
+can leave it there: from any state the timer alone leads back to QUIET and IDLE.
 
 What was tried: deciding the end of turn from wall-clock timers alone. A client that sends a file
 faster than real time, or in bursts, then gets cut in on; samples do not lie about silence.
@@ -48,17 +50,11 @@ from typing import Final
 
 from latency_budget.turn import TurnId
 
-from . import barge_in, turn_of_agent, turn_of_caller
-from . import commands as cmd
+from . import barge_in, idling, turn_of_agent, turn_of_caller, watchdogs
 from .commands import Command
 from .end_of_turn import TurnRules
 from .events import Event
-from .turn_coupling import (
-    STALL_SILENCE_MS,
-    begin_if_wanted,
-    fail_reply,
-    takes_requests,
-)
+from .turn_coupling import takes_requests
 from .turn_state import Handlers, TurnState
 from .turn_tables import Agent, Caller
 
@@ -104,34 +100,24 @@ class TurnTaking:
 
     def apply(self, event: Event, now_ns: int) -> tuple[Command, ...]:
         """Take in one event. Raises IllegalEvent for a pair that no table and no rule knows."""
-        return tuple(_HANDLERS[type(event)](self._state, event, now_ns))
+        commands = tuple(_HANDLERS[type(event)](self._state, event, now_ns))
+        idling.follow(self._state, commands, now_ns)
+        return commands
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` is due, unless an event comes first."""
         s = self._state
-        overlap_ns = None if s.overlap is None else s.overlap.deadline_ns
-        deadlines = (s.pause_deadline_ns, s.awaited_deadline_ns, s.reply_deadline_ns, overlap_ns)
+        deadlines = (*watchdogs.deadlines(s), idling.idle_deadline_ns(s))
         return min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
 
     def on_timer(self, now_ns: int) -> tuple[Command, ...]:
         """Act on the deadlines that have passed. Harmless when none has."""
         s = self._state
-        out: list[Command] = []
-        if s.pause_deadline_ns is not None and now_ns >= s.pause_deadline_ns:
-            s.pause_deadline_ns = None
-            s.silence_ms = STALL_SILENCE_MS
-            settle = barge_in.give_up if s.text is None else barge_in.weigh
-            out += settle(s, now_ns)
-        if s.awaited_deadline_ns is not None and now_ns >= s.awaited_deadline_ns:
-            out += [cmd.FailTranscript(utterance) for utterance in s.awaited]
-            s.awaited.clear()
-            s.awaited_deadline_ns = None
-            out += begin_if_wanted(s, now_ns)
-        if s.reply_deadline_ns is not None and now_ns >= s.reply_deadline_ns:
-            out += fail_reply(s)
-        over = s.overlap
-        if over is not None and over.deadline_ns is not None and now_ns >= over.deadline_ns:
-            out += barge_in.on_deadline(s, now_ns)
+        idle_ns = idling.idle_deadline_ns(s)
+        out = watchdogs.expire(s, now_ns)
+        if idle_ns is not None and now_ns >= idle_ns:
+            out += idling.end_silence(s, now_ns)
+        idling.follow(s, out, now_ns)
         return tuple(out)
 
 

@@ -70,6 +70,8 @@ class UtteranceDesk:
                     self._context.stays()
                 message = "The recording could not be transcribed."
                 self._notify(say.TranscriptFailed(item_id, message))
+            case cmd.CommitSilence(silence_ms):
+                self._commit_silence(silence_ms)
             case cmd.DropUtterance(utterance, announced, was_echo):
                 self._ears.close(utterance, was_echo=was_echo)
                 self._log.utterance_dropped()
@@ -86,16 +88,29 @@ class UtteranceDesk:
         item_id = self._item_of(utterance)
         if not by_client:
             self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
+        self._add(item_id, self._context.open_item if utterance == self._going_on else None)
+        if text is not None:
+            self._last_said = item_id
+            self._complete(utterance, text)
+
+    def _commit_silence(self, silence_ms: int) -> None:
+        """It is no utterance: the ears have heard none, and the model is shown none."""
+        item_id = self._ids.item()
+        end_ms = int(self._ears.received) // SAMPLES_PER_MS
+        start_ms = max(0, end_ms - silence_ms)
+        self._notify(say.SilenceTimedOut(item_id, start_ms, end_ms))
+        self._add(item_id)
+        self._conversation.set_text(item_id, "", "completed")
+        self._notify(say.TranscriptCompleted(item_id, "", (end_ms - start_ms) / 1000))
+        self._ids.release(item_id)
+
+    def _add(self, item_id: ItemId, continues: ItemId | None = None) -> None:
         for old in self._conversation.make_room():
             self._notify(say.ItemDeleted(old))
-        continues = self._context.open_item if utterance == self._going_on else None
         item = Message(item_id, "user", "audio", None, continues=continues)
         previous = self._conversation.add(item)
         self._notify(say.AudioCommitted(item_id, previous))
         self._notify(say.ItemAdded(item, previous))
-        if text is not None:
-            self._last_said = item_id
-            self._complete(utterance, text)
 
     def _complete(self, utterance: int, text: str) -> None:
         item_id = self._known(utterance)

@@ -17,42 +17,24 @@ rule that it has waits twice as long. Its watchdogs for audio that stops coming 
 are re-armed by every frame, so they do not notice.
 """
 
-import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 import asr
 from asr.listener import Listener
 from asr.transcripts import DecodeJob, Hypothesis
 from asr.vad import FRAME
+from latency_budget.turn import TurnId
 
 from . import commands as cmd
 from . import events as ev
 from .end_of_turn import TurnRules
-from .turn_taking import TurnTaking
-
-NS_PER_SAMPLE: Final = 1_000_000_000 // asr.RATE_HZ
+from .virtual_call import NS_PER_SAMPLE, Float32, Recognizer, TurnModel, VirtualCall
 
 TAIL_S: Final = 4.0
 """Silence behind each recording: longer than any rule waits, at any scale worth trying."""
-
-Float32 = npt.NDArray[np.float32]
-
-
-class TurnModel(Protocol):
-    """What is needed of a turn model."""
-
-    def log_odds(self, pcm: Float32) -> float: ...
-
-
-class Recognizer(Protocol):
-    """What is needed of a recognizer."""
-
-    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +124,7 @@ class _Remembered:
 
 
 class _Call:
-    """A session without its desks: carries out what concerns the order of events."""
+    """One turn: what is done about the reply to it."""
 
     def __init__(
         self,
@@ -156,98 +138,38 @@ class _Call:
         self.reopened = False
         self._track = track
         quiet = replace(listening, partial_interval_ms=0)  # partials decide nothing
-        self._listener = Listener(quiet, _Remembered(track.probabilities))
-        self._machine = TurnTaking(rules)
-        self._scale = scale
+        self._call = VirtualCall(
+            Listener(quiet, _Remembered(track.probabilities)), rules, track.heard, self._do
+        )
+        self._call.scale, self._call.sound_ms = scale, timing.sound_ms
+        self._call.decode_ms = timing.final_ms
         self._timing = timing
-        self._now_ns = 0
-        self._due: list[tuple[int, int, Callable[[], None]]] = []
-        self._count = 0
-        self._paused_at = 0
-        self._guess: tuple[int, int] | None = None
+        self._guess: tuple[TurnId, int] | None = None
         """Its turn, and when it is ready."""
 
     def hear(self, number: int) -> None:
-        """Whatever is due before this frame has been spoken, then the frame."""
-        frame_ns = (number + 1) * FRAME * NS_PER_SAMPLE
-        while self.audible_ns is None and self._step(frame_ns):
-            pass
-        self._now_ns = frame_ns
-        for event in self._listener.feed(self._track.frames[number]).events:
-            self._pass_on(event)
+        """A frame of the recording."""
+        self._call.hear(self._track.frames[number])
 
-    def _step(self, until_ns: int) -> bool:
-        """The next thing that happens by itself; False where there is none until then."""
-        timer_ns = self._machine.next_deadline_ns()
-        due_ns = self._due[0][0] if self._due else None
-        if timer_ns is not None and timer_ns <= until_ns and (due_ns is None or timer_ns < due_ns):
-            self._now_ns = max(self._now_ns, timer_ns)
-            self._carry_out(self._machine.on_timer(self._now_ns))
-            return True
-        if due_ns is None or due_ns > until_ns:
-            return False
-        self._now_ns, _, happen = heapq.heappop(self._due)
-        happen()
-        return True
+    def _do(self, command: cmd.Command) -> None:
+        now_ns = self._call.now_ns
+        match command:
+            case _ if self.audible_ns is not None:
+                pass  # the turn is over
+            case cmd.GuessReply(turn):
+                self._guess = turn, now_ns + round(self._timing.reply_ms * 1e6)
+            case cmd.DropGuess():
+                self._guess = None
+            case cmd.StartReply(turn):
+                self._start(turn)
+            case cmd.ReleaseReply():
+                self.audible_ns = now_ns
 
-    def _later(self, ms: float, happen: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._due, (self._now_ns + round(ms * 1e6), self._count, happen))
-
-    def _pass_on(self, event: asr.EndpointEvent) -> None:
-        match event:
-            case asr.SpeechStarted(utterance, at_sample):
-                self._feed(ev.SpeechStarted(utterance, at_sample))
-            case asr.SpeechPaused(utterance, at_sample):
-                self._paused_at = at_sample
-                self._feed(ev.SpeechPaused(utterance, at_sample))
-            case asr.SpeechResumed(utterance, at_sample):
-                self._feed(ev.SpeechResumed(utterance, at_sample))
-            case asr.SilenceGrew(utterance, silence_ms):
-                self._feed(ev.SilenceGrew(utterance, int(silence_ms / self._scale)))
-
-    def _feed(self, event: ev.Event) -> None:
-        self._carry_out(self._machine.apply(event, self._now_ns))
-
-    def _carry_out(self, commands: tuple[cmd.Command, ...]) -> None:
-        for command in commands:
-            match command:
-                case cmd.Transcribe(utterance, revision):
-                    self._transcribe(utterance, revision)
-                case cmd.CommitUtterance(utterance) | cmd.DropUtterance(utterance):
-                    self._listener.end(utterance)
-                case cmd.GuessReply(turn):
-                    ready_ns = self._now_ns + round(self._timing.reply_ms * 1e6)
-                    self._guess = turn, ready_ns
-                case cmd.DropGuess():
-                    self._guess = None
-                case cmd.StartReply(turn):
-                    self._start(turn)
-                case cmd.ReleaseReply():
-                    self.audible_ns = self._now_ns
-
-    def _transcribe(self, utterance: int, revision: int) -> None:
-        job = self._listener.finalize(utterance, self._paused_at, revision)
-        if job is None:
-            self._later(0, lambda: self._feed(ev.TranscriptReady(utterance, revision, "")))
-            return
-        words, log_odds = self._track.heard(job)
-        judged = ev.PauseJudged(utterance, revision, log_odds)
-        self._later(self._timing.sound_ms, lambda: self._feed(judged))
-        took_ms = self._timing.final_ms
-        if took_ms is None:
-            took_ms = words.encode_ms + words.decode_ms
-
-        def ready(job: Any = job) -> None:
-            for told in self._listener.complete(job, words):
-                self._feed(ev.TranscriptReady(utterance, revision, told.text))
-
-        self._later(took_ms, ready)
-
-    def _start(self, turn: Any) -> None:
-        self.reopened |= self._now_ns < self._track.end * NS_PER_SAMPLE
+    def _start(self, turn: TurnId) -> None:
+        now_ns = self._call.now_ns
+        self.reopened |= now_ns < self._track.end * NS_PER_SAMPLE
         wait_ms = self._timing.reply_ms
         if self._guess is not None and self._guess[0] == turn:
-            wait_ms = max(0.0, (self._guess[1] - self._now_ns) / 1e6)
+            wait_ms = max(0.0, (self._guess[1] - now_ns) / 1e6)
         self._guess = None
-        self._later(wait_ms, lambda: self._feed(ev.ReplyAudible(turn)))
+        self._call.later(wait_ms, lambda: self._call.feed(ev.ReplyAudible(turn)))

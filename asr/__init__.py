@@ -31,6 +31,7 @@ from .endpointing import (
 from .errors import AudioError, BufferFullError, ModelError
 from .far_end import level_of
 from .listener import CommittedBuffer, Listener, ListenerOutput
+from .offset import OffsetRemover
 from .resample import Resampler
 from .stabilizer import Stabilized, Stabilizer
 from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
@@ -72,6 +73,7 @@ __all__ = [
     "ListenerConfig",
     "ListenerOutput",
     "ModelError",
+    "OffsetRemover",
     "PartialTranscript",
     "Pcm",
     "Resampler",

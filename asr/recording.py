@@ -76,6 +76,14 @@ class Recording:
         voiced = sum(p >= threshold for p in self._probabilities[begin:stop])
         return ms_from_samples(voiced * FRAME)
 
+    def certainty(self, first: int, end: int, threshold: float) -> float:
+        """Mean probability of speech over the frames of a stretch that have at least this one; 1
+        where there are none."""
+        begin = max(0, first // FRAME - self._first_frame)
+        stop = max(begin, -(-end // FRAME) - self._first_frame)
+        voiced = [p for p in self._probabilities[begin:stop] if p >= threshold]
+        return sum(voiced) / len(voiced) if voiced else 1.0
+
     def first_voiced(self, first: int, threshold: float) -> int | None:
         """Where the first frame from `first` on of at least this probability begins."""
         begin = max(0, -(-first // FRAME) - self._first_frame)

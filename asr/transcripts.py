@@ -49,6 +49,8 @@ class DecodeJob:
     """Of a final: see FinalTranscript."""
     utterance_first_sample: int = 0
     """Of a final: the utterance's first voiced sample."""
+    certainty: float = 1.0
+    """Of a final: mean probability of speech over its voiced frames, 0..1."""
 
     @property
     def end_sample(self) -> int:

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 
 from agent.calls import BargeIns
 from agent.config import AgentProfile
+from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
 from agent.notices import Notice
-from agent.ports import VoicePort
+from agent.ports import EarsPort, VoicePort
 from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
@@ -24,7 +25,7 @@ from .fakes.stages import FakeChat, FakeEars, FakeVoice
 class Call:
     """One session and everything it said."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         chat: FakeChat,
         voice: FakeVoice,
@@ -35,8 +36,11 @@ class Call:
         clock: Clock | None = None,
         pace_ms: int = 0,
         openers: tuple[str, ...] = (),
+        idle: IdleRules = NOT_IDLE,
+        hearing: EarsPort | None = None,
     ) -> None:
-        """`ahead`: with guesses and previews. `ducks`: the client turns replies down."""
+        """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
+        place of the fake ears."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
@@ -67,10 +71,12 @@ class Call:
             ducks=ducks,
             barge_ins=self.counts,
             openers=openers,
+            idle=idle,
+            idle_prompt="Hey?",
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
-        self.session = Session(session_id, profile, settings, around, self.ears, log)
+        self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
 
     def _notify(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -97,7 +103,7 @@ class Call:
 
 
 @asynccontextmanager
-async def call_with(
+async def call_with(  # noqa: PLR0913
     *replies: str | Exception,
     voice: FakeVoice | None = None,
     profile: AgentProfile | None = None,
@@ -107,6 +113,7 @@ async def call_with(
     openers: tuple[str, ...] = (),
     ducks: bool = False,
     clock: Clock | None = None,
+    idle: IdleRules = NOT_IDLE,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -118,6 +125,7 @@ async def call_with(
         openers=openers,
         ducks=ducks,
         clock=clock,
+        idle=idle,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.end_of_turn import TurnRules, required_silence_ms, rules_for
+from agent.end_of_turn import IdleRules, TurnRules, required_silence_ms, rules_for
 from agent.settings import Eagerness, SemanticVad, ServerVad, TurnDetection
 from agent.turn_score import EAGERNESS, Evidence, shipped_score
 
@@ -52,3 +52,13 @@ def test_rules_follow_the_clients_settings(
     detection: TurnDetection | None, rules: TurnRules
 ) -> None:
     assert rules_for(detection) == rules
+
+
+def test_who_is_asked_for_a_word() -> None:
+    """The operator's sentence is for `semantic_vad`; an idle time-out is the client's own wish;
+    push-to-talk is left alone; silent calls end in both."""
+    ours = IdleRules(idle_after_ms=8000, idle_hangup_ms=60_000)
+    assert rules_for(SemanticVad(), ours).idle == ours
+    assert rules_for(ServerVad(), ours).idle == IdleRules(idle_hangup_ms=60_000)
+    assert rules_for(ServerVad(idle_timeout_ms=6000), ours).idle == IdleRules(6000, True, 60_000)
+    assert rules_for(None, ours).idle == IdleRules()

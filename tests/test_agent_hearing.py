@@ -26,7 +26,7 @@ Int16 = npt.NDArray[np.int16]
 
 
 def loud(seconds: float) -> Int16:
-    return np.full(int(seconds * RATE_HZ), 9000, np.int16)
+    return np.tile(np.array([9000, -9000], np.int16), int(seconds * RATE_HZ) // 2)
 
 
 def quiet(seconds: float) -> Int16:
@@ -174,6 +174,13 @@ async def test_a_burst_gives_the_events_of_real_time() -> None:
         sound = np.concatenate([quiet(1), loud(1), quiet(1), loud(2), quiet(1)])
         await made.hear(sound)
         assert made.events() == ["SpeechStarted", "SpeechPaused", "SpeechResumed", "SpeechPaused"]
+
+
+async def test_words_behind_a_pause_are_heard_even_if_the_audio_stops_in_them() -> None:
+    async with ears() as made:
+        await made.hear(np.concatenate([loud(1), quiet(0.3), loud(1)]))
+        assert made.events() == ["SpeechStarted", "SpeechPaused", "SpeechResumed"]
+        assert made.hearing.end_sample(made.hearing.utterance) == int(2.3 * RATE_HZ)
 
 
 async def test_a_pause_in_an_utterance_that_has_ended_meanwhile() -> None:

@@ -65,8 +65,11 @@ STALE: list[tuple[tuple[ev.Event, ...], ev.Event]] = [
         ev.TranscriptFailed(1, 2),
     )),
     (SPEAKS, ev.TranscriptReady(1, 0, "Before any pause.")),
+    *((state, ev.ReplyContinued(ONE)) for state in (PREPARES, TRAILS)),
     *((state, kind(turn)) for state, turn in ((CUT, ONE), (TALKS, TurnId(0)), (TRAILS, TurnId(9)))
-      for kind in (ev.ReplyAudible, ev.ReplySent, ev.ReplyPlayed, ev.ReplyFailed)),
+      for kind in (
+          ev.ReplyAudible, ev.ReplyContinued, ev.ReplySent, ev.ReplyPlayed, ev.ReplyFailed,
+      )),
 ]  # fmt: skip
 
 

@@ -14,11 +14,15 @@ from agent.end_of_turn import TurnRules
 from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
-from tests.scenarios.plausible import DUCKS, RULES, Session
+from tests.scenarios.plausible import DUCKS, RULES, Session, time_out
 from tests.scenarios.timeline import QUICK
 
 DATA = st.data()
 MAX_MOVES = 60
+
+MAX_TIME_OUT_MS = 8 * 60_000
+"""Speech 120 s, its words 8, a reply that is cut off by nothing 20 + 60 + 60, and another one that
+was wanted meanwhile, with 20 to be played."""
 
 
 def some_call(data: st.DataObject, rules: TurnRules | None = None) -> Session:
@@ -37,10 +41,20 @@ def test_promises_hold_and_rest_is_reached(data: st.DataObject) -> None:
     session = some_call(data)
     session.settle()
     assert session.machine.caller is Caller.QUIET
-    assert session.machine.agent in (Agent.IDLE, Agent.TRAILING)
-    assert session.machine.next_deadline_ns() is None
+    assert session.machine.agent is Agent.IDLE
     assert session.witness.open is None
     assert not session.witness.owed
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(DATA)
+def test_the_timer_alone_leads_back_to_listening(data: st.DataObject) -> None:
+    """Ears, recognizer, stages and client all fall silent in any state: nobody is waited for
+    longer than eight minutes, and the next question is answered."""
+    session = some_call(data)
+    assert time_out(session) <= MAX_TIME_OUT_MS
+    assert (session.machine.caller, session.machine.agent) == (Caller.QUIET, Agent.IDLE)
+    ask_and_be_answered(session)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -51,6 +65,11 @@ def test_rest_is_as_good_as_new(data: st.DataObject) -> None:
     session.settle()
     if session.machine.agent is Agent.TRAILING:  # noise would hold it, and let it go on
         session.feed(ev.ReplyPlayed(session.machine.turn))
+    ask_and_be_answered(session)
+
+
+def ask_and_be_answered(session: Session) -> None:
+    """A noise, and then a turn, at rest."""
     session.feed(ev.RulesChanged(QUICK))
     noise, question = session.ears.utterance + 1, session.ears.utterance + 2
     session.feed(ev.SpeechStarted(noise, 0))

@@ -18,11 +18,13 @@ PURE = {
     "agent": (
         "address config config_layers config_values presets errors settings requests notices "
         "conversation events commands turn_taking turn_tables turn_state turn_coupling "
-        "turn_of_agent turn_of_caller barge_in backchannel guessing reopening end_of_turn playback "
-        "ducking "
-        "records identifiers chat_context ports turn_score"
+        "turn_of_agent turn_of_caller barge_in backchannel reopening watchdogs idling guessing "
+        "end_of_turn playback ducking records identifiers chat_context ports turn_score"
     ),
-    "asr": "audio endpointing far_end stabilizer transcripts repetition utterance scoring errors",
+    "asr": (
+        "audio offset endpointing far_end stabilizer transcripts repetition utterance scoring "
+        "errors"
+    ),
     "llm_engine": (
         "config grammar sequence pages scheduler template detokenizer stops errors tool_calls "
         "call_reader openai_api openai_tools openai_answers"

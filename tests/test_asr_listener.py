@@ -329,3 +329,35 @@ def test_audio_that_nobody_decodes_is_given_up_and_counted() -> None:
     assert job is not None
     assert 28 < len(job.pcm) / RATE_HZ <= 30
     assert ears.counts.held_bytes <= ears.counts.peak_bytes < 4 * 4 * 31 * RATE_HZ
+
+
+class Unsure(LoudnessVad):
+    """As sure of speech as it is of music."""
+
+    def probability(self, frame: Pcm, state: VadState) -> float:
+        return 0.7 if super().probability(frame, state) > 0.5 else 0.02
+
+
+@pytest.mark.parametrize(
+    ("vad", "manual", "seconds", "avg_logprob", "text"),
+    [
+        (Unsure(), False, 1.024, -0.5, ""),
+        (Unsure(), False, 1.024, -0.3, "thank you"),
+        (Unsure(), False, 0.352, -0.5, "thank you"),
+        (LoudnessVad(), False, 1.024, -0.5, "thank you"),
+        (Unsure(), True, 1.024, -0.5, "thank you"),
+    ],
+    ids=["music", "a clear voice in noise", "a letter", "a soft voice", "push-to-talk"],
+)
+def test_unlikely_words_of_a_doubtful_voice_are_none(
+    vad: VoiceDetector, manual: bool, seconds: float, avg_logprob: float, text: str
+) -> None:
+    config = ListenerConfig(endpointing=None) if manual else ListenerConfig()
+    ears = Listener(config, vad)
+    feed(ears, silence(0.512), said(seconds), silence(0.512))
+    end = round((0.512 + seconds) * RATE_HZ)
+    job = ears.commit_buffer().job if manual else ears.finalize(1, end)
+    assert job is not None
+    (final,) = ears.complete(job, Hypothesis("thank you", avg_logprob=avg_logprob))
+    assert isinstance(final, FinalTranscript)
+    assert final.text == text

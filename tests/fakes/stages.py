@@ -145,6 +145,7 @@ class FakeEars(_DeafEars):
     def __init__(self) -> None:
         super().__init__()
         self.last_audio_ns = 0
+        self.received = 60 * 16_000.0
         self.utterance = 0
         self.words: dict[int, str] = {}
         """Transcript of each utterance. One that is missing stays outstanding."""

@@ -1,13 +1,14 @@
 """Short calls as timelines. Those in `RECORDED` also stand beside this file as traces."""
 
 from .guessing import GUESSING
+from .idling import HUNG_UP, IDLING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
 from .overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
 from .reopening import REOPENED, REOPENING
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING
+TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING + IDLING
 
 RECORDED = {
     "normal_turn": NORMAL,
@@ -20,4 +21,5 @@ RECORDED = {
     "reopened_turn": REOPENED,
     "push_to_talk": PUSHED,
     "stage_failure": LISTENER_HANGS,
+    "silent_caller": HUNG_UP,
 }

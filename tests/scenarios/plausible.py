@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from agent import commands as cmd
 from agent import events as ev
-from agent.end_of_turn import TurnRules
+from agent.end_of_turn import IdleRules, TurnRules
 from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
@@ -34,6 +34,12 @@ TEXTS = st.sampled_from(
 )
 STANDS = (("It is nine. Shall I", " book it?"), (HEARD, LEFT))
 """Of a reply that is a question, and of one that is none: which, goes by its turn's number."""
+IDLE_RULES = st.builds(
+    IdleRules,
+    idle_after_ms=st.sampled_from([0, 0, 5000, 20_000]),
+    idle_commits=st.booleans(),
+    idle_hangup_ms=st.sampled_from([0, 0, 30_000]),
+)
 RULES = st.builds(
     TurnRules,
     enabled=st.sampled_from([True, True, True, False]),
@@ -41,6 +47,7 @@ RULES = st.builds(
     eagerness=st.sampled_from(["low", "medium", "high", "auto"]),
     replies=st.booleans(),
     interrupts=st.booleans(),
+    idle=IDLE_RULES,
 )
 DUCKS = st.booleans()
 """A kind of client, and so the same for a whole call."""
@@ -109,7 +116,9 @@ class ReplyStage:
 
     def say(self, kind: type) -> ev.Event:
         if kind is ev.ReplyAudible:
-            self.can_say -= {ev.ReplyAudible}
+            self.can_say = self.can_say - {ev.ReplyAudible} | {ev.ReplyContinued}
+        elif kind is ev.ReplyContinued:
+            pass  # any number of them
         elif kind is ev.ReplySent:
             self.can_say = (self.can_say & self._late) | {ev.ReplyPlayed}
         else:
@@ -122,11 +131,11 @@ class ReplyStage:
     def apologize(self) -> None:
         """Its tasks are cancelled, but what they had said by then arrives."""
         self._late = frozenset({ev.ReplyAudible, ev.ReplyFailed})
-        self.can_say |= {ev.ReplyFailed, ev.ReplySent}
+        self.can_say |= {ev.ReplyFailed, ev.ReplyContinued, ev.ReplySent}
 
     def go_on(self) -> None:
         """After it was held."""
-        self.can_say = {ev.ReplySent, ev.ReplyFailed}
+        self.can_say = {ev.ReplyContinued, ev.ReplySent, ev.ReplyFailed}
 
     def hold(self) -> None:
         self.can_say &= {ev.ReplyFailed, ev.ReplySent}
@@ -230,7 +239,7 @@ class Session:
         self.feed(kind(self.ears.take_open()))
 
     def _pass_time(self, draw: Draw) -> None:
-        self.now_ns += draw(st.sampled_from([1, 100, 900, 9000, 25_000])) * NS_PER_MS
+        self.now_ns += draw(st.sampled_from([1, 100, 900, 9000, 25_000, 130_000])) * NS_PER_MS
 
     def _judge(self, draw: Draw) -> None:
         utterance, revision = self._unjudged.pop(0)
@@ -270,16 +279,38 @@ class Session:
 
     def settle(self) -> None:
         """Let nobody say anything more, but that speech stops and a reply in progress ends."""
-        for _ in range(20):
+        for _ in range(100):
             due_ns = self.machine.next_deadline_ns()
             if self.machine.caller is Caller.SPEAKING:
                 assert self.witness.open is not None
                 self.feed(ev.AudioStalled(self.witness.open))
             elif self.machine.agent is Agent.SPEAKING:
                 self.feed(ev.ReplySent(self.machine.turn))
-            elif due_ns is not None:
+            elif not is_over(self):
+                assert due_ns is not None
                 self.now_ns = max(self.now_ns, due_ns)
                 self.feed(None)
             else:
                 return
         raise AssertionError("the machine does not come to rest")
+
+
+def is_over(session: Session) -> bool:
+    """Nobody has anything to do for anybody, but to ask a caller who stays silent."""
+    machine = session.machine
+    quiet = machine.caller is Caller.QUIET and machine.agent is Agent.IDLE
+    return quiet and not session.witness.owed
+
+
+def time_out(session: Session) -> int:
+    """Let nobody say anything more at all. Returns how many ms of deadlines that takes."""
+    passed_ns = 0
+    for _ in range(100):
+        if is_over(session):
+            return passed_ns // NS_PER_MS
+        due_ns = session.machine.next_deadline_ns()
+        assert due_ns is not None, "it waits for somebody for ever"
+        passed_ns += max(0, due_ns - session.now_ns)
+        session.now_ns = max(session.now_ns, due_ns)
+        session.feed(None)
+    raise AssertionError("the machine does not come to rest")

@@ -11,6 +11,7 @@ from agent.turn_tables import Agent, Caller
 from agent.turn_taking import TurnTaking
 from latency_budget.turn import TurnId
 
+from .idle_witness import IdleWitness
 from .pause import HeardPause
 
 
@@ -54,10 +55,11 @@ class Witness:
         """Since when what was released last can be heard."""
         self._played = 0
         self._now_ns = 0
+        self._idle = IdleWitness()
 
     def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
-        self._now_ns = now_ns
+        self._now_ns = self._idle.now_ns = now_ns
         if event is None or getattr(event, "utterance", None) == self.open is not None:
             self._pause.event(event, self._revisions.get(self.open or 0, 0))
         match event:
@@ -78,7 +80,7 @@ class Witness:
         for index, command in enumerate(commands):
             before = commands[index - 1] if index else None
             if self._guess is not None:
-                self._with_guess(command, commands[index + 1 :])
+                check_guessed(self._guess, command, commands[index + 1 :])
             match command:
                 case cmd.StartReply(turn):
                     self._begins(turn, before, apologizes=cmd.Apologize(turn) in commands[index:])
@@ -88,18 +90,17 @@ class Witness:
                     assert self._guess is not None
                     assert self._guess[0] == turn
                     self._guess = None
-                case cmd.ReleaseReply(turn):
-                    _is_present(self, turn)
-                    assert self._released < turn
-                    self._released = turn
-                    self._audible_ns = self._now_ns
-                case cmd.Apologize(turn):
-                    _is_present(self, turn)
-                    self._apologized = turn
-                case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
-                    self._over_reply(event, commands, index)
+                case cmd.ReleaseReply() | cmd.Apologize() | cmd.AbandonReply():
+                    self._about_reply(command)
                 case cmd.CutReply() | cmd.ReopenTurn():
                     self._stops(command)
+                case cmd.PromptCaller() | cmd.CommitSilence() | cmd.HangUp():
+                    assert event is None
+                    assert index == 0
+                    self.due |= self._idle.acts(command, commands[1:], self.turn)
+                    self._answers_caller = False
+                case cmd.HoldReply() | cmd.ResumeReply() | cmd.DuckReply() | cmd.UnduckReply():
+                    self._over_reply(event, commands, index)
                 case cmd.RefuseRequest():
                     assert commands == (command,)
                 case _:
@@ -107,13 +108,10 @@ class Witness:
 
     def state(self, machine: TurnTaking) -> None:
         """After the commands: whatever is waited for has a deadline, and nothing else has."""
-        waits = (
-            machine.caller is Caller.PAUSING
-            or machine.agent is Agent.PREPARING
-            or bool(self.owed)
-            or self._held is not None
-            or self._ducked is not None
-        )
+        is_rest = machine.caller is Caller.QUIET and machine.agent is Agent.IDLE and not self.owed
+        self._idle.rules = self._rules.idle
+        is_idle = self._idle.is_due(is_rest=is_rest and self._rules.enabled and not self.due)
+        waits = not is_rest or is_idle
         assert (machine.agent is Agent.HELD) == (self._held is not None)
         assert self._held is None or self.open is not None, "held for nobody"
         assert self._ducked is None or self.open is not None, "turned down for nobody"
@@ -204,19 +202,6 @@ class Witness:
         self._num_guesses += 1
         assert self._num_guesses <= MAX_GUESSES
 
-    def _with_guess(self, command: cmd.Command, after: tuple[cmd.Command, ...]) -> None:
-        """What may be done while a reply is prepared in secret: drop it or adopt it."""
-        assert self._guess is not None
-        turn, text = self._guess
-        match command:
-            case cmd.CommitUtterance(_, said):
-                assert said == text
-                assert after == (cmd.StartReply(TurnId(turn)),)
-            case cmd.RefuseRequest():
-                pass
-            case _:
-                assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
-
     def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
         assert turn == self.turn + 1
         if self._guess is not None:
@@ -229,6 +214,7 @@ class Witness:
             assert not self.owed
             self.due = False
         self._cut_unheard = False
+        self._idle.begun()
         self.turn = turn
         self._replying = True
 
@@ -256,6 +242,21 @@ class Witness:
             return self._replying  # else it ended without a sound
         return self._now_ns - self._audible_ns < REOPEN_NS
 
+    def _about_reply(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.ReleaseReply(turn):
+                _is_present(self, turn)
+                assert self._released < turn
+                self._released, self._audible_ns = turn, self._now_ns
+            case cmd.Apologize(turn):
+                _is_present(self, turn)
+                self._apologized = turn
+            case cmd.AbandonReply(turn):
+                assert turn == self.turn == self._apologized > self._cut
+                assert self._replying
+                self._cut = turn
+                self._replying = False
+
     def _about_speech(self, event: ev.Event | None, command: cmd.Command) -> None:
         match command:
             case cmd.AnnounceSpeech(utterance):
@@ -272,6 +273,7 @@ class Witness:
             case cmd.CommitUtterance(utterance, None, by_client):
                 assert by_client
                 self._answers_caller = False
+                self._idle.answered()
                 self._close(utterance)
                 self.owed[utterance] = 0
             case cmd.CommitUtterance(utterance, str(text), by_client):
@@ -283,6 +285,7 @@ class Witness:
                 is_own = self._answers_caller or not self.due
                 self._answers_caller = self._rules.replies and is_own
                 self.due = self.due or self._rules.replies
+                self._idle.answered()
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):
                 assert announced == self._announced
@@ -310,3 +313,18 @@ def _is_present(witness: Witness, turn: int) -> None:
     assert turn == witness.turn
     assert witness._replying
     assert turn > max(witness._cut, witness._apologized)
+
+
+def check_guessed(
+    guess: tuple[int, str], command: cmd.Command, after: tuple[cmd.Command, ...]
+) -> None:
+    """What may be done while a reply is prepared in secret: drop it or adopt it."""
+    turn, text = guess
+    match command:
+        case cmd.CommitUtterance(_, said):
+            assert said == text
+            assert after == (cmd.StartReply(TurnId(turn)),)
+        case cmd.RefuseRequest():
+            pass
+        case _:
+            assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))

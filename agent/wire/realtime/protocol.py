@@ -34,6 +34,7 @@ from agent.notices import (
     ReplyText,
     SessionCreated,
     SessionUpdated,
+    SilenceTimedOut,
     SpeechStarted,
     SpeechStopped,
     TranscriptCompleted,
@@ -206,6 +207,7 @@ class RealtimeProtocol:
 _Plain = (
     SpeechStarted
     | SpeechStopped
+    | SilenceTimedOut
     | AudioCommitted
     | AudioCleared
     | ItemRetrieved
@@ -228,6 +230,9 @@ def _plain_event(notice: _Plain) -> Event:
         case SpeechStopped(item_id, end_ms):
             kind = "input_audio_buffer.speech_stopped"
             fields = {"item_id": item_id, "audio_end_ms": end_ms}
+        case SilenceTimedOut(item_id, start_ms, end_ms):
+            kind = "input_audio_buffer.timeout_triggered"
+            fields = {"item_id": item_id, "audio_start_ms": start_ms, "audio_end_ms": end_ms}
         case AudioCommitted(item_id, previous_item_id):
             kind = "input_audio_buffer.committed"
             fields = {"item_id": item_id, "previous_item_id": previous_item_id}
