@@ -21,7 +21,9 @@ PURE = {
         "turn_of_agent turn_of_caller barge_in backchannel guessing end_of_turn playback "
         "records identifiers chat_context ports turn_score"
     ),
-    "asr": "audio endpointing far_end stabilizer transcripts repetition utterance scoring errors",
+    "asr": (
+        "audio early endpointing far_end stabilizer transcripts repetition utterance scoring errors"
+    ),
     "llm_engine": (
         "config grammar sequence pages scheduler template detokenizer stops errors tool_calls "
         "call_reader openai_api openai_tools openai_answers"
