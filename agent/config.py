@@ -72,7 +72,7 @@ class AsrSettings:
     added to every answer."""
     early_ms: Annotated[int, Between(0, 2000)] = 32
     """Silence after which the words are recognized in case it becomes a pause; where it does, they
-    are there sooner. 0: only then."""
+    are there sooner. 0: only what is due as a partial then."""
 
 
 @dataclass(frozen=True, slots=True)

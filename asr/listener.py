@@ -12,8 +12,8 @@ not used. Results come late, so each job carries the number of its pass, and wha
 newest pass of its utterance is dropped and counted. An utterance may be ended while its last pass
 is still running.
 
-*Partials.* Every `partial_interval_ms` of new audio, while the caller is voiced (never in what may
-become a pause: the recognizer must be free when the final is due), one at a time.
+*Partials.* Every `partial_interval_ms` of new audio, while the caller is voiced, one at a time; and
+as soon as the voice drops, so that a final may find its words known (`early.py`).
 
 *Long utterances.* From `settle_after_s` on, the older part is cut off at its quietest place and
 decoded once (`segment`); later passes see only the rest. So a final never takes longer than that of

@@ -8,9 +8,17 @@ import pytest
 from asr.audio import RATE_HZ, Pcm
 from asr.early import EarlyWords
 from asr.endpointing import SpeechPaused
+from asr.files import read_file
 from asr.listener import Listener
-from asr.transcripts import DecodeJob, Hypothesis
-from tests.test_asr_listener import feed, listener, said, silence
+from asr.scoring import normalized
+from asr.streaming import StreamingConfig, StreamingTranscriber
+from asr.transcripts import DecodeJob, FinalTranscript, Hypothesis
+from asr.utterance import ListenerConfig
+from asr.vad import SileroVad, VadState
+from asr.whisper import WhisperTranscriber
+from tests.models import model_path
+from tests.test_asr_files import RECORDINGS
+from tests.test_asr_listener import LoudnessVad, feed, listener, said, silence
 
 
 @dataclass
@@ -61,6 +69,23 @@ def test_none_without_words_in_a_pause_or_where_they_are_turned_off() -> None:
     assert early_of(feed(ears, said(0.032), silence(0.5))[1]) == []
     for off in ({"early_ms": 0}, {"partial_interval_ms": 0}):
         assert early_of(feed(listener(**off), said(1), silence(1))[1]) == []
+
+
+def test_a_partial_that_is_due_in_silence_is_an_early_pass() -> None:
+    class Slow(LoudnessVad):
+        """Hears the voice for five frames more."""
+
+        def __init__(self) -> None:
+            self.left = 0
+
+        def probability(self, frame: Pcm, state: VadState) -> float:
+            self.left = 5 if super().probability(frame, state) > 0.5 else self.left - 1
+            return 0.95 if self.left > 0 else 0.02
+
+    ears = Listener(ListenerConfig(early_ms=0), Slow())
+    _, jobs = feed(ears, said(0.576), silence(0.5))
+    assert [job.kind for job in jobs] == ["early"]
+    assert jobs[0].last_voiced_sample is not None
 
 
 def test_none_in_a_room_as_loud_as_the_voice() -> None:
@@ -155,3 +180,39 @@ def test_a_pass_that_failed_leaves_nothing_behind() -> None:
     with pytest.raises(RuntimeError):
         words.recognize(Broken(), early)
     assert words.recognize(recognizer, final).text == "pass 1"
+
+
+# --- with the real models ---
+
+
+@pytest.mark.models
+def test_words_that_are_taken_over_are_those_of_a_final() -> None:
+    whisper = WhisperTranscriber.load(model_path("whisper-tiny.en"))
+    vad = SileroVad.load(model_path("silero-vad") / "silero_vad.onnx")
+
+    def texts(early_ms: int, pcm: Pcm) -> tuple[list[list[str]], int]:
+        recognizer = Counting(whisper)
+        config = StreamingConfig(listener=ListenerConfig(early_ms=early_ms))
+        stream = StreamingTranscriber(recognizer, vad, config)
+        events = stream.feed(np.concatenate([pcm, np.zeros(RATE_HZ, np.float32)])) + stream.flush()
+        finals = [one.text for one in events if isinstance(one, FinalTranscript)]
+        return [normalized(text) for text in finals], recognizer.finals
+
+    saved = 0
+    for name in ("conf-locked.wav", "auth-incorrect.wav", "vm-changeto.wav"):
+        pcm = read_file(RECORDINGS / name)
+        early, few = texts(32, pcm)
+        late, many = texts(0, pcm)
+        assert early == late
+        saved += many - few
+    assert saved >= 3
+
+
+class Counting:
+    def __init__(self, whisper: WhisperTranscriber) -> None:
+        self.finals = 0
+        self._whisper = whisper
+
+    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+        self.finals += fallback
+        return self._whisper.transcribe(pcm, fallback=fallback)
