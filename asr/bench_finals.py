@@ -222,12 +222,12 @@ def finals(
     vad: SileroVad,
     early_ms: Sequence[int],
 ) -> dict[str, Any]:
-    """The report: without early passes, and with each of these silences before one."""
+    """The report: with timed partials alone, and with early passes after each of these silences."""
     audio = [read_file(path) for path in paths]
     few = audio[:: max(1, len(audio) // CALIBRATED_ON)]
     cost = Cost.measured(recognizer, few)
     bench = FinalsBench(recognizer, vad, cost)
-    ways = {f"early_ms {ms}" if ms else "no early passes": ms for ms in (0, *early_ms)}
+    ways = {f"early_ms {ms}" if ms else "timed partials alone": ms for ms in (0, *early_ms)}
     configs = [ListenerConfig(early_ms=ms) for ms in ways.values()]
     rows = [bench.hear(pcm, configs) for pcm in audio]
     base = [row[0].text for row in rows]
@@ -268,7 +268,7 @@ def show(report: dict[str, Any]) -> None:
     for name, way in report.get("finals", {"ways": {}})["ways"].items():
         passes = ", ".join(f"{kind} {each:.1f}" for kind, each in way["passes"].items())
         print(
-            f"{name:16} p50 {way['ready_ms']['p50']:4.0f}  p90 {way['ready_ms']['p90']:4.0f}  "
+            f"{name:20} p50 {way['ready_ms']['p50']:4.0f}  p90 {way['ready_ms']['p90']:4.0f}  "
             f"p95 {way['ready_ms']['p95']:4.0f}  taken over {way['taken_over']}  "
             f"recognizer {way['recognizer_ms']:.0f} ms a turn ({passes})  "
             f"WER {100 * way['wer']:.2f}%  other texts {way['other_texts']}"

@@ -56,7 +56,10 @@ class Call:
 
     def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
         listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
-        self.hearing = Hearing(listening, detector, recognizer, ManualClock(), 80)
+        judge: StageThread[Any] = StageThread(
+            "turn", lambda: None
+        )  # never asked: it is not running
+        self.hearing = Hearing(listening, detector, recognizer, judge, ManualClock(), 80)
         self.finals: asyncio.Queue[str] = asyncio.Queue()
         self.paused = asyncio.Event()
         self._revision = 0

@@ -74,10 +74,10 @@ def test_the_bench_reports_when_the_last_words_are_there(
     assert main([*arguments, "--finals", "--early-ms", "32", "--tails"]) == 0
     report = json.loads(out.read_text())
     without, early = report["finals"]["ways"].values()
-    assert list(report["finals"]["ways"]) == ["no early passes", "early_ms 32"]
-    assert without["taken_over"] == 0 == without["no_final"] == early["no_final"]
-    assert early["taken_over"] >= 2
-    assert "early" not in without["passes"]
+    assert list(report["finals"]["ways"]) == ["timed partials alone", "early_ms 32"]
+    assert without["no_final"] == early["no_final"] == 0
+    assert early["taken_over"] >= max(2, without["taken_over"])
+    assert without["passes"].get("early", 0) < early["passes"]["early"]
     # Virtual time: the machine's speed scales both alike.
     assert early["ready_ms"]["p50"] < without["ready_ms"]["p50"]
     assert early["errors"] <= without["errors"] + 1
