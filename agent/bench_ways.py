@@ -16,13 +16,15 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "guess": ("--set", "agent.guess=false"),
     "preview": ("--set", "agent.preview=false"),
     "first-clause": ("--set", "agent.first_clause=false"),
-    "early-words": ("--set", f"asr.pause_ms={NAIVE_SILENCE_MS}"),
+    "early-words": ("--set", f"asr.pause_ms={NAIVE_SILENCE_MS}", "--set", "asr.early_ms=0"),
+    "early-pass": ("--set", "asr.early_ms=0"),
     "end-of-turn": (),
 }
 """What can be left out, and how a server does without it: the reply that is prepared in the pause;
 the words that the model reads while they are said; the short clause with which replies begin, and
 which is spoken by itself (whole sentences in its place); the words that are recognized at the first
-pause; the end of turn that is told by the words (a fixed silence in its place)."""
+pause; those that are recognized before it is one; the end of turn that is told by words and sound
+(a fixed silence in its place)."""
 
 
 @dataclass(frozen=True, slots=True)

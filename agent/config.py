@@ -90,6 +90,9 @@ class AsrSettings:
     pause_ms: Annotated[int, Between(32, 2000)] = 80
     """Silence after which the speculative final pass starts. Shorter fires inside words, longer is
     added to every answer."""
+    early_ms: Annotated[int, Between(0, 2000)] = 32
+    """Silence after which the words are recognized in case it becomes a pause; where it does, they
+    are there sooner. 0: only what is due as a partial then."""
 
 
 @dataclass(frozen=True, slots=True)

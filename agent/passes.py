@@ -17,7 +17,7 @@ from . import events as ev
 from .errors import StageError
 from .listening import Listening
 from .ports import Heard
-from .stage_thread import BACKGROUND, URGENT, StageThread
+from .stage_thread import BACKGROUND, NORMAL, URGENT, StageThread
 
 LISTEN_TIMEOUT_S: Final = 5.0
 """A second of audio takes 20 ms. This long, something hangs."""
@@ -86,6 +86,8 @@ class Passes:
         self._clock = clock
         self._arrivals = arrivals
         self._committed: dict[int, asr.DecodeJob | None] = {}
+        self._early = asr.EarlyWords()
+        """Used on the recognizer's thread."""
 
     def committed(self, buffer: asr.CommittedBuffer) -> None:
         """The client ended this utterance: its audio is here already."""
@@ -151,9 +153,12 @@ class Passes:
             self.tell(Heard(job.utterance, judged))
 
     async def partial(self, job: asr.DecodeJob) -> None:
-        """Recognize what has been said so far, when nothing better is to be done."""
+        """Recognize what has been said so far, when nothing better is to be done.
+
+        An early pass is something better: if this is a pause, it has the words of the final.
+        """
         try:
-            told, has_words = await self._decode(job, BACKGROUND)
+            told, has_words = await self._decode(job, NORMAL if job.kind == "early" else BACKGROUND)
         except StageError:
             await self.tell_listener(partial(self._listener.fail, job))
             return
@@ -166,9 +171,8 @@ class Passes:
         self, job: asr.DecodeJob, priority: int
     ) -> tuple[asr.PartialTranscript | asr.FinalTranscript | None, bool]:
         """A transcript that is news, and whether there were words at all."""
-        fallback = job.kind != "partial"
         hypothesis = await self._recognizer.call(
-            lambda whisper: whisper.transcribe(job.pcm, fallback=fallback),
+            lambda whisper: self._early.recognize(whisper, job),
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
         )

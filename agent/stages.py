@@ -102,7 +102,9 @@ class Stages:
     async def new_ears(self, detection: TurnDetection | None) -> Hearing:
         """Raises StageError where the detector is broken."""
         pause_ms = self._config.asr.pause_ms
-        listening = asr.ListenerConfig(endpointing=endpointing_for(detection, pause_ms))
+        listening = asr.ListenerConfig(
+            endpointing=endpointing_for(detection, pause_ms), early_ms=self._config.asr.early_ms
+        )
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
         return Hearing(listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms)
 

@@ -19,6 +19,7 @@ from .audio import (
     samples_from_ms,
     to_mono,
 )
+from .early import EarlyWords
 from .endpointing import (
     Endpointer,
     EndpointEvent,
@@ -64,6 +65,7 @@ __all__ = [
     "BufferFullError",
     "CommittedBuffer",
     "DecodeJob",
+    "EarlyWords",
     "EndpointEvent",
     "Endpointer",
     "EndpointingConfig",

@@ -3,7 +3,9 @@
 Every recording of a folder that has a transcript is recognized three times: through the listener
 as a caller would be, with the usual 30 s window and silence behind the audio, and with the 30 s
 window and zeros behind the features (as faster-whisper does). The first must stay within
-MAX_LOSS of the second; the exit status is 1 where it does not.
+MAX_LOSS of the second; the exit status is 1 where it does not. With `--finals` or `--tails` it is
+measured instead how soon a turn's last words are there, and how much audio behind them that takes
+(`bench_finals.py`).
 """
 
 import argparse
@@ -20,6 +22,7 @@ import numpy as np
 
 from latency_budget.machine import machine
 
+from . import bench_finals
 from .__main__ import models_dir
 from .audio import RATE_HZ, Pcm
 from .errors import AudioError, ModelError
@@ -85,18 +88,22 @@ class _Noting:
 def read_transcripts(path: Path) -> dict[str, str]:
     """Texts by the recordings' names without suffix.
 
-    The file is JSON, `{"name.wav": "text"}`, or has lines `name: text` (`;` begins a comment), as
-    Debian's `core-sounds-en.txt.gz`. Raises AudioError when it cannot be read.
+    The file is JSON, `{"name.wav": "text"}`, the `turns.jsonl` of `asr.turn_data`, or has lines
+    `name: text` (`;` begins a comment), as Debian's `core-sounds-en.txt.gz`. Raises AudioError when
+    it cannot be read.
     """
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", "replace")
         if path.name.removesuffix(".gz").endswith(".json"):
             pairs = [(str(name), str(said)) for name, said in json.loads(text).items()]
+        elif path.suffix == ".jsonl":
+            turns = [json.loads(line) for line in text.splitlines()]
+            pairs = [(str(turn["file"]), str(turn["text"])) for turn in turns]
         else:
             lines = (line for line in text.splitlines() if not line.startswith(";"))
             pairs = [tuple(line.split(":", 1)) for line in lines if ":" in line]  # type: ignore[misc]
-    except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, AttributeError, KeyError) as error:
         raise AudioError(f"{path}: not readable as transcripts: {error}") from error
     return {_stem(name.strip()): said.strip() for name, said in pairs}
 
@@ -158,12 +165,16 @@ def main(argv: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     texts = read_transcripts(args.transcripts)
     recordings = find_recordings(args.folder, texts, args.min_words)
-    recordings = half_of(recordings, args.half)[: args.limit]
+    recordings = half_of(recordings, args.half)[:: args.every][: args.limit]
     if not recordings:
         raise AudioError(f"{args.folder}: no recording has a transcript in {args.transcripts}")
     window = _window(args)
     short = WhisperTranscriber.load(args.model, threads=args.threads, window=window)
     short.warm()
+    if args.finals or args.tails:
+        report = _last_words(args, recordings, short)
+        _write(args.json, report)
+        return 0
     outcomes = {"streaming": as_heard(recordings, short, SileroVad.load(args.vad))}
     full = WhisperTranscriber.load(args.model, threads=args.threads, window=FULL_WINDOW)
     outcomes["full window"] = as_file(recordings, full)
@@ -175,8 +186,7 @@ def _run(args: argparse.Namespace) -> int:
     _print(report)
     if args.errors:
         _print_errors(recordings, outcomes["streaming"])
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    _write(args.json, report)
     return 0 if report["loss"] <= MAX_LOSS else 1
 
 
@@ -185,6 +195,14 @@ def _report(
 ) -> dict[str, Any]:
     streaming = outcomes["streaming"].errors(recordings)
     full = outcomes["full window"].errors(recordings)
+    return _header(args, recordings) | {
+        "loss": round(streaming.rate - full.rate, 5),
+        "max_loss": MAX_LOSS,
+        "ways": {name: outcome.summary(recordings) for name, outcome in outcomes.items()},
+    }
+
+
+def _header(args: argparse.Namespace, recordings: list[Recording]) -> dict[str, Any]:
     return {
         "bench": "asr",
         "machine": machine(),
@@ -193,11 +211,29 @@ def _report(
         "window": asdict(_window(args)),
         "recordings": len(recordings),
         "half": args.half,
+        "every": args.every,
         "min_words": args.min_words,
-        "loss": round(streaming.rate - full.rate, 5),
-        "max_loss": MAX_LOSS,
-        "ways": {name: outcome.summary(recordings) for name, outcome in outcomes.items()},
     }
+
+
+def _write(path: Path | None, report: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _last_words(
+    args: argparse.Namespace, recordings: list[Recording], recognizer: WhisperTranscriber
+) -> dict[str, Any]:
+    report = _header(args, recordings)
+    paths, said = [one.path for one in recordings], [one.text for one in recordings]
+    if args.finals:
+        vad = SileroVad.load(args.vad)
+        early_ms = args.early_ms or [ListenerConfig().early_ms]
+        report["finals"] = bench_finals.finals(paths, said, recognizer, vad, early_ms)
+    if args.tails:
+        report["tails_ms"] = bench_finals.tails(paths, said, recognizer)
+    bench_finals.show(report)
+    return report
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -267,6 +303,18 @@ def _parser() -> argparse.ArgumentParser:
         help="choose settings on one half of the recordings, report the other (%(default)s)",
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N recordings")
+    parser.add_argument("--every", type=int, metavar="N", default=1, help="only each Nth recording")
+    parser.add_argument("--finals", action="store_true", help="how soon the last words are there")
+    parser.add_argument(
+        "--early-ms",
+        type=int,
+        action="append",
+        metavar="N",
+        help="with --finals: silence before an early pass; may be repeated",
+    )
+    parser.add_argument(
+        "--tails", action="store_true", help="how much audio behind the last word it takes"
+    )
     parser.add_argument("--zero-mel", action="store_true", help="also pad features with zeros")
     parser.add_argument("--errors", action="store_true", help="print what was misheard")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")

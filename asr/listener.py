@@ -12,8 +12,8 @@ not used. Results come late, so each job carries the number of its pass, and wha
 newest pass of its utterance is dropped and counted. An utterance may be ended while its last pass
 is still running.
 
-*Partials.* Every `partial_interval_ms` of new audio, while the caller is voiced (never in what may
-become a pause: the recognizer must be free when the final is due), one at a time.
+*Partials.* Every `partial_interval_ms` of new audio, while the caller is voiced, one at a time; and
+as soon as the voice drops, so that a final may find its words known (`early.py`).
 
 *Long utterances.* From `settle_after_s` on, the older part is cut off at its quietest place and
 decoded once (`segment`); later passes see only the rest. So a final never takes longer than that of
@@ -101,6 +101,8 @@ class Listener:
         self._loudness = Loudness()
         self.far_end = FarEnd()
         """What the agent says meanwhile, as far as its owner tells."""
+        self._loud_until = 0
+        """After the last loud sample; where nobody looks for pauses, all are."""
         self._floor = 0
         """Audio before this belongs to an utterance that is over."""
         self._open: Utterance | None = None
@@ -143,7 +145,8 @@ class Listener:
                 probability = self._vad.probability(frame, self._vad_state)
                 events += self._hear(frame, probability)
                 if self._open is not None and self._out is None:
-                    self._out = self._open.due(probability, self._threshold)
+                    hush = self._recording.end_of_frames - self._loud_until
+                    self._out = self._open.due(probability, self._threshold, hush)
                     jobs += [self._out] if self._out else []
                 self._forget()
         return ListenerOutput(tuple(events), tuple(jobs))
@@ -161,7 +164,6 @@ class Listener:
             self.counts.stale_results += 1
             return None
         spoken.revision = spoken.revision + 1 if revision is None else revision
-        spoken.final = None
         spoken.awaits_final = False
         end = at_sample + samples_from_ms(self._config.tail_ms)
         is_voiced = spoken.is_voiced(end, self._threshold)
@@ -169,18 +171,6 @@ class Listener:
             return None
         spoken.awaits_final = True
         return spoken.job("final", end if is_voiced else spoken.unsettled, self._threshold)
-
-    def reusable_final(self, utterance: int, at_sample: int) -> FinalTranscript | None:
-        """The open utterance's last final, if since then only silence was added up to `at_sample`.
-
-        "Silence" means that the last voiced sample is still the same. Call it before `finalize`.
-        """
-        spoken = self._open
-        if spoken is None or spoken.number != utterance or spoken.final is None:
-            return None
-        end = at_sample + samples_from_ms(self._config.tail_ms)
-        is_same = spoken.last_voiced(end) == spoken.final.last_voiced_sample
-        return spoken.final if is_same else None
 
     def complete(
         self, job: DecodeJob, hypothesis: Hypothesis
@@ -273,6 +263,7 @@ class Listener:
         self._recording.judge(probability)
         config = self._config.endpointing
         if config is None:
+            self._loud_until = self._recording.end_of_frames
             if self._open is None:
                 self._begin(None, self._floor)
             return ()
@@ -280,6 +271,8 @@ class Listener:
         if not (is_speech or self._endpointer.is_open):
             self._loudness.reset()
         num_loud = self._loudness.loud_samples(frame, is_speech)
+        if num_loud:
+            self._loud_until = first + num_loud
         far = self.far_end.level(first)
         if far and self._endpointer.is_open:
             self.far_end.speaks(frame, far)

@@ -6,12 +6,13 @@ decides by the words when a turn is over. Here a fixed silence does.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .audio import RATE_HZ, Pcm
+from .early import EarlyWords
 from .endpointing import (
     EndpointEvent,
     SilenceGrew,
@@ -20,20 +21,12 @@ from .endpointing import (
 )
 from .listener import Listener
 from .resample import Resampler
-from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
+from .transcripts import DecodeJob, FinalTranscript, PartialTranscript, Recognizer
 from .utterance import ListenerConfig
 from .vad import FRAME, SileroVad, VoiceDetector
 from .whisper import WhisperTranscriber
 
 AsrEvent = EndpointEvent | PartialTranscript | FinalTranscript
-
-
-class Recognizer(Protocol):
-    """What is needed of a recognizer."""
-
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
-        """Recognize float32 [n] at 16 kHz."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +101,7 @@ class StreamingTranscriber:
 
     def _begin(self) -> None:
         self._listener = Listener(self._config.listener, self._vad)
+        self._early = EarlyWords()
         self._resampler = None
         self._utterance: int | None = None
         self._final: FinalTranscript | None = None
@@ -141,14 +135,10 @@ class StreamingTranscriber:
 
     def _finalize(self, at_sample: int) -> None:
         assert self._utterance is not None
-        known = self._listener.reusable_final(self._utterance, at_sample)
-        if known is not None:
-            self._final = known
-            return
         self._final = None
         job = self._listener.finalize(self._utterance, at_sample)
         if job is not None:
-            for transcript in self._listener.complete(job, self._recognizer.transcribe(job.pcm)):
+            for transcript in self._run(job):
                 assert isinstance(transcript, FinalTranscript)
                 self._final = transcript
 
@@ -159,5 +149,5 @@ class StreamingTranscriber:
         return [final] if final is not None and final.text else []
 
     def _run(self, job: DecodeJob) -> list[AsrEvent]:
-        hypothesis = self._recognizer.transcribe(job.pcm, fallback=job.kind != "partial")
+        hypothesis = self._early.recognize(self._recognizer, job)
         return list(self._listener.complete(job, hypothesis))

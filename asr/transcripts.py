@@ -1,13 +1,14 @@
 """What passes between a listener and a recognizer, and what comes out of both."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from .audio import Pcm
 
-JobKind = Literal["partial", "segment", "final"]
-"""`partial`: what the caller has said so far. `segment`: the older part of a long utterance,
-decoded once so that later jobs stay short. `final`: an utterance up to a pause, or to its end."""
+JobKind = Literal["partial", "early", "segment", "final"]
+"""`partial`: what the caller has said so far. `early`: the same where the voice has just dropped,
+before that counts as a pause (`early.py`). `segment`: the older part of a long utterance, decoded
+once so that later jobs stay short. `final`: an utterance up to a pause, or to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,16 @@ class Hypothesis:
     decode_ms: float = 0.0
     fell_back: bool = False
     """The short window did not do, and wider ones were tried."""
+    taken_over: bool = False
+    """Nothing was decoded: an earlier pass over the same words had this (`early.py`)."""
+
+
+class Recognizer(Protocol):
+    """What is needed of a recognizer."""
+
+    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+        """Recognize float32 [n] at 16 kHz."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class DecodeJob:
     settled_text: str = ""
     """What the utterance said before `pcm`."""
     last_voiced_sample: int | None = None
-    """Of a final: see FinalTranscript."""
+    """Of a final and of an early pass: see FinalTranscript."""
     utterance_first_sample: int = 0
     """Of a final: the utterance's first voiced sample."""
     certainty: float = 1.0

@@ -17,14 +17,18 @@ class ListenerConfig:
     endpointing: EndpointingConfig | None = field(default_factory=EndpointingConfig)
     """None: push-to-talk."""
     partial_interval_ms: int = 600
-    """New audio between partials; 0: none. A partial costs about 130 ms of two cores, so 300 would
-    take half of the machine from the language model; above 1000 its prefill comes too late."""
+    """New audio between partials; 0: none, nor early passes. A partial costs about 130 ms of two
+    cores, so 300 would take half of the machine from the language model; above 1000 its prefill
+    comes too late."""
     min_voiced_ms: int = 160
     """An utterance with less voice is not decoded: Whisper answers noise with "you" and "Thank
     you.". The shortest words ("no", "two") have 190 ms and more."""
     tail_ms: int = 96
     """Audio after the first silent sample that a final pass still sees: soft final consonants lie
     there, and it has always arrived when the pause is found."""
+    early_ms: int = 32
+    """Silence after which an early pass is made (`early.py`); 0: only where a partial is due then.
+    16 makes the words 5 ms sooner for 6 % more work, 48 makes them 17 ms later for 7 % less."""
     settle_after_s: float = 20.0
     """Undecoded audio from which the older part is settled. The encoder's time grows with it."""
     max_unsettled_s: float = 120.0
@@ -71,24 +75,27 @@ class Utterance:
         self.is_pausing = False
         self.is_ended = False
         self.awaits_final = False
-        self.final: FinalTranscript | None = None
-        """Of the newest pass, once it is there."""
         self._onset = onset
         self._recording = recording
         self._config = config
         self._decoded_to = began
         """End of the last partial."""
+        self._heard_to: int | None = None
+        """Last voiced sample of the last early pass."""
         self._stabilizer = Stabilizer()
         self._told: Stabilized | None = None
 
-    def due(self, probability: float, threshold: float) -> DecodeJob | None:
-        """The partial or segment that is due after a frame of this probability of speech."""
+    def due(self, probability: float, threshold: float, hush: int) -> DecodeJob | None:
+        """The partial, early pass or segment that is due after a frame of this probability of
+        speech, `hush` samples after the last loud one."""
         if self.awaits_final:
             return None
         end = self._recording.end_of_frames
         unsettled_s = (end - self.unsettled) / RATE_HZ
         if unsettled_s >= self._config.settle_after_s:
             return self._segment(end, threshold)
+        if self._is_hushed(hush, end, threshold):
+            return self._partial("early", end, threshold)
         # Longer audio takes longer to decode, so it is decoded less often.
         interval_ms = self._config.partial_interval_ms * max(1.0, unsettled_s / 10)
         is_soon = end - self._decoded_to < samples_from_ms(interval_ms)
@@ -96,8 +103,22 @@ class Utterance:
             return None
         if probability < threshold or not self.is_voiced(end, threshold):
             return None
-        self._decoded_to = end
-        return self.job("partial", end, threshold)
+        # The detector still takes the first silence for speech.
+        return self._partial("early" if hush else "partial", end, threshold)
+
+    def _partial(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
+        job = self.job(kind, end, threshold)
+        self._decoded_to, self._heard_to = end, job.last_voiced_sample
+        return job
+
+    def _is_hushed(self, hush: int, end: int, threshold: float) -> bool:
+        """Whether the voice has just dropped, after words that no early pass has heard."""
+        config = self._config
+        if not 0 < samples_from_ms(config.early_ms) <= hush or config.partial_interval_ms == 0:
+            return False
+        if self.is_pausing or not self.is_voiced(end, threshold):
+            return False
+        return self.last_voiced(end) != self._heard_to
 
     def _segment(self, end: int, threshold: float) -> DecodeJob | None:
         pcm = self._recording.read(self.unsettled, end)
@@ -130,7 +151,7 @@ class Utterance:
             self.unsettled,
             self._recording.read(self.unsettled, end),
             settled_text=self.settled_text,
-            last_voiced_sample=self.last_voiced(end) if kind == "final" else None,
+            last_voiced_sample=self.last_voiced(end) if kind in ("early", "final") else None,
             utterance_first_sample=self.began if onset is None else onset,
             certainty=self._certainty(end, threshold) if kind == "final" else 1.0,
         )
@@ -145,7 +166,7 @@ class Utterance:
         """Whether the result of a job is of no use any more."""
         if job.kind == "segment":
             return self.is_ended or job.first_sample != self.unsettled
-        if job.kind == "partial" and self.is_ended:
+        if job.kind in ("partial", "early") and self.is_ended:
             return True
         return job.revision != self.revision
 
@@ -158,8 +179,7 @@ class Utterance:
         text = f"{job.settled_text} {words}".strip()
         if job.kind == "final":
             self.awaits_final = False
-            self.final = _final(job, hypothesis, text)
-            return (self.final,)
+            return (_final(job, hypothesis, text),)
         if job.kind == "segment":
             self.settled_text = text
             self.unsettled = job.end_sample

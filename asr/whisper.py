@@ -30,17 +30,20 @@ memory at a time.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from latency_budget.clock import Clock, SystemClock
 
 from .audio import RATE_HZ, Pcm, finite, quietest_sample
 from .errors import ModelError
+from .log_mel import HOP, LogMel
+from .log_mel import WINDOW as FEATURE_WINDOW
 from .repetition import is_degenerate, unlooped
 from .transcripts import Hypothesis
 from .whisper_files import check_files, check_vocabulary, damaged
@@ -69,6 +72,10 @@ MIN_AUDIO_S: Final = 0.05
 TOKENS_PER_S: Final = 6.0
 TOKENS_AT_LEAST: Final = 10
 """Fast speech has 5 tokens a second; a loop stops here instead of at 448."""
+
+MAX_LENGTH: Final = 448
+"""Of prompt and text. CTranslate2 gives half of what it is allowed to the text, whatever the
+prompt's length."""
 
 RETRY_WINDOWS_S: Final = (15.0, FULL_WINDOW_S)
 """Tried in turn for a suspect text. 15 s settle 17 of 20 in half the full window's time."""
@@ -129,15 +136,15 @@ class WhisperTranscriber:
         self,
         model: Any,
         tokenizer: Any,
-        extractor: Any,
+        log_mel: Callable[[Pcm], npt.NDArray[np.float32]],
         *,
         window: WindowPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Use `load`. Takes a ctranslate2 Whisper, and faster-whisper's tokenizer and features."""
+        """Use `load`. Takes a ctranslate2 Whisper, faster-whisper's tokenizer, and a LogMel."""
         self._model = model
         self._tokenizer = tokenizer
-        self._extractor = extractor
+        self._log_mel = log_mel
         self._window = window or WindowPolicy()
         self._clock = clock or SystemClock()
 
@@ -187,8 +194,8 @@ class WhisperTranscriber:
             )
         except ValueError as error:
             raise ModelError(f"{model_dir}: Whisper does not know language {language!r}") from error
-        extractor = FeatureExtractor(feature_size=model.n_mels)
-        return cls(model, tokenizer, extractor, window=window)
+        filters = FeatureExtractor.get_mel_filters(RATE_HZ, FEATURE_WINDOW, model.n_mels)
+        return cls(model, tokenizer, LogMel(filters), window=window)
 
     def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
         """Recognize float32 [n] at 16 kHz, of any length.
@@ -247,7 +254,7 @@ class WhisperTranscriber:
             encoded,
             [prompt],
             beam_size=1,
-            max_length=min(448, len(prompt) + max_tokens),
+            max_length=min(MAX_LENGTH, 2 * max_tokens),
             return_scores=True,
             return_no_speech_prob=True,
         )[0]
@@ -273,9 +280,9 @@ class WhisperTranscriber:
             lead = round(self._window.lead_s * RATE_HZ)
             padded = np.zeros(samples, np.float32)
             padded[lead : lead + len(pcm)] = pcm
-            mel = self._extractor(padded, padding=0)
+            mel = self._log_mel(padded)
         else:
-            mel = self._extractor(pcm)
+            mel = self._log_mel(np.pad(pcm, (0, HOP)))
             mel = np.pad(mel, ((0, 0), (0, max(0, samples // 160 - mel.shape[1]))))
         frames = np.ascontiguousarray(mel[None, :, : samples // 160], dtype=np.float32)
         return ctranslate2.StorageView.from_array(frames)

@@ -59,7 +59,7 @@ def test_ways_to_answer() -> None:
     assert guess.serve_args == ["--set", "agent.guess=false"]
     assert guess.turn_detection is None
     assert naive.turn_detection == {"type": "server_vad", "silence_duration_ms": 500}
-    assert naive.serve_args.count("--set") == 4
+    assert naive.serve_args.count("--set") == 6
     assert ways(naive=False, without=[]) == [WHOLE]
 
 
@@ -68,7 +68,8 @@ def test_what_a_way_leaves_out_are_settings_that_exist() -> None:
     for arguments in PARTS.values():
         flags |= dict(pair.split("=") for pair in arguments[1::2])
     config = read_config(flags, env={})
-    assert (config.agent.guess, config.agent.preview, config.asr.pause_ms) == (False, False, 500)
+    assert (config.agent.guess, config.agent.preview) == (False, False)
+    assert (config.asr.pause_ms, config.asr.early_ms) == (500, 0)
     assert not config.agent.first_clause
 
 

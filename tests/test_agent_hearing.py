@@ -76,7 +76,7 @@ class Ears:
         self.clock = ManualClock()
         self.detector = detector
         listening = asr.ListenerConfig(
-            endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=3_600_000
+            endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=0
         )
         judge: StageThread[Any] = StageThread("turn", Judge)  # nobody pauses here
         self.hearing = Hearing(listening, detector, recognizer, judge, self.clock, 96)

@@ -22,8 +22,8 @@ PURE = {
         "end_of_turn playback ducking records identifiers chat_context ports turn_score"
     ),
     "asr": (
-        "audio offset endpointing far_end stabilizer transcripts repetition utterance scoring "
-        "errors"
+        "audio early offset endpointing far_end stabilizer transcripts repetition utterance "
+        "scoring errors"
     ),
     "llm_engine": (
         "config grammar sequence pages scheduler template detokenizer stops errors tool_calls "

@@ -61,3 +61,33 @@ def test_the_bench_reports_both_windows(tmp_path: Path, capsys: pytest.CaptureFi
 def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), "--transcripts", str(RECORDINGS / "transcripts.json")]) == 2
     assert "no recording has a transcript" in capsys.readouterr().err
+
+
+@pytest.mark.models
+def test_the_bench_reports_when_the_last_words_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    arguments = [str(RECORDINGS), "--transcripts", str(RECORDINGS / "transcripts.json")]
+    arguments += ["--model", str(model_path("whisper-tiny.en")), "--json", str(out)]
+    arguments += ["--vad", str(model_path("silero-vad") / "silero_vad.onnx"), "--limit", "4"]
+    assert main([*arguments, "--finals", "--early-ms", "32", "--tails"]) == 0
+    report = json.loads(out.read_text())
+    without, early = report["finals"]["ways"].values()
+    assert list(report["finals"]["ways"]) == ["timed partials alone", "early_ms 32"]
+    assert without["no_final"] == early["no_final"] == 0
+    assert early["taken_over"] >= max(2, without["taken_over"])
+    assert without["passes"].get("early", 0) < early["passes"]["early"]
+    # Virtual time: the machine's speed scales both alike.
+    assert early["ready_ms"]["p50"] < without["ready_ms"]["p50"]
+    assert early["errors"] <= without["errors"] + 1
+    assert set(report["tails_ms"]) == {"0", "32", "64", "96", "128", "192"}
+    print(capsys.readouterr().out)
+
+
+def test_transcripts_of_turns(tmp_path: Path) -> None:
+    (tmp_path / "turns.jsonl").write_text('{"file": "a.command.wav", "text": "Stop.", "end": 9}\n')
+    assert read_transcripts(tmp_path / "turns.jsonl") == {"a.command": "Stop."}
+    (tmp_path / "bad.jsonl").write_text('{"text": "Stop."}\n')
+    with pytest.raises(AudioError, match=r"bad\.jsonl: not readable"):
+        read_transcripts(tmp_path / "bad.jsonl")

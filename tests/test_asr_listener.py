@@ -167,7 +167,6 @@ def test_too_little_voice_is_not_decoded() -> None:
     ears = listener()
     pause = paused(ears, 0.128)
     assert ears.finalize(1, pause.at_sample) is None
-    assert ears.reusable_final(1, pause.at_sample) is None
 
 
 def test_an_utterance_that_is_not_open_gives_no_job() -> None:
@@ -179,27 +178,13 @@ def test_an_utterance_that_is_not_open_gives_no_job() -> None:
     assert ears.counts.stale_results == 2
 
 
-def test_a_final_is_reused_when_only_silence_came() -> None:
-    ears = listener()
-    pause = paused(ears)
-    job = ears.finalize(1, pause.at_sample)
-    assert job is not None
-    assert ears.reusable_final(1, pause.at_sample) is None
-    final = only_final(ears, job, "done")
-    feed(ears, silence(0.5))
-    assert ears.reusable_final(1, ears.position) == final
-    feed(ears, said(0.5), silence(0.2))
-    assert ears.reusable_final(1, ears.position) is None
-
-
 # --- partials ---
 
 
 def test_partials_follow_the_speech_at_their_interval() -> None:
     _, jobs = feed(listener(), silence(1.024), said(3), silence(1))
-    assert [job.kind for job in jobs] == ["partial"] * len(jobs)
-    ends = [(job.end_sample - round(1.024 * RATE_HZ)) / RATE_HZ for job in jobs]
-    assert len(ends) == 5
+    assert [job.kind for job in jobs] == ["partial"] * 5 + ["early"]
+    ends = [(job.end_sample - round(1.024 * RATE_HZ)) / RATE_HZ for job in jobs[:5]]
     assert np.diff(ends) == pytest.approx([0.608] * 4)
     assert len({job.first_sample for job in jobs}) == 1
 
@@ -231,7 +216,7 @@ def test_no_partial_in_a_pause_nor_while_a_final_is_out() -> None:
 
 
 def test_no_partial_once_the_voice_is_gone_nor_for_a_breath_in_a_pause() -> None:
-    ears = listener()
+    ears = listener(early_ms=0)
     almost = said(0.576)
     assert feed(ears, almost, silence(0.512), said(0.032), silence(0.5))[1] == []
     assert len(feed(ears, said(0.5))[1]) == 1

@@ -34,11 +34,11 @@ class Runtime:
     answers: list[Answer]
     windows_s: list[float] = field(default_factory=list)
     audio: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    max_length: int = 0
+    max_tokens: int = 0
     sot_sequence: tuple[int, ...] = (1, 2)
     no_timestamps: int = 3
 
-    def __call__(self, pcm: npt.NDArray[np.float32], padding: int) -> npt.NDArray[np.float32]:
+    def __call__(self, pcm: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         self.audio.append(pcm)
         return np.zeros((80, len(pcm) // 160), np.float32)
 
@@ -47,7 +47,7 @@ class Runtime:
         return features
 
     def generate(self, encoded: object, prompts: list[list[int]], **options: int) -> list[Answer]:
-        self.max_length = options["max_length"] - len(prompts[0])
+        self.max_tokens = options["max_length"] // 2  # the rest is for the prompt
         return [self.answers.pop(0)]
 
     def decode(self, tokens: list[int]) -> str:
@@ -83,7 +83,7 @@ def test_the_audio_stands_behind_a_lead_of_silence() -> None:
 
 def test_tokens_are_bounded_by_the_time_there_is() -> None:
     _, runtime = transcribed(GOOD, seconds=5)
-    assert runtime.max_length == 40
+    assert runtime.max_tokens == 40
 
 
 @pytest.mark.parametrize("bad", [LOOP, UNLIKELY, Answer(list(range(100, 130)))])

@@ -1,0 +1,127 @@
+"""A final whose words an early pass has, or is still making, on the recognizer's own thread."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+import asr
+from agent import events as ev
+from agent.hearing import Hearing, endpointing_for
+from agent.ports import Heard
+from agent.settings import SemanticVad
+from agent.stage_thread import StageThread
+from latency_budget.clock import ManualClock
+
+RATE_HZ: Final = 16_000
+PATIENCE_S: Final = 60.0
+Int16 = npt.NDArray[np.int16]
+
+
+class Detector:
+    def probability(self, frame: npt.NDArray[np.float32], state: asr.VadState) -> float:
+        return 0.9 if np.abs(frame).max() > 0.1 else 0.0
+
+
+class Recognizer:
+    """Numbers its passes; waits in each for permission."""
+
+    def __init__(self) -> None:
+        self.begun: list[bool] = []
+        """Of each pass, whether wider windows were allowed."""
+        self.is_begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def transcribe(self, pcm: npt.NDArray[np.float32], *, fallback: bool) -> asr.Hypothesis:
+        self.begun.append(fallback)
+        self.is_begun.set()
+        assert self.may_go_on.wait(PATIENCE_S)
+        return asr.Hypothesis(f"pass {len(self.begun)}")
+
+
+def said(seconds: float) -> Int16:
+    return np.random.default_rng(0).integers(-16_000, 16_000, int(seconds * RATE_HZ), np.int16)
+
+
+def quiet(seconds: float) -> Int16:
+    return np.zeros(int(seconds * RATE_HZ), np.int16)
+
+
+class Call:
+    """A `Hearing` that asks for a final at each pause, as a session does."""
+
+    def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
+        listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
+        judge: StageThread[Any] = StageThread(
+            "turn", lambda: None
+        )  # never asked: it is not running
+        self.hearing = Hearing(listening, detector, recognizer, judge, ManualClock(), 80)
+        self.finals: asyncio.Queue[str] = asyncio.Queue()
+        self.paused = asyncio.Event()
+        self._revision = 0
+
+    def tell(self, heard: Heard) -> None:
+        if isinstance(heard.event, ev.SpeechPaused):
+            self._revision += 1
+            self.hearing.transcribe(heard.event.utterance, self._revision)
+            self.paused.set()
+        elif isinstance(heard.event, ev.TranscriptReady):
+            self.finals.put_nowait(heard.event.text)
+
+    async def hear(self, *stretches: Int16) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.hearing.feed(np.concatenate(stretches), RATE_HZ)
+            await self.hearing._inbox.drained()
+
+    async def final(self) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.finals.get()
+
+
+@asynccontextmanager
+async def call(model: Recognizer) -> AsyncIterator[Call]:
+    detector: StageThread[Any] = StageThread("vad", Detector)
+    recognizer: StageThread[Any] = StageThread("asr", lambda: model)
+    await detector.start()
+    await recognizer.start()
+    made = Call(detector, recognizer)
+    running = asyncio.get_running_loop().create_task(made.hearing.run(made.tell))
+    try:
+        yield made
+    finally:
+        model.may_go_on.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await detector.close()
+        await recognizer.close()
+
+
+async def test_a_final_takes_over_the_words_of_a_pass_that_is_still_being_made() -> None:
+    model = Recognizer()
+    async with call(model) as made:
+        await made.hear(said(0.512), quiet(0.064))
+        assert await asyncio.to_thread(model.is_begun.wait, PATIENCE_S)
+        assert not made.paused.is_set()
+        await made.hear(quiet(0.096))
+        assert made.paused.is_set()
+        assert made.finals.empty()
+        model.may_go_on.set()
+        assert await made.final() == "pass 1"
+        assert model.begun == [False]
+
+
+async def test_a_caller_who_goes_on_is_heard_anew() -> None:
+    model = Recognizer()
+    model.may_go_on.set()
+    async with call(model) as made:
+        await made.hear(said(0.512), quiet(0.064))
+        await made.hear(quiet(0.096))
+        assert await made.final() == "pass 1"
+        await made.hear(said(0.256), quiet(0.064))
+        await made.hear(quiet(0.096))
+        assert await made.final() == "pass 2"
+        assert model.begun == [False, False]
