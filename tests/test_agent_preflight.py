@@ -18,8 +18,9 @@ def complaint(home: Path, **flags: str) -> str:
 
 def test_all_that_is_missing_is_one_command(tmp_path: Path) -> None:
     assert complaint(tmp_path, tts__voice="piper-joe", llm_engine__model="owner/name") == (
-        "Not on this machine: silero-vad, whisper-tiny.en, owner/name, piper-joe. To download what "
-        "is needed: halfsec models fetch silero-vad whisper-tiny.en owner/name piper-joe"
+        "Not on this machine: silero-vad, whisper-tiny.en, smart-turn, owner/name, piper-joe. To "
+        "download what is needed: halfsec models fetch silero-vad whisper-tiny.en smart-turn "
+        "owner/name piper-joe"
     )
 
 
@@ -28,7 +29,7 @@ def test_what_is_damaged_is_told_from_what_is_missing(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
     text = complaint(tmp_path)
-    assert "Not on this machine: whisper-tiny.en, smollm2-135m-instruct." in text
+    assert "Not on this machine: whisper-tiny.en, smart-turn, smollm2-135m-instruct." in text
     assert f"{path} has 1 bytes" in text
 
 
@@ -36,7 +37,7 @@ def test_names_that_nobody_knows_are_not_fetched(tmp_path: Path) -> None:
     text = complaint(tmp_path, tts__voice="pipr-joe", asr__model="whisper-tiny")
     assert "Did you mean piper-joe?" in text
     assert "Did you mean whisper-tiny.en?" in text
-    assert text.endswith("halfsec models fetch silero-vad smollm2-135m-instruct")
+    assert text.endswith("halfsec models fetch silero-vad smart-turn smollm2-135m-instruct")
 
 
 @pytest.mark.parametrize(("files", "lacks"), [((), "joe.onnx"), (("joe.onnx",), "joe.onnx.json")])
