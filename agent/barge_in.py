@@ -59,6 +59,7 @@ def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]
         s.overlap.is_ducked = True
         return [cmd.DuckReply(s.turn)]
     s.move_agent(Signal.HELD)
+    s.audible_ns = None
     return [cmd.AnnounceSpeech(event.utterance, event.at_sample), cmd.HoldReply(s.turn)]
 
 
