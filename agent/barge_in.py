@@ -67,6 +67,7 @@ def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]
         return [cmd.DuckReply(s.turn)]
     s.move_agent(Signal.HELD)
     s.reply_deadline_ns = None  # the overlap's takes its place
+    s.audible_ns = None
     return [cmd.AnnounceSpeech(event.utterance, event.at_sample), cmd.HoldReply(s.turn)]
 
 

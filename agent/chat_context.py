@@ -258,7 +258,7 @@ def _told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
                 text = (item.text or "") + rests.texts.get(item_id, "")
                 if not text.strip():
                     continue
-                if role == "user" and told and told[-1][0] == item.continues:
+                if told and told[-1][0] == item.continues and told[-1][1].role == role:
                     text = joined(told.pop()[1].text, text)
                 told.append((item_id, ChatMessage(role, text)))
             case FunctionCall(name=name, arguments=arguments):

@@ -8,7 +8,8 @@ with the message before it, so that the model reads one message and answers the 
 That holds for the answer to the caller's last words alone, begun because the turn was over. A reply
 that the client asked for (and a greeting, and the answer to what was typed) may be cut by speech,
 but there is nothing to go on with, and the client decides what comes next. Nor does it hold for the
-apology of a turn that failed.
+apology of a turn that failed, or for a reply that was held and went on (`barge_in.py`): what was
+heard of it by then counts, and the rest is cut to what is heard like any other.
 """
 
 from typing import Final

@@ -93,6 +93,8 @@ class Reply:
     """Model and log know how it ended."""
     held_at: int | None = None
     """Characters heard of a reply that is held; None: it is not."""
+    claimed_chars: int | None = None
+    """Characters heard, by the client's own word; None: it has not said so."""
     goes_on: bool = False
     """It was taken up again, as another response: this one is `text` and no more."""
     taken_back: bool = False

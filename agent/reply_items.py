@@ -97,6 +97,8 @@ class ReplyItems:
             self._conversation.set_text(reply.item_id, text, item_status)
             if reply.generated and reply.opener_chars:
                 self._context.edited()
+            elif reply.continues is not None:  # a cut of the part before may have taken it along
+                self._correct(reply, len(reply.text))
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
 
@@ -127,6 +129,7 @@ class ReplyItems:
             continues=reply.item_id,
             shown_chars=start,
             held_at=None,
+            claimed_chars=None,
             usage_before=reply.usage,
             spoken_before_s=reply.spoken_s,
             first_audible_sample=None,
@@ -149,7 +152,9 @@ class ReplyItems:
         self._record(reply, heard)
 
     def _heard(self, reply: Reply) -> int:
-        """Characters of it that were heard by now."""
+        """Characters of it that were heard by now: a client that has said so plays no more."""
+        if reply.claimed_chars is not None:
+            return max(reply.claimed_chars, reply.first_char)
         if not reply.speaks:
             return reply.shown_chars
         playback = reply.playback
@@ -170,7 +175,8 @@ class ReplyItems:
             return None
         samples = samples_claimed(reply.playback, audio_end_ms)
         if reply.ended:
-            self._keep_heard(reply, reply.playback.chars_heard(samples))
+            reply.claimed_chars = reply.playback.chars_heard(samples)
+            self._keep_heard(reply, reply.claimed_chars)
         return samples * 1000 // reply.playback.rate_hz
 
     def played(self, item_id: ItemId, played_ms: int) -> None:
@@ -226,6 +232,10 @@ class ReplyItems:
         self._conversation.set_text(reply.item_id, text, status)
         if reply.held_at is not None or (reply.goes_on and is_whole):
             return
+        self._correct(reply, num_chars)
+
+    def _correct(self, reply: Reply, num_chars: int) -> None:
+        """A model that knows of the reply is to know so much of it."""
         if reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:

@@ -68,7 +68,7 @@ class TurnState:
     answers_caller: bool = False
     """What the caller said last is answered, or will be, because the turn was over."""
     audible_ns: int | None = None
-    """Since when the present reply can be heard."""
+    """Since when the present reply can be heard; None: it can't, or has been held meanwhile."""
     unheard_cut: bool = False
     """The present utterance cut a reply of which nothing counts as heard."""
     overlap: Overlap | None = None

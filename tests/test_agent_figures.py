@@ -37,6 +37,8 @@ def test_cut_ins_and_missed_turns_have_no_part_in_the_percentiles() -> None:
         "p95": 300.0,
         "p99": 300.0,
         "cut_in_rate": 0.25,
+        "e2e_raw_ms": {"p50": 100.0, "p90": 300.0, "p95": 300.0, "p99": 300.0},
+        "openers": 0,
     }
     assert percentiles_ms([None, 2.0, 1.0])["p50"] == 1.0
     assert percentiles_ms([None])["p99"] is None

@@ -159,7 +159,7 @@ async def test_models_that_were_never_fetched(tmp_path: Path) -> None:
         status, errors = await running.ended()
     assert status == 2
     (line,) = errors.splitlines()
-    assert f"halfsec models fetch {VAD} {WHISPER} {LLM}" in line
+    assert f"halfsec models fetch {VAD} {WHISPER} smart-turn {LLM}" in line
     assert running.lines == [], "it must not listen"
 
 
@@ -183,7 +183,7 @@ async def test_a_model_that_is_cut_short(tmp_path: Path) -> None:
     status, (line,) = await fails_to_start(home=tmp_path)
     assert status == 2
     assert line.count("damaged") == 3
-    assert f"halfsec models fetch {VAD} {WHISPER} {LLM}" in line
+    assert f"halfsec models fetch {VAD} {WHISPER} smart-turn {LLM}" in line
 
 
 @pytest.mark.parametrize(

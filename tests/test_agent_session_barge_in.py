@@ -6,6 +6,7 @@ import pytest
 
 from agent import events as ev
 from agent import notices as say
+from agent import reopening
 from agent import requests as ask
 from agent.turn_tables import Agent
 
@@ -237,3 +238,25 @@ def test_a_reply_that_was_taken_up_is_cut_to_what_was_heard_of_all_of_it() -> No
     assert after.text
     assert isinstance(call.chat, RememberingChat)
     assert [each.text for each in call.chat.history][1] == heard
+
+
+def test_a_reply_that_was_taken_up_is_never_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late speech still goes on with the message before it."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        await over(call, "Mm-hmm.")
+        await call.until(say.ReplyStarted, 2)
+        monkeypatch.setattr(reopening, "REOPEN_NS", 1 << 60)
+        await asyncio.sleep(1)
+        await over(call, "Stop it please.", silence_ms=5000)
+        await call.until(say.ReplyEnded, 3)
+
+    call = play(story)
+    _, before, after, question, _ = items(call)
+    assert before.text
+    assert after.text
+    assert question.continues is None
+    assert isinstance(call.chat, RememberingChat)
+    heard = before.text + after.text
+    assert [each.text for each in call.chat.history][1:3] == [heard, "Stop it please."]

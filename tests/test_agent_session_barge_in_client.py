@@ -106,6 +106,67 @@ def test_a_greeting_that_was_taken_up_is_remembered_once() -> None:
     virtual_time.run(test)
 
 
+@pytest.mark.parametrize("greets", [False, True], ids=["answer", "greeting"])
+def test_what_the_client_cut_before_is_where_the_reply_goes_on(greets: bool) -> None:
+    """All was sent, and the model has been told of the cut, when the caller murmurs."""
+
+    async def test(clock: ManualClock) -> None:
+        profile = AgentProfile(greeting=REPLY if greets else "")
+        chat = RememberingChat(["Sure."] if greets else [REPLY, "Sure."])
+        async with call_with(chat=chat, clock=clock, profile=profile) as call:
+            listen(call)
+            if not greets:
+                call.ears.say("Is it booked?")
+            await call.until(say.ReplyEnded)
+            await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+            await asyncio.sleep(0.1)
+            assert [each.text for each in chat.history if each.role == "assistant"] != [REPLY]
+            await over(call, "Mm-hmm.")
+            await call.until(say.ReplyEnded, 2)
+            before, after = items(call)[-2:]
+            assert (before.text, before.status) == ("Your table", "incomplete")
+            assert (after.text, after.status) == (REPLY.removeprefix("Your table"), "completed")
+            await asyncio.sleep(1)
+            call.ears.say("And the bill?")
+            await call.until(say.ReplyEnded, 3)
+            assert [each.text for each in chat.history][-3:] == [REPLY, "And the bill?", "Sure."]
+
+    virtual_time.run(test)
+
+
+def test_what_the_client_cut_of_one_part_is_no_word_on_the_next() -> None:
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+        await over(call, "Mm-hmm.")
+        await call.until(say.ReplyStarted, 2)
+        await asyncio.sleep(1)
+        await over(call, "Stop it please.", silence_ms=5000)
+        await call.until(say.ReplyEnded, 3)
+
+    call = play(story)
+    _, before, after, _, _ = items(call)
+    assert before.text == "Your table"
+    assert after.text
+    assert isinstance(call.chat, RememberingChat)
+    assert call.chat.history[1].text == before.text + after.text
+
+
+def test_a_cut_of_the_clients_outlasts_an_interruption() -> None:
+    """It stopped playing before the caller's first word."""
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+        await over(call, "Stop it please.", silence_ms=5000)
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story)
+    assert [item.text for item in items(call)][1] == "Your table"
+    assert isinstance(call.chat, RememberingChat)
+    assert call.chat.history[1].text.rstrip() == "Your table"
+
+
 def test_a_caller_who_never_stops_is_taken_at_his_voice() -> None:
     """More than a minute, and a recognizer that says nothing."""
 

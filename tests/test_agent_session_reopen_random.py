@@ -51,7 +51,7 @@ class Meant:
         self._reply: Said | None = None
         self._asked_for = False
         self._is_own = False
-        """The newest reply answers what the caller said last."""
+        """The newest reply answers what the caller said last, and was not held."""
         self._goes_on_with: ItemId | None = None
         self._last_utterance: ItemId | None = None
 
@@ -62,8 +62,11 @@ class Meant:
                 case say.ReplyStarted(item_id=item_id):
                     self._reply = Said(item_id, "assistant")
                     self.said.append(self._reply)
-                    self._is_own, self._asked_for = not self._asked_for, False
                     self._goes_on_with = None
+                    if self._takes_up(item_id):
+                        self._is_own = False  # what was heard of it stays
+                    else:
+                        self._is_own, self._asked_for = not self._asked_for, False
                 case say.TranscriptCompleted(item_id, text):
                     self.said.append(Said(item_id, "user", text, self._goes_on_with))
                     self._last_utterance = item_id
@@ -74,6 +77,11 @@ class Meant:
                 case say.ItemDeleted(item_id):
                     self.said = [each for each in self.said if each.item_id != item_id]
         self._num_read = len(self._call.notices)
+
+    def _takes_up(self, item_id: ItemId) -> bool:
+        """Whether it is the rest of a reply that was held."""
+        item = self._call.session.conversation.get(item_id)
+        return isinstance(item, Message) and item.continues is not None
 
     def asked_for(self) -> None:
         """The next reply is the client's wish."""

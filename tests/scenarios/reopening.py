@@ -124,6 +124,21 @@ SILENT_REPLY = timeline(
     ends=OVERLAPPING,
 )
 
+SILENT_REST = timeline(
+    "nor is what is left of it when it was held",
+    *asked(ONE),
+    sent(1300, ONE),
+    *overlaps(1400, 2, ONE),
+    at(
+        1500,
+        ev.BufferCleared(2),
+        cmd.DropUtterance(2, announced=True),
+        cmd.ResumeReply(ONE),
+    ),
+    *overlaps(1600, 3, ONE),
+    ends=OVERLAPPING,
+)
+
 ASKED_FOR = timeline(
     "a reply that the client asked for is interrupted, however early",
     *asked(ONE),
@@ -236,6 +251,7 @@ REOPENING = (
     SHORT_REPLY,
     PLAYED,
     SILENT_REPLY,
+    SILENT_REST,
     ASKED_FOR,
     ASKED_IN_SPEECH,
     WAITING,

@@ -41,6 +41,8 @@ class Witness:
         """The client was told of the utterance that is open."""
         self._held: int | None = None
         """The turn whose reply was stopped, and may go on."""
+        self._last_held = 0
+        """The turn whose reply was stopped like that last."""
         self._ducked: int | None = None
         """The turn whose reply the client has turned down."""
         self._stood = ("", "")
@@ -151,12 +153,14 @@ class Witness:
             assert self._released == self.turn or not self._replying
             assert self._apologized != self.turn
             assert self._held is self._ducked is None
+            assert not self._reopens(), "the caller goes on with what is being answered"
         match command:
             case cmd.HoldReply(turn):
                 assert isinstance(commands[index - 1], cmd.AnnounceSpeech)
                 assert commands[index + 1 :] == (), "how it stands is told at once"
                 assert not self._rules.ducks
                 self._held, self._replying = turn, False
+                self._last_held = turn
             case cmd.DuckReply(turn):
                 assert isinstance(event, ev.SpeechStarted)
                 assert commands == (cmd.DuckReply(turn),)
@@ -236,7 +240,8 @@ class Witness:
     def _reopens(self) -> bool:
         """Whether the caller, who begins to speak, goes on with what is being answered."""
         is_own = self._answers_caller and not self.due and self._rules.interrupts
-        if not is_own or self.turn in (self._cut, self._apologized, self._played):
+        is_over = self.turn in (self._cut, self._apologized, self._played)
+        if not is_own or is_over or self.turn == self._last_held:
             return False
         if self._released < self.turn:
             return self._replying  # else it ended without a sound
