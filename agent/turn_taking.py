@@ -16,9 +16,9 @@ Both see every event that concerns them. The coupling, in the order in which it 
 
 1. *Speculative transcript.* Each pause starts a final pass (`Transcribe`) at once: by the time the
    silence is long enough to end the turn, its words are known. Resuming makes the pass stale.
-2. *End of turn.* While PAUSING, every further silence and the transcript's arrival ask
-   `required_silence_ms` whether words and silence suffice. If so the utterance is committed and,
-   if the rules say so, a reply begins. No words: the utterance is dropped and nothing happened.
+2. *End of turn.* While PAUSING, every further silence, the transcript and the turn model's answer
+   ask `required_silence_ms` whether the silence suffices for what is known. If so the utterance is
+   committed and, if the rules say so, a reply begins. No words: it is dropped, nothing happened.
 3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
    caller was not done. The reply never was, and the utterance goes on with the message before it
    (`ReopenTurn`). See `reopening.py`.
@@ -33,7 +33,7 @@ Both see every event that concerns them. The coupling, in the order in which it 
    it be heard; a caller who goes on makes it vanish (`DropGuess`). See `guessing.py`.
 7. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
    needs is outstanding, waits in `wanted` and begins when both are settled.
-7. *Idle.* A caller who stays silent after a reply is asked, if the rules say so, and in the end the
+8. *Idle.* A caller who stays silent after a reply is asked, if the rules say so, and in the end the
    call is hung up. See `idling.py`.
 
 Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else
