@@ -22,8 +22,9 @@ from .stage_thread import BACKGROUND, NORMAL, URGENT, StageThread
 LISTEN_TIMEOUT_S: Final = 5.0
 """A second of audio takes 20 ms. This long, something hangs."""
 
-DECODE_TIMEOUT_S: Final = 6.0
-"""Whisper's full window takes 0.6 s on two idle cores, thrice that under load."""
+DECODE_TIMEOUT_S: Final = 10.0
+"""Whisper's full window takes 0.6 s on two idle cores, a text that is not believed three windows,
+and a machine with several times as much to do as it can do that many times as long."""
 
 DECODE_TIMEOUT_PER_S: Final = 0.2
 """More of it for each second of audio: a minute takes 3 s on a loaded machine."""
