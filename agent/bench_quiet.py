@@ -90,6 +90,7 @@ class QuietCall:
     ) -> None:
         self._recognizer = recognizer
         self._judge = judge
+        self._early = asr.EarlyWords()
         self._tally = tally
         self._num_talks = 0
         listener = Listener(listening, detector)
@@ -105,7 +106,7 @@ class QuietCall:
 
     def _decode(self, job: DecodeJob) -> tuple[Hypothesis, float]:
         self._tally.decoded += 1
-        words = self._recognizer.transcribe(job.pcm, fallback=job.kind != "partial")
+        words = self._early.recognize(self._recognizer, job)
         return words, self._judge.log_odds(job.pcm) if job.kind == "final" else 0.0
 
     def _shown(self, told: PartialTranscript) -> None:

@@ -61,7 +61,9 @@ class DecodeJob:
     utterance_first_sample: int = 0
     """Of a final: the utterance's first voiced sample."""
     certainty: float = 1.0
-    """Of a final: mean probability of speech over its voiced frames, 0..1."""
+    """Mean probability of speech over the voiced frames, 0..1."""
+    voiced_ms: float = 0.0
+    """Of the frames in which speech was heard."""
 
     @property
     def end_sample(self) -> int:

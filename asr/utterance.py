@@ -41,15 +41,17 @@ class ListenerConfig:
 
 DOUBTFUL_CERTAINTY: Final = 0.82
 DOUBTFUL_LOGPROB: Final = -0.4
-"""Words less likely than this, from a voice that the detector is less sure of than that, are an
-answer to music or noise, whatever the recognizer thinks of them. Of ringtones and songs that were
-taken for speech the detector was 0.59-0.81 sure, of 609 prompts only of three ("s" and twice "at")
-less than 0.82; with noise 5 dB below the voice the rule cost none of 114 understood prompts, with
-as much noise as voice 4 of 80. Push-to-talk is exempt: the caller says that it was speech."""
+DOUBTFUL_NO_SPEECH: Final = 0.6
+"""Words from a voice that the detector is less sure of than the first are an answer to music or
+noise, where they are less likely than the second or the recognizer hears no speech itself. Of
+ringtones and songs that were taken for speech the detector was 0.55-0.81 sure, of 609 prompts only
+of three ("s" and twice "at") less than 0.82; with noise 5 dB below the voice one of 114 understood
+prompts was less than 0.85 sure, with as much noise as voice 5 of 80. Push-to-talk is exempt: the
+caller says that it was speech."""
 
 DOUBTFUL_VOICED_MS: Final = 400
-"""With less voice nothing is doubtful: of a single letter the detector is no surer than of music,
-and what music brings forth in so short a time the recognizer knows for nothing."""
+"""With less voice unlikely words are taken all the same: of a single letter the detector is no
+surer than of music, and callers spell. The recognizer knows what it hears in so short a time."""
 
 
 class Utterance:
@@ -153,14 +155,18 @@ class Utterance:
             settled_text=self.settled_text,
             last_voiced_sample=self.last_voiced(end) if kind in ("early", "final") else None,
             utterance_first_sample=self.began if onset is None else onset,
-            certainty=self._certainty(end, threshold) if kind == "final" else 1.0,
+            certainty=self._recording.certainty(self.unsettled, end, threshold),
+            voiced_ms=self._recording.voiced_ms(self.unsettled, end, threshold),
         )
 
-    def _certainty(self, end: int, threshold: float) -> float:
-        voiced_ms = self._recording.voiced_ms(self.unsettled, end, threshold)
-        if self._config.endpointing is None or voiced_ms < DOUBTFUL_VOICED_MS:
-            return 1.0
-        return self._recording.certainty(self.unsettled, end, threshold)
+    def _is_music(self, job: DecodeJob, hypothesis: Hypothesis) -> bool:
+        """Whether the words of a final pass are nobody's."""
+        is_exempt = job.kind != "final" or self._config.endpointing is None
+        if is_exempt or job.certainty >= DOUBTFUL_CERTAINTY:
+            return False
+        is_unlikely = hypothesis.avg_logprob < DOUBTFUL_LOGPROB
+        is_long = job.voiced_ms >= DOUBTFUL_VOICED_MS
+        return (is_unlikely and is_long) or hypothesis.no_speech_prob > DOUBTFUL_NO_SPEECH
 
     def is_overtaken(self, job: DecodeJob) -> bool:
         """Whether the result of a job is of no use any more."""
@@ -174,8 +180,7 @@ class Utterance:
         self, job: DecodeJob, hypothesis: Hypothesis
     ) -> tuple[PartialTranscript | FinalTranscript, ...]:
         """Take in the result of a job that is not overtaken."""
-        is_doubtful = job.certainty < DOUBTFUL_CERTAINTY
-        words = "" if is_doubtful and hypothesis.avg_logprob < DOUBTFUL_LOGPROB else hypothesis.text
+        words = "" if self._is_music(job, hypothesis) else hypothesis.text
         text = f"{job.settled_text} {words}".strip()
         if job.kind == "final":
             self.awaits_final = False

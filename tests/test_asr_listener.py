@@ -324,18 +324,24 @@ class Unsure(LoudnessVad):
 
 
 @pytest.mark.parametrize(
-    ("vad", "manual", "seconds", "avg_logprob", "text"),
+    ("vad", "manual", "seconds", "avg_logprob", "no_speech_prob", "text"),
     [
-        (Unsure(), False, 1.024, -0.5, ""),
-        (Unsure(), False, 1.024, -0.3, "thank you"),
-        (Unsure(), False, 0.352, -0.5, "thank you"),
-        (LoudnessVad(), False, 1.024, -0.5, "thank you"),
-        (Unsure(), True, 1.024, -0.5, "thank you"),
+        (Unsure(), False, 1.024, -0.5, 0.3, ""),
+        (Unsure(), False, 1.024, -0.3, 0.3, "thank you"),
+        (Unsure(), False, 0.352, -0.5, 0.3, "thank you"),
+        (Unsure(), False, 0.352, -0.3, 0.7, ""),
+        (LoudnessVad(), False, 1.024, -0.5, 0.7, "thank you"),
+        (Unsure(), True, 1.024, -0.5, 0.7, "thank you"),
     ],
-    ids=["music", "a clear voice in noise", "a letter", "a soft voice", "push-to-talk"],
+    ids=["music", "voice in noise", "a letter", "a chord", "a soft voice", "push-to-talk"],
 )
 def test_unlikely_words_of_a_doubtful_voice_are_none(
-    vad: VoiceDetector, manual: bool, seconds: float, avg_logprob: float, text: str
+    vad: VoiceDetector,
+    manual: bool,
+    seconds: float,
+    avg_logprob: float,
+    no_speech_prob: float,
+    text: str,
 ) -> None:
     config = ListenerConfig(endpointing=None) if manual else ListenerConfig()
     ears = Listener(config, vad)
@@ -343,6 +349,6 @@ def test_unlikely_words_of_a_doubtful_voice_are_none(
     end = round((0.512 + seconds) * RATE_HZ)
     job = ears.commit_buffer().job if manual else ears.finalize(1, end)
     assert job is not None
-    (final,) = ears.complete(job, Hypothesis("thank you", avg_logprob=avg_logprob))
+    (final,) = ears.complete(job, Hypothesis("thank you", (), avg_logprob, no_speech_prob))
     assert isinstance(final, FinalTranscript)
     assert final.text == text
