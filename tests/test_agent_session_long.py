@@ -5,10 +5,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import asr
 from agent import notices as say
 from agent import requests as ask
+from agent import session
 from agent.config import AgentProfile
 from agent.hearing import Hearing, endpointing_for
 from agent.settings import SemanticVad
@@ -57,7 +59,11 @@ def talking(seconds: int) -> npt.NDArray[np.int16]:
     return np.tile(two, seconds // 2)
 
 
-async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_in_the_end() -> None:
+async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A busy machine may take a while between two pieces, which is no caller who was cut off.
+    monkeypatch.setattr(session, "STALL_NS", 1 << 60)
     recognizer_model = Counting()
     detector: StageThread[Any] = StageThread("vad", Loudness)
     recognizer: StageThread[Any] = StageThread("asr", lambda: recognizer_model)
