@@ -49,10 +49,11 @@ def main(argv: list[str] | None = None) -> int:
         with (args.out / "texts.txt").open("w", encoding="utf-8") as texts:
             for turn in turns:
                 if len(turn.text.split()) <= MAX_WORDS:
-                    name = turn.name.replace("/", "_")
+                    path = args.out / f"{turn.name}.wav"
+                    path.parent.mkdir(parents=True, exist_ok=True)
                     pcm, rate_hz = spoken(voice, turn.text)
-                    soundfile.write(args.out / f"{name}.wav", pcm, rate_hz, subtype="PCM_16")
-                    texts.write(f"{name}: {turn.text}\n")
+                    soundfile.write(path, pcm, rate_hz, subtype="PCM_16")
+                    texts.write(f"{turn.name}: {turn.text}\n")
     except (AudioError, tts.VoiceError, OSError) as error:
         print(f"agent.turn_voices: {error}", file=sys.stderr)
         return 2
