@@ -31,6 +31,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -291,6 +292,7 @@ def report(real: Heard, more: Heard) -> tuple[Head, TurnScore, dict[str, Any]]:
             both = [*outcomes(known["a"], from_b), *on_b]
             result["crossed"][f"{eagerness} {name}"] = tally(both)
     head, score = fitted["a"]
+    result["areas"] = areas(halves["b"][0], head)
     result["curve"] = {
         f"{silence_ms} ms": tally(outcomes(known["b"], _constant(silence_ms)))
         for silence_ms in range(224, 1025, 32)
@@ -298,13 +300,31 @@ def report(real: Heard, more: Heard) -> tuple[Head, TurnScore, dict[str, Any]]:
     return head, score, result
 
 
+def areas(heard: Heard, head: Head) -> dict[str, float]:
+    """Of each kind: how often the head thinks an end of turn likelier to be one than a pause of
+    at least LEAST_MS, 0.5 being chance (the area under the curve)."""
+    found = {}
+    for kind in KINDS:
+        ours = heard.where(partial(_is_judged, kind))
+        odds = head.log_odds(ours)
+        is_end = np.array([pause.is_end for pause in ours.pauses], bool)
+        above = odds[is_end][:, None] - odds[~is_end][None]
+        found[kind] = round(float(((above > 0) + 0.5 * (above == 0)).mean()), 4)
+    return found
+
+
+def _is_judged(kind: str, pause: Pause) -> bool:
+    return pause.kind == kind and pause.silence_ms >= LEAST_MS
+
+
 def _decision(score: TurnScore, eagerness: Eagerness) -> Decision:
     return lambda evidence: score.wait_ms(evidence, eagerness)
 
 
 def _print(result: dict[str, Any]) -> None:
-    for part, ways in result.items():
-        for name, found in ways.items():
+    print("area under the head's curve, held back:", result["areas"])
+    for part in ("held_back", "crossed", "curve"):
+        for name, found in result[part].items():
             for kind in KINDS:
                 one = found[kind]
                 low, high = one["cut_in_wilson"]

@@ -93,6 +93,9 @@ class OwnPauses:
     """Higher is one bad pause's whim, lower is passed by every other pause."""
     NEWEST: Final = 16
     LEAST_MS: Final = 128
+    """Shorter ones are stops inside words."""
+    MOST_MS: Final = 5000
+    """No pause inside a turn is longer: audio that stopped coming is credited with more."""
     PRIOR_MS: Final = (NEUTRAL_MS, NEUTRAL_MS)
     """As if every caller had paused like this before: one long pause makes no hesitant caller."""
 
@@ -100,14 +103,13 @@ class OwnPauses:
         self._pauses: deque[int] = deque(maxlen=self.NEWEST)
 
     def add(self, silence_ms: int) -> None:
-        """Shorter ones are stops inside words."""
-        if silence_ms >= self.LEAST_MS:
+        if self.LEAST_MS <= silence_ms <= self.MOST_MS:
             self._pauses.append(silence_ms)
 
     @property
     def quantile_ms(self) -> int:
         ordered = sorted((*self.PRIOR_MS, *self._pauses))
-        return ordered[min(len(ordered) - 1, int(self.QUANTILE * len(ordered)))]
+        return ordered[int(self.QUANTILE * (len(ordered) - 1))]
 
 
 @lru_cache(maxsize=256)

@@ -11,10 +11,11 @@ caller never finishes. Its last layer pools the encoder's states into EMBEDDING 
 Of these the published classifier makes a probability that is quantized to 8 bits and knows little
 of short pauses. A logistic regression on the same numbers, 385 weights in `turn_head.json`, knows
 more: over pauses of at least 160 ms, asked 80 ms after the voice, the area under the curve rises
-from 0.59 to 0.82 where a recorded voice reads commands, and from 0.70 to 0.90 where it hesitates.
+from 0.59 to 0.80 where a recorded voice reads commands, and from 0.70 to 0.87 where it hesitates
+(held-back half; `python -m agent.fit_turns` prints the second figure of each).
 That is no memory of one voice: fitted on that voice alone it rises for two others, which it has
 never heard, from 0.63 to 0.75 and from 0.48 to 0.59 (commands), from 0.82 to 0.90 and from 0.60 to
-0.84 (hesitations). `python -m agent.fit_turns` makes the head and prints what it is worth.
+0.84 (hesitations). That one was tried once, by hand.
 
 What tells an end from a pause lies in the last words, so only the newest WINDOW_S go through the
 network, at a third of the cost: 13 ms on one thread alone, 22 beside a final pass, against 33 and

@@ -130,6 +130,10 @@ def test_one_long_pause_makes_no_hesitant_caller() -> None:
     for _ in range(20):
         own.add(100)
     assert own.quantile_ms == before, "stops inside words are no pauses"
+    own.add(60_000)
+    assert own.quantile_ms == before, "nor is audio that stopped coming"
+    own.add(900)
+    assert own.quantile_ms == before
     for _ in range(3):
         own.add(800)
     assert own.quantile_ms == 800
