@@ -92,11 +92,19 @@ class Caller:
         self._cut_after_ns = None if cut_after_s is None else round(cut_after_s * NS_PER_S)
         self._cut: set[str] = set()
 
-    def say(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> Exchange:
+    def say(
+        self, pcm: Int16, rate_hz: int, voiced_s: float | None = None, *, is_aside: bool = False
+    ) -> Exchange:
         """Speak int16 [n] with the next frame, or when all before it is said. `voiced_s`: up to
-        where it is voiced, if that is known better than it can be heard."""
+        where it is voiced, if that is known better than it can be heard. `is_aside`: no answer is
+        wanted, and what comes back belongs to the exchange before."""
         exchange = self._microphone.add(pcm, rate_hz, voiced_s)
-        self.exchanges.append(exchange)
+        if not is_aside:
+            self.exchanges.append(exchange)
+            return exchange
+        exchange.is_aside = True
+        if self._current is not None:
+            self._current.has_aside = True
         return exchange
 
     async def ask(self, pcm: Int16, rate_hz: int, *, patience_s: float = 20.0) -> Exchange:
@@ -162,7 +170,7 @@ class Caller:
             due_ns = frame_ns + FRAME_MS * NS_PER_MS
             await self._sleep(max(0, due_ns - self._clock.now_ns()) / NS_PER_S)
             frame, begun = self._microphone.frame(frame_ns)
-            if begun is not None:
+            if begun is not None and not begun.is_aside:
                 self._current = begun
                 self._unanswered = begun.last_voiced_ns is not None
             await self._call.send_audio(frame, self._microphone.rate_hz)
@@ -202,8 +210,12 @@ class Caller:
                     await self._fall_silent(event.at_ns, barged_in=True)
                 case ev.Duck(item_id, at_ns):
                     self.loudspeaker.duck(item_id, at_ns)
+                    if self._current is not None and self.loudspeaker.playing(at_ns):
+                        self._current.ducked(at_ns, self._microphone.rate_hz)
                 case ev.Unduck(item_id, at_ns):
                     self.loudspeaker.unduck(item_id, at_ns)
+                    if self._current is not None:
+                        self._current.unducked()
                 case ev.ReplyAudio():
                     self.loudspeaker.push(
                         event.response_id, event.item_id, event.pcm, event.rate_hz, event.at_ns
@@ -227,9 +239,9 @@ class Caller:
         elif exchange is None:
             return
         elif isinstance(event, ev.Transcript):
-            exchange.caller_text = f"{exchange.caller_text} {event.text}".strip()
+            exchange.understood(event.text)
         elif isinstance(event, ev.TurnReport):
-            exchange.reports.append(event.turn)
+            exchange.reported(event.turn)
         elif isinstance(event, ev.ServerError) and not (self._cut and event.code == TOO_LATE):
             exchange.errors.append(event.message)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .ducking import FALL_NS
 from .loudspeaker import NS_PER_S, Loudspeaker
 
 NS_PER_MS = 1_000_000
@@ -44,6 +45,14 @@ class Exchange:
     """A reply was begun before the last voiced sample: a pause was taken for the end."""
     silenced_ms: float | None = None
     """From its first voiced sample to the silence of the reply that it interrupted."""
+    ducked_ms: float | None = None
+    """The same until that reply had been turned down, to stay so until it fell silent or ended.
+    None: it was not, as for clients that don't duck."""
+    is_aside: bool = False
+    """Said while the agent speaks, and wants no answer."""
+    has_aside: bool = False
+    """Something was said aside while it was being answered: what is understood from there on is
+    not part of it."""
     reply_s: float = 0.0
     """Of speech that came out of the loudspeaker."""
 
@@ -62,6 +71,12 @@ class Exchange:
     def opener(self) -> bool:
         """The server put words in front of an answer that was late."""
         return any(report.get("opener", False) for report in self.reports)
+
+    @property
+    def stopped_ms(self) -> float | None:
+        """From its first voiced sample until the caller heard the other one stop: it was turned
+        down, or fell silent. None where it interrupted nothing."""
+        return self.silenced_ms if self.ducked_ms is None else self.ducked_ms
 
     def turn_json(self) -> dict[str, Any]:
         """The server's last account, with what only the ear knows put in."""
@@ -94,9 +109,38 @@ class Exchange:
 
     def silenced(self, at_ns: int, rate_hz: int) -> None:
         """What was playing is silent. An answer to its own beginning was a cut-in, no barge-in."""
-        if self.started_ns is not None and self.silenced_ms is None and not self.replies:
-            onset_ns = self.started_ns + self.onset_samples * NS_PER_S // rate_hz
+        onset_ns = self.onset_ns(rate_hz)
+        if onset_ns is not None and self.silenced_ms is None and not self.replies:
             self.silenced_ms = (at_ns - onset_ns) / NS_PER_MS
+
+    def ducked(self, at_ns: int, rate_hz: int) -> None:
+        """What was playing is being turned down from now on."""
+        onset_ns = self.onset_ns(rate_hz)
+        is_first = self.ducked_ms is None and self.silenced_ms is None
+        if onset_ns is not None and is_first and not self.replies:
+            self.ducked_ms = (at_ns + FALL_NS - onset_ns) / NS_PER_MS
+
+    def unducked(self) -> None:
+        """It is as loud as before: that was not where it stopped."""
+        if self.silenced_ms is None and not self.replies:
+            self.ducked_ms = None
+
+    def onset_ns(self, rate_hz: int) -> int | None:
+        """When its first voiced sample was spoken."""
+        if self.started_ns is None:
+            return None
+        return self.started_ns + self.onset_samples * NS_PER_S // rate_hz
+
+    def understood(self, text: str) -> None:
+        """The server has made these words of it, behind others."""
+        if not self.has_aside:
+            self.caller_text = f"{self.caller_text} {text}".strip()
+
+    def reported(self, turn: dict[str, Any]) -> None:
+        """The server's account of a turn. That of an answer to something said aside is not its."""
+        known = [report.get("turn") for report in self.reports]
+        if not (self.has_aside and known) or turn.get("turn") in known:
+            self.reports.append(turn)
 
     def account(self, speaker: Loudspeaker) -> None:
         """Take the times at the ear from what has been or will be played."""

@@ -123,6 +123,13 @@ class Loudspeaker:
     def playing(self, now_ns: int) -> bool:
         return now_ns < self.dry_ns
 
+    def reply_heard(self, now_ns: int) -> str | None:
+        """The response whose sound comes out just now; None where there is silence."""
+        for piece in reversed(self._pieces):
+            if piece.start_ns <= now_ns < piece.end_ns:
+                return piece.response_id
+        return None
+
     def position(self, now_ns: int) -> Position | None:
         """Of the item that is playing, else of the last one; None before the first sample."""
         if self._flushed is not None:

@@ -1,11 +1,9 @@
 """The caller of recordings, on a clock turned by hand and a call that is a script."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from agent import client_events as ev
@@ -13,122 +11,21 @@ from agent.caller import Caller
 from agent.client_errors import CallEndedError
 from latency_budget.clock import ManualClock
 
-MS = 1_000_000
-RATE_HZ = 24_000
-Int16 = npt.NDArray[np.int16]
-
-Script = dict[int, list[Callable[[int], ev.ClientEvent]]]
-"""What the server sends when it gets frame n (from 0), given the time."""
-
-
-class ScriptedCall:
-    """Stands for `agent.client.Call`."""
-
-    extensions = True
-    input_rate_hz = RATE_HZ
-
-    def __init__(self, clock: ManualClock, script: Script) -> None:
-        self.frames: list[tuple[int, Int16]] = []
-        self.reports: list[tuple[int, str, int]] = []
-        self.truncated: list[tuple[str, int]] = []
-        self.cancelled: list[int] = []
-        """Before which frames."""
-        self._clock = clock
-        self._script = script
-        self._events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
-
-    async def events(self) -> AsyncIterator[ev.ClientEvent]:
-        while True:
-            event = await self._events.get()
-            yield event
-            if isinstance(event, ev.Closed):
-                return
-
-    async def send_audio(self, pcm: Int16, rate_hz: int) -> None:
-        assert rate_hz == RATE_HZ
-        for event in self._script.get(len(self.frames), []):
-            self._events.put_nowait(event(self._clock.now_ns()))
-        self.frames.append((self._clock.now_ns() // MS, pcm))
-
-    async def report_playback(self, item_id: str, played_ms: int) -> None:
-        self.reports.append((self._clock.now_ns() // MS, item_id, played_ms))
-
-    async def truncate(self, item_id: str, audio_end_ms: int) -> None:
-        self.truncated.append((item_id, audio_end_ms))
-
-    async def cancel(self) -> None:
-        self.cancelled.append(len(self.frames))
-
-
-class Scene:
-    """A caller on a scripted call; time passes as the caller sleeps."""
-
-    def __init__(self, script: Script, *, extensions: bool = True, late_ms: int = 0) -> None:
-        self.clock = ManualClock(5 * MS)
-        self.call = ScriptedCall(self.clock, script)
-        self.call.extensions = extensions
-        self.seen: list[ev.ClientEvent] = []
-        self._late_ms = late_ms
-        self.caller = Caller(
-            self.call, clock=self.clock, sleep=self.sleep, on_event=self.seen.append
-        )
-
-    async def sleep(self, seconds: float) -> None:
-        for advance_ms in (0, seconds * 1000 + self._late_ms):
-            self.clock.advance_ms(advance_ms)
-            for _ in range(20):  # let everything else happen at this point in time
-                await asyncio.sleep(0)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Caller]:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.caller.run())
-            yield self.caller
-            self.caller.stop()
-
-
-def speech(ms: int, rate_hz: int = RATE_HZ) -> Int16:
-    count = rate_hz * ms // 1000
-    return (np.sin(np.arange(count) * 2 * np.pi * 300 / rate_hz) * 8000).astype(np.int16)
-
-
-def loud(ms: int) -> Int16:
-    return np.full(RATE_HZ * ms // 1000, 5000, np.int16)
-
-
-def started(number: int = 1) -> Callable[[int], ev.ClientEvent]:
-    return lambda now: ev.ReplyStarted(f"r{number}", now)
-
-
-def audio(pcm: Int16, number: int = 1) -> Callable[[int], ev.ClientEvent]:
-    return lambda now: ev.ReplyAudio(f"r{number}", f"i{number}", pcm, RATE_HZ, now)
-
-
-def done(
-    number: int = 1, status: str = "completed", reason: str | None = None
-) -> Callable[[int], ev.ClientEvent]:
-    return lambda now: ev.ReplyDone(f"r{number}", status, reason, "Yes.", None, {}, now)
-
-
-def heard(now: int) -> ev.ClientEvent:
-    return ev.SpeechStarted("u1", 0, now)
-
-
-def understood(now: int) -> ev.ClientEvent:
-    return ev.Transcript("u1", "hello", now)
-
-
-def report(now: int) -> ev.ClientEvent:
-    turn = {"turn": 7, "e2e_server_ms": 90.0, "paced_ms": 30.0, "stages": {"asr": {}}}
-    return ev.TurnReport(turn, now)
-
-
-ANSWERED: Script = {
-    2: [heard],
-    # 400 ms of speech are frames 0..19; the reply comes with frame 29.
-    29: [understood, started(), audio(np.zeros(240, np.int16)), audio(loud(100))],
-    32: [audio(loud(40)), done(), report],
-}
+from .scripted_call import (
+    ANSWERED,
+    MS,
+    RATE_HZ,
+    Int16,
+    Scene,
+    Script,
+    ScriptedCall,
+    audio,
+    done,
+    heard,
+    loud,
+    speech,
+    started,
+)
 
 
 async def test_an_exchange_is_timed_at_the_ear() -> None:
@@ -251,6 +148,45 @@ async def test_how_long_a_barge_in_takes_to_silence_the_loudspeaker() -> None:
     assert second.silenced_ms == 0.0
     assert first.silenced_ms is None
     assert (first.reopened, second.reopened) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("script", "ducked_ms", "silenced_ms", "stopped_ms"),
+    [
+        # The second recording begins at 1005 ms; frame 55 goes at 1125, and the fall takes 20.
+        ({55: ["duck"], 70: ["stop"]}, 140.0, 420.0, 140.0),
+        ({55: ["duck"], 60: ["unduck"], 70: ["stop"]}, None, 420.0, 420.0),
+        ({55: ["duck"], 60: ["unduck"], 65: ["duck"], 70: ["stop"]}, 340.0, 420.0, 340.0),
+        ({70: ["stop"], 72: ["duck"]}, None, 420.0, 420.0),
+    ],
+    ids=["ducked", "loud again", "ducked twice", "stopped at once"],
+)
+async def test_a_barge_in_is_heard_when_the_reply_is_turned_down(
+    script: dict[int, list[str]],
+    ducked_ms: float | None,
+    silenced_ms: float,
+    stopped_ms: float,
+) -> None:
+    told: dict[str, list[Callable[[int], ev.ClientEvent]]] = {
+        "duck": [lambda now: ev.Duck("i1", now)],
+        "unduck": [lambda now: ev.Unduck("i1", now)],
+        "stop": [heard, done(1, "cancelled", "turn_detected")],
+    }
+    scene = Scene(
+        {29: [started(), audio(loud(3000))]}
+        | {
+            frame: [each for name in names for each in told[name]]
+            for frame, names in script.items()
+        }
+    )
+    pause = np.zeros(RATE_HZ * 6 // 10, np.int16)
+    async with scene.running() as caller:
+        first = caller.say(np.concatenate([speech(400), pause]), RATE_HZ)
+        second = caller.say(speech(600), RATE_HZ)
+        await caller.wait_until(lambda now_ns: now_ns > 1600 * MS, 3.0)
+    assert (second.ducked_ms, second.silenced_ms) == (ducked_ms, silenced_ms)
+    assert second.stopped_ms == stopped_ms
+    assert first.stopped_ms is None
 
 
 async def test_enough_was_heard_of_an_answer() -> None:
