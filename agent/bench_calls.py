@@ -13,6 +13,9 @@ from typing import Any, Final
 from latency_budget.marks import Mark
 from latency_budget.trace import TraceError, read_trace
 
+from . import client_events as ev
+from .asides import Aside, Asides
+from .backchannel_sounds import Backchannel
 from .caller import Caller
 from .client import Call, connect
 from .client_errors import CallEndedError
@@ -37,6 +40,14 @@ BARGE_IN_S: Final = (0.1, 2.0)
 that is over by then is not interrupted."""
 
 
+ASIDE_SHARE: Final = 0.8
+"""Of the answers that are not interrupted, with backchannels: over the others nothing is said."""
+
+ASIDE_S: Final = (0.3, 2.0)
+"""Of an answer are heard before the caller says "mm-hmm", uniform. Nobody has listened to less; of
+one that is over by then there is nothing to be said over."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallPlan:
     """How a caller behaves."""
@@ -49,6 +60,9 @@ class CallPlan:
     """What to ask for; None: the server's default."""
     barge_in_seed: int | None = None
     """Interrupts answers at random times; None: never."""
+    aside_seed: int | None = None
+    """Says `backchannels` over answers at random times; None: never."""
+    backchannels: Sequence[Backchannel] = ()
     is_stock: bool = False
     """Offers no extensions: stops playing when it is told that somebody speaks."""
 
@@ -65,6 +79,8 @@ class HeldCall:
     """Replies whose words in the history were compared with what was heard."""
     mismatches: list[str] = field(default_factory=list)
     """What was wrong with them."""
+    asides: list[Aside] = field(default_factory=list)
+    """What was said over replies, and what came of those."""
     errors: list[str] = field(default_factory=list)
 
     def all_errors(self) -> list[str]:
@@ -81,12 +97,19 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
     async with connect(url, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
         if plan.turn_detection is not None:
             await call.update(audio={"input": {"turn_detection": plan.turn_detection}})
-        caller = Caller(call, on_event=words.note, cut_after_s=plan.cut_after_s)
+        asides = Asides("ducks" if call.extensions else "stock")
+        held.asides = asides.all
+
+        def note(event: ev.ClientEvent) -> None:
+            words.note(event)
+            asides.note(event)
+
+        caller = Caller(call, on_event=note, cut_after_s=plan.cut_after_s)
         async with asyncio.TaskGroup() as group:
             group.create_task(caller.run())
             try:
-                await _converse(caller, recordings, plan)
-                if plan.barge_in_seed is not None:
+                await converse(caller, asides, recordings, plan)
+                if plan.barge_in_seed is not None or plan.aside_seed is not None:
                     await _check_history(call, caller, words, held)
             except CallEndedError as error:
                 held.errors.append(str(error))
@@ -99,22 +122,38 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
     return held
 
 
-async def _converse(caller: Caller, recordings: Sequence[TurnRecording], plan: CallPlan) -> None:
-    rng = None if plan.barge_in_seed is None else random.Random(plan.barge_in_seed)
+async def converse(
+    caller: Caller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallPlan
+) -> None:
+    """Say every recording, hear its answer, and behave meanwhile as planned."""
+    barge_in = None if plan.barge_in_seed is None else random.Random(plan.barge_in_seed)
+    aside = None if plan.aside_seed is None else random.Random(f"aside {plan.aside_seed}")
+    share = BARGE_IN_SHARE if aside is None else BARGE_IN_SHARE / 2
     for number, one in enumerate(recordings, start=1):
         exchange = caller.say(one.pcm, one.rate_hz, one.voiced_s)
         patience_s = len(one.pcm) / one.rate_hz + plan.patience_s
         is_last = number == len(recordings)
-        if rng is not None and rng.random() < BARGE_IN_SHARE and not is_last:
-            await _hear_part(caller, exchange, rng.uniform(*BARGE_IN_S), patience_s)
-        else:
-            await caller.wait_quiet(patience_s)
+        if barge_in is not None and barge_in.random() < share and not is_last:
+            await _hear_part(caller, exchange, barge_in.uniform(*BARGE_IN_S), patience_s)
+            continue
+        if aside is not None and aside.random() < ASIDE_SHARE:
+            part_s, sound = aside.uniform(*ASIDE_S), aside.choice(plan.backchannels)
+            heard = await _hear_part(caller, exchange, part_s, patience_s)
+            if heard is not None:
+                asides.begin(sound.words, heard, caller.loudspeaker)
+                caller.say(sound.pcm, sound.rate_hz, is_aside=True)
+        await caller.wait_quiet(patience_s)
+        asides.settle()
 
 
-async def _hear_part(caller: Caller, exchange: Exchange, part_s: float, patience_s: float) -> None:
-    """Until so much of the answer was heard, or all of it."""
+async def _hear_part(
+    caller: Caller, exchange: Exchange, part_s: float, patience_s: float
+) -> str | None:
+    """Until so much of the answer was heard, or all of it. The reply that is being heard then."""
+    heard: list[str | None] = [None]
 
     def is_enough(now_ns: int) -> bool:
+        heard[0] = caller.loudspeaker.reply_heard(now_ns)
         is_quiet = caller.is_quiet(now_ns)
         if exchange.e2e_ear_ms is None or exchange.last_voiced_ns is None:
             return is_quiet
@@ -122,6 +161,7 @@ async def _hear_part(caller: Caller, exchange: Exchange, part_s: float, patience
         return is_quiet or now_ns - onset_ns >= part_s * NS_PER_S
 
     await caller.wait_until(is_enough, patience_s)
+    return heard[0]
 
 
 async def _check_history(call: Call, caller: Caller, words: HeardWords, held: HeldCall) -> None:

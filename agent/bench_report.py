@@ -11,6 +11,7 @@ from typing import Any
 from latency_budget.clock import unix_ns
 from latency_budget.machine import machine
 
+from .asides import aside_figures
 from .bench_calls import HeldCall
 from .exchange import Exchange
 from .figures import (
@@ -40,27 +41,38 @@ def turn_figures(exchanges: Sequence[Exchange]) -> Json:
 
 def figures_of(calls: Sequence[HeldCall]) -> Json:
     """Of all calls that were held in one way: `turn_figures`, also by kind of turn where the
-    recordings have one; speculation; median stages; barge-ins; errors."""
+    recordings have one; speculation; median stages; barge-ins; backchannels by kind of client;
+    errors."""
     exchanges = [exchange for call in calls for exchange in call.exchanges]
     by_kind: dict[str, list[Exchange]] = {}
     for call in calls:
         for recording, exchange in zip(call.recordings, call.exchanges, strict=False):
             by_kind.setdefault(recording.kind, []).append(exchange)
-    silenced = [e.silenced_ms for e in exchanges if e.silenced_ms is not None]
     return {
         **turn_figures(exchanges),
         "kinds": {kind: turn_figures(found) for kind, found in sorted(by_kind.items()) if kind},
         "speculation": sum((speculation(call.marks) for call in calls), Speculation()).as_json(),
         "stages": median_stages(exchange.turn_json() for exchange in exchanges),
         "barge_ins": {
-            "count": len(silenced),
-            "silenced_ms": percentiles_ms(silenced),
-            "silenced_max_ms": max(silenced, default=None),
+            **_barge_in_times(exchanges),
             "replies_checked": sum(call.num_checked for call in calls),
             "mismatches": [line for call in calls for line in call.mismatches],
         },
+        "backchannels": aside_figures([aside for call in calls for aside in call.asides]),
         "errors": [error for call in calls for error in call.all_errors()],
     }
+
+
+def _barge_in_times(exchanges: Sequence[Exchange]) -> Json:
+    """From the caller's first voiced sample. `ducked_ms`: until the reply was turned down, for
+    clients that do so; `silenced_ms`: until it was silent for good; `stopped_ms`: the former where
+    there is one, what a caller takes for the end of it."""
+    times: Json = {"count": sum(exchange.stopped_ms is not None for exchange in exchanges)}
+    for name in ("ducked_ms", "silenced_ms", "stopped_ms"):
+        known = [ms for exchange in exchanges if (ms := getattr(exchange, name)) is not None]
+        times[name] = percentiles_ms(known)
+        times[name.replace("_ms", "_max_ms")] = max(known, default=None)
+    return times
 
 
 def report(
@@ -118,6 +130,7 @@ def show(result: Json) -> None:
     for stage, times in result["stages"].items():
         print(f"{stage:<14}{times['spent_ms']:>8.0f}{times['exposed_ms']:>9.0f}")
     _show_barge_ins(result["barge_ins"])
+    _show_backchannels(result["backchannels"])
     _show_server(result["server"])
     for error in result["errors"]:
         print(f"error: {error}")
@@ -148,15 +161,33 @@ def _show_pace(summary: Json) -> None:
 def _show_barge_ins(barge_ins: Json) -> None:
     if not barge_ins["count"] and not barge_ins["replies_checked"]:
         return
-    times = barge_ins["silenced_ms"]
+    title = f"{barge_ins['count']} barge-ins, ms"
+    print(f"\n{title:<24}{'p50':>6}{'p95':>6}{'most':>6}")
+    for name, label in (("ducked", "turned down after"), ("silenced", "silent after")):
+        times = barge_ins[f"{name}_ms"]
+        most = barge_ins[f"{name}_max_ms"]
+        if most is not None:
+            print(f"{label:<24}{in_ms(times['p50']):>6}{in_ms(times['p95']):>6}{in_ms(most):>6}")
     print(
-        f"\n{barge_ins['count']} barge-ins: silent after {in_ms(times['p50'])} ms (p50), "
-        f"{in_ms(times['p95'])} ms (p95), {in_ms(barge_ins['silenced_max_ms'])} ms (most); "
         f"history of {barge_ins['replies_checked']} replies compared with what was played, "
         f"{len(barge_ins['mismatches'])} differ"
     )
     for line in barge_ins["mismatches"]:
         print(f"  {line}")
+
+
+def _show_backchannels(backchannels: Json) -> None:
+    for client, found in backchannels.items():
+        low, high = found["kept_interval"]
+        rate = "-" if found["kept_rate"] is None else f"{100 * found['kept_rate']:.1f} %"
+        times = found["gone_ms"]
+        verb = "turned down" if client == "ducks" else "silent"
+        print(
+            f"\n{found['said']} backchannels, client {client}: {found['kept']} replies went on to "
+            f"their end, {found['stopped']} were stopped, {found['answers']} questions answered; "
+            f"kept {rate} (95 %: {100 * low:.1f}-{100 * high:.1f}), {verb} for "
+            f"{in_ms(times['p50'])} ms (p50), {in_ms(times['p95'])} ms (p95)"
+        )
 
 
 def _show_server(server: Json | None) -> None:
@@ -188,17 +219,32 @@ def missed_gates(
     barge_in: float | None = None,
 ) -> list[str]:
     """What lies above its limit: p50, p95 and the longest barge-in in ms, cut-ins in per cent. A
-    figure that is not known misses its gate."""
+    figure that is not known misses its gate. A barge-in lasts until the caller hears the other one
+    stop: turned down where the client does that, else silent."""
     summary = result["summary"]
     rate = summary["cut_in_rate"]
     checks = [
         ("p50", summary["p50"], p50, "ms"),
         ("p95", summary["p95"], p95, "ms"),
         ("cut-ins", None if rate is None else 100 * rate, cut_ins, "%"),
-        ("barge-in", result["barge_ins"]["silenced_max_ms"], barge_in, "ms"),
+        ("barge-in", result["barge_ins"]["stopped_max_ms"], barge_in, "ms"),
     ]
     return [
         f"GATE MISSED: {name} {'-' if value is None else f'{value:.1f}'} {unit} > {limit:g} {unit}"
         for name, value, limit, unit in checks
         if limit is not None and (value is None or value > limit)
+    ]
+
+
+def missed_backchannels(result: Json, percent: float | None) -> list[str]:
+    """Where less of the replies went on, by kind of client. Where nothing was said, the gate is
+    missed."""
+    if percent is None:
+        return []
+    rates = {client: found["kept_rate"] for client, found in result["backchannels"].items()}
+    return [
+        f"GATE MISSED: replies kept ({client}) "
+        f"{'-' if rate is None else f'{100 * rate:.1f}'} % < {percent:g} %"
+        for client, rate in (rates or {"none said": None}).items()
+        if rate is None or 100 * rate < percent
     ]

@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+from .backchannel_sounds import Backchannel, recorded, synthesized
 from .bench_calls import CallPlan, HeldCall, hold_round, in_batches
 from .bench_options import add_common
-from .bench_report import missed_gates, report, save, show
+from .bench_report import missed_backchannels, missed_gates, report, save, show
 from .client import wait_ready
 from .client_errors import ConnectError
 from .errors import BenchError
@@ -27,23 +30,16 @@ START_TIMEOUT_S: Final = 120.0
 async def measure(
     rounds: Sequence[Sequence[Sequence[TurnRecording]]],
     url: str,
-    barge_in_seed: int | None,
+    plan: CallPlan,
     server: OwnServer | None,
-    *,
-    is_stock: bool = False,
 ) -> list[HeldCall]:
-    """All rounds, one after the other. Raises ConnectError."""
+    """All rounds, one after the other, each call with seeds of its own. Raises ConnectError."""
     held: list[HeldCall] = []
     await wait_ready(url, START_TIMEOUT_S)
     total = sum(len(batch) for batches in rounds for batch in batches)
     for number, batches in enumerate(rounds):
-        plans = [CallPlan(is_stock=is_stock)] * len(batches)
-        if barge_in_seed is not None:
-            first = barge_in_seed + number * len(batches)
-            plans = [
-                CallPlan(barge_in_seed=first + caller, is_stock=is_stock)
-                for caller in range(len(batches))
-            ]
+        first = number * len(batches)
+        plans = [_reseeded(plan, first + caller) for caller in range(len(batches))]
         held += await hold_round(batches, url, plans)
         if server is not None:
             server.note_memory()
@@ -52,24 +48,36 @@ async def measure(
     return held
 
 
+def _reseeded(plan: CallPlan, number: int) -> CallPlan:
+    seeds = (plan.barge_in_seed, plan.aside_seed)
+    barge_in, aside = (None if seed is None else seed + number for seed in seeds)
+    return replace(plan, barge_in_seed=barge_in, aside_seed=aside)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 where every turn was answered, no history differs, and no gate was missed."""
     options = _parser().parse_args(argv)
     recordings = find_recordings(options.recordings, options.turns, options.seed)
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
-    barge_in_seed = options.seed if options.barge_in else None
+    source, sounds = _backchannels(options)
+    plan = CallPlan(
+        barge_in_seed=options.seed if options.barge_in else None,
+        aside_seed=options.seed if sounds else None,
+        backchannels=sounds,
+        is_stock=options.stock,
+    )
     with contextlib.ExitStack() as stack:
         server = None
         if options.url is None:
             server = stack.enter_context(own_server(options.serve_args.split()))
         url = options.url if server is None else server.url
         try:
-            calling = measure(rounds, url, barge_in_seed, server, is_stock=options.stock)
-            calls = asyncio.run(calling)
+            calls = asyncio.run(measure(rounds, url, plan, server))
         except ConnectError as error:
             raise BenchError(str(error)) from None
     figures = None if server is None else server.figures
     result = report("voice", calls, vars(options), server=figures)
+    result["backchannel_source"] = source
     show(result)
     save(result, options.json)
     missed = missed_gates(
@@ -79,9 +87,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.gate_cut_ins,
         options.gate_barge_in,
     )
+    missed += missed_backchannels(result, options.gate_backchannels)
     print("".join(f"{line}\n" for line in missed), end="")
     complete = len(result["turns"]) == len(recordings) and not result["missed"]
     return int(bool(missed or result["barge_ins"]["mismatches"]) or not complete)
+
+
+def _backchannels(options: argparse.Namespace) -> tuple[str | None, list[Backchannel]]:
+    """Where they come from, and what they are. None where nobody asks for them."""
+    if not options.backchannels:
+        return None, []
+    folder = options.backchannels_from
+    return synthesized() if folder is None else recorded(folder)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,7 +118,27 @@ def _parser() -> argparse.ArgumentParser:
         "--gate-barge-in",
         type=float,
         metavar="MS",
-        help="fail where a barge-in took longer, from its first voiced sample to silence",
+        help="fail where a barge-in took longer, from its first voiced sample until the caller "
+        "hears the reply stop: silence with --stock, otherwise the reply being turned down",
+    )
+    parser.add_argument(
+        "--backchannels",
+        action="store_true",
+        help='say "mm-hmm" and the like over some answers at random times, and tell whether they '
+        "go on; synthesized by the voice of the settings, the agent's own",
+    )
+    parser.add_argument(
+        "--backchannels-from",
+        type=Path,
+        metavar="DIR",
+        help="say the short recordings of this folder instead, each named for its words",
+    )
+    parser.add_argument(
+        "--gate-backchannels",
+        type=float,
+        metavar="PERCENT",
+        help="fail where fewer of the replies went on to their end; questions that the words "
+        "answered do not count",
     )
     parser.add_argument(
         "--stock",

@@ -77,6 +77,7 @@ def test_figures_by_kind_and_gates(capsys: pytest.CaptureFixture[str]) -> None:
     first = HeldCall([recording(1, "command"), recording(2, "hesitant"), recording(3, "hesitant")])
     first.exchanges = [exchange(400.0), exchange(700.0, cut_in=True, reopened=True)]
     first.exchanges[0].silenced_ms = 130.0
+    first.exchanges[1].ducked_ms, first.exchanges[1].silenced_ms = 90.0, 600.0
     first.num_checked, first.mismatches = 2, ["history has 'a'"]
     first.errors = ["The call has ended: 1011."]
     second = HeldCall([recording(4, "command")], [exchange(None)])
@@ -91,6 +92,11 @@ def test_figures_by_kind_and_gates(capsys: pytest.CaptureFixture[str]) -> None:
         "GATE MISSED: p50 400.0 ms > 399 ms",
         "GATE MISSED: cut-ins 33.3 % > 33 %",
     ]
+    barge_ins = figures["barge_ins"]
+    assert (barge_ins["count"], barge_ins["replies_checked"]) == (2, 2)
+    assert [barge_ins[f"{name}_max_ms"] for name in ("ducked", "silenced", "stopped")] == [
+        *(90.0, 600.0, 130.0)
+    ]
     assert missed_gates(figures, None, None, None, 130) == []
     assert missed_gates(figures, None, None, None, 129) == [
         "GATE MISSED: barge-in 130.0 ms > 129 ms"
@@ -99,7 +105,7 @@ def test_figures_by_kind_and_gates(capsys: pytest.CaptureFixture[str]) -> None:
     named: dict[str, Any] = {"machine": "M", "date": "D", "server": None}
     show({**named, **figures, "compared": {"naive": figures}})
     printed = capsys.readouterr().out
-    for part in ("whole", "  hesitant", "naive", "1 barge-ins: silent after 130 ms", "1 differ"):
+    for part in ("whole", "  hesitant", "naive", "2 barge-ins", "turned down after", "1 differ"):
         assert part in printed
 
 
