@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from latency_budget.clock import unix_ns
@@ -13,6 +14,7 @@ from latency_budget.machine import machine
 
 from .asides import aside_figures
 from .bench_calls import HeldCall
+from .bench_ways import WHOLE
 from .exchange import Exchange
 from .figures import (
     PERCENTILES,
@@ -39,7 +41,7 @@ def turn_figures(exchanges: Sequence[Exchange]) -> Json:
     }
 
 
-def figures_of(calls: Sequence[HeldCall]) -> Json:
+def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -> Json:
     """Of all calls that were held in one way: `turn_figures`, also by kind of turn where the
     recordings have one; speculation; median stages; barge-ins; backchannels by kind of client;
     errors."""
@@ -52,6 +54,7 @@ def figures_of(calls: Sequence[HeldCall]) -> Json:
         **turn_figures(exchanges),
         "kinds": {kind: turn_figures(found) for kind, found in sorted(by_kind.items()) if kind},
         "speculation": sum((speculation(call.marks) for call in calls), Speculation()).as_json(),
+        "cpu_ms_per_turn": _cpu_ms_per_turn(server, len(exchanges)),
         "stages": median_stages(exchange.turn_json() for exchange in exchanges),
         "barge_ins": {
             **_barge_in_times(exchanges),
@@ -61,6 +64,13 @@ def figures_of(calls: Sequence[HeldCall]) -> Json:
         "backchannels": aside_figures([aside for call in calls for aside in call.asides]),
         "errors": [error for call in calls for error in call.all_errors()],
     }
+
+
+def _cpu_ms_per_turn(server: ServerFigures | None, num_turns: int) -> float | None:
+    """None where no server of our own was measured."""
+    if server is None or server.calls_cpu_s is None or not num_turns:
+        return None
+    return 1000 * server.calls_cpu_s / num_turns
 
 
 def _barge_in_times(exchanges: Sequence[Exchange]) -> Json:
@@ -81,10 +91,11 @@ def report(
     options: Json,
     *,
     compared: Mapping[str, Sequence[HeldCall]] | None = None,
-    server: ServerFigures | None = None,
+    servers: Mapping[str, ServerFigures] = MappingProxyType({}),
 ) -> Json:
     """The result as data, with machine, date, command and options. `compared`: the same recordings
-    held in other ways."""
+    held in other ways. `servers`: what those that were started told, by the way's name."""
+    server = servers.get(WHOLE.name)
     return {
         "bench": bench,
         "machine": machine(),
@@ -93,8 +104,10 @@ def report(
         "options": {name: _plain(value) for name, value in options.items()},
         "session": None,
         "turns": [exchange.turn_json() for call in calls for exchange in call.exchanges],
-        **figures_of(calls),
-        "compared": {name: figures_of(held) for name, held in (compared or {}).items()},
+        **figures_of(calls, server),
+        "compared": {
+            name: figures_of(held, servers.get(name)) for name, held in (compared or {}).items()
+        },
         "server": None if server is None else asdict(server),
     }
 
@@ -116,7 +129,8 @@ def show(result: Json) -> None:
     print(
         f"{'':<24}{'turns':>6}{'missed':>7}" + "".join(f"{f'p{r}':>6}" for r in PERCENTILES), end=""
     )
-    print(f"{'cut in':>8}{'(95 %)':>12}{'re-opened':>10}{'hits':>7}{'waste ms':>9}")
+    print(f"{'cut in':>8}{'(95 %)':>12}{'re-opened':>10}{'hits':>7}{'waste ms':>9}", end="")
+    print(f"{'waste tok':>12}{'cpu ms':>8}")
     _show_row("whole", result)
     for kind, figures in result["kinds"].items():
         _show_row(f"  {kind}", figures)
@@ -126,6 +140,8 @@ def show(result: Json) -> None:
             _show_row(f"  {kind}", part)
     _show_pace(result["summary"])
     print("\nms at the ear, from the last voiced frame to the first audible sample; cut-ins apart")
+    print("waste, a turn: what guesses in vain cost; tokens prefilled + generated")
+    print("cpu ms, a turn: of the server's process in its calls, listening included")
     print(f"\n{'median ms':<14}{'spent':>8}{'exposed':>9}")
     for stage, times in result["stages"].items():
         print(f"{stage:<14}{times['spent_ms']:>8.0f}{times['exposed_ms']:>9.0f}")
@@ -145,7 +161,9 @@ def _show_row(name: str, figures: Json) -> None:
     line += f"{figures['reopened']:>10}"
     guessed = figures.get("speculation")
     if guessed is not None and guessed["turns"]:
+        tokens = "{wasted_prompt_tokens_per_turn:.0f} + {wasted_output_tokens_per_turn:.0f}"
         line += f"{100 * guessed['hit_rate']:>5.0f} %{guessed['wasted_ms_per_turn']:>9.0f}"
+        line += f"{tokens.format_map(guessed):>12}{in_ms(figures['cpu_ms_per_turn']):>8}"
     print(line)
 
 
@@ -161,8 +179,10 @@ def _show_pace(summary: Json) -> None:
 def _show_barge_ins(barge_ins: Json) -> None:
     if not barge_ins["count"] and not barge_ins["replies_checked"]:
         return
-    title = f"{barge_ins['count']} barge-ins, ms"
-    print(f"\n{title:<24}{'p50':>6}{'p95':>6}{'most':>6}")
+    print()
+    if barge_ins["count"]:
+        title = f"{barge_ins['count']} barge-ins, ms"
+        print(f"{title:<24}{'p50':>6}{'p95':>6}{'most':>6}")
     for name, label in (("ducked", "turned down after"), ("silenced", "silent after")):
         times = barge_ins[f"{name}_ms"]
         most = barge_ins[f"{name}_max_ms"]

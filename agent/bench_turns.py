@@ -52,9 +52,8 @@ async def measure(
     for number, batches in enumerate(rounds, start=1):
         for way in order:
             plan = CallPlan(HEARD_S, PATIENCE_S, way.turn_detection)
-            held[way] += await hold_round(batches, urls[way], [plan] * len(batches))
-            if way in servers:
-                servers[way].note_memory()
+            with servers[way].calls() if way in servers else contextlib.nullcontext():
+                held[way] += await hold_round(batches, urls[way], [plan] * len(batches))
         order.append(order.pop(0))
         print(f"{number}/{len(rounds)} rounds", file=sys.stderr, flush=True)
     return held
@@ -87,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise BenchError(str(error)) from None
     calls = held.pop(WHOLE)
     compared = {way.name: found for way, found in held.items()}
-    figures = servers[WHOLE].figures if WHOLE in servers else None
-    result = report("turns", calls, vars(options), compared=compared, server=figures)
+    figures = {way.name: server.figures for way, server in servers.items()}
+    result = report("turns", calls, vars(options), compared=compared, servers=figures)
     show(result)
     save(result, options.json)
     missed = missed_gates(result, options.gate_p50, options.gate_p95, options.gate_cut_ins)

@@ -18,6 +18,7 @@ from .backchannel_sounds import Backchannel, recorded, synthesized
 from .bench_calls import CallPlan, HeldCall, hold_round, in_batches
 from .bench_options import add_common
 from .bench_report import missed_backchannels, missed_gates, report, save, show
+from .bench_ways import WHOLE
 from .client import wait_ready
 from .client_errors import ConnectError
 from .errors import BenchError
@@ -40,9 +41,8 @@ async def measure(
     for number, batches in enumerate(rounds):
         first = number * len(batches)
         plans = [_reseeded(plan, first + caller) for caller in range(len(batches))]
-        held += await hold_round(batches, url, plans)
-        if server is not None:
-            server.note_memory()
+        with contextlib.nullcontext() if server is None else server.calls():
+            held += await hold_round(batches, url, plans)
         done = sum(len(call.exchanges) for call in held)
         print(f"{done}/{total} turns", file=sys.stderr, flush=True)
     return held
@@ -75,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             calls = asyncio.run(measure(rounds, url, plan, server))
         except ConnectError as error:
             raise BenchError(str(error)) from None
-    figures = None if server is None else server.figures
-    result = report("voice", calls, vars(options), server=figures)
+    figures = {} if server is None else {WHOLE.name: server.figures}
+    result = report("voice", calls, vars(options), servers=figures)
     result["backchannel_source"] = source
     show(result)
     save(result, options.json)

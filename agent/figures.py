@@ -50,6 +50,10 @@ class Speculation:
     """Of those, the ones that became the reply."""
     wasted_ns: int = 0
     """Stage time of all work that was thrown away, final passes included."""
+    wasted_prompt_tokens: int = 0
+    """Prefilled for guesses that were thrown away, as far as a first token came of them."""
+    wasted_output_tokens: int = 0
+    """Generated for them, as far as these were handed on."""
 
     def __add__(self, other: "Speculation") -> "Speculation":
         return Speculation(
@@ -57,6 +61,8 @@ class Speculation:
             self.guesses + other.guesses,
             self.adopted + other.adopted,
             self.wasted_ns + other.wasted_ns,
+            self.wasted_prompt_tokens + other.wasted_prompt_tokens,
+            self.wasted_output_tokens + other.wasted_output_tokens,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -65,9 +71,14 @@ class Speculation:
             "turns": self.turns,
             "guesses": self.guesses,
             "adopted": self.adopted,
-            "hit_rate": self.adopted / self.turns if self.turns else None,
-            "wasted_ms_per_turn": self.wasted_ns / 1e6 / self.turns if self.turns else None,
+            "hit_rate": self._per_turn(self.adopted),
+            "wasted_ms_per_turn": self._per_turn(self.wasted_ns / 1e6),
+            "wasted_prompt_tokens_per_turn": self._per_turn(self.wasted_prompt_tokens),
+            "wasted_output_tokens_per_turn": self._per_turn(self.wasted_output_tokens),
         }
+
+    def _per_turn(self, amount: float) -> float | None:
+        return amount / self.turns if self.turns else None
 
 
 def speculation(marks: Sequence[Mark]) -> Speculation:
@@ -80,7 +91,12 @@ def speculation(marks: Sequence[Mark]) -> Speculation:
             endpoints[mark.turn] = max(mark.at_ns, endpoints.get(mark.turn, mark.at_ns))
         elif mark.name is MarkName.REPLY_REQUESTED:
             requests.setdefault(mark.turn, []).append(mark.at_ns)
-    found = Speculation(wasted_ns=sum(record.wasted_ns for record in records_of(marks)))
+    records = records_of(marks)
+    found = Speculation(
+        wasted_ns=sum(record.wasted_ns for record in records),
+        wasted_prompt_tokens=sum(record.wasted_prompt_tokens for record in records),
+        wasted_output_tokens=sum(record.wasted_output_tokens for record in records),
+    )
     for turn, asked in requests.items():
         if turn in endpoints:
             early = sum(at_ns <= endpoints[turn] for at_ns in asked)

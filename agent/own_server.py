@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from latency_budget.clock import SystemClock
-from latency_budget.machine import resident_mb
+from latency_budget.machine import cpu_s, resident_mb
 
 from .errors import BenchError
 
@@ -28,6 +28,9 @@ class ServerFigures:
     rest_mb: float | None = None
     call_mb: float | None = None
     """The most that was seen at the end of a call."""
+    calls_cpu_s: float | None = None
+    """Processor time of all its calls: listening and speaking, guesses and warm-ups. Nothing tells
+    them apart within one process."""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,16 @@ class OwnServer:
         now_mb = resident_mb(self.pid)
         if now_mb is not None:
             self.figures.call_mb = max(now_mb, self.figures.call_mb or 0.0)
+
+    @contextlib.contextmanager
+    def calls(self) -> Iterator[None]:
+        """Calls are held in this block: count what they take."""
+        before_s = cpu_s(self.pid)
+        yield
+        self.note_memory()
+        after_s = cpu_s(self.pid)
+        if before_s is not None and after_s is not None:
+            self.figures.calls_cpu_s = (self.figures.calls_cpu_s or 0.0) + after_s - before_s
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
+from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
 from tts.speakable import CutterConfig
 
@@ -125,7 +126,7 @@ class ReplyDesk:
         when the caller was last heard, where that is what it answers."""
         run = None if script is not None else self._adopted(turn, settings, options)
         if run is None:
-            self.drop_guess()
+            self.drop_guess(turn)
             if not options.out_of_band:
                 self._context.stays()
             run = self._prepared(turn, settings, options)
@@ -143,12 +144,19 @@ class ReplyDesk:
         run = self._prepared(turn, settings, ResponseOptions())
         self._guess = _Guess(run, self._group.create_task(self._drive_guess(run, text)))
 
-    def drop_guess(self) -> None:
-        """The caller goes on, or something else came first: forget it without a trace."""
+    def drop_guess(self, instead: TurnId | None = None) -> None:
+        """The caller goes on, or something else came first: forget it, but for what it cost.
+        `instead`: the turn that begins without it."""
         guess, self._guess = self._guess, None
-        if guess is not None:
-            guess.task.cancel()
-            self._context.withdraw()
+        if guess is None:
+            return
+        guess.task.cancel()
+        self._context.withdraw()
+        usage = guess.run.reply.usage
+        tokens = (usage.input_tokens - usage.cached_tokens, usage.output_tokens)
+        if any(tokens):
+            mark = self._log.guessed if instead is None else partial(self._log.mark, instead)
+            mark(MarkName.LLM_WASTED, self._around.clock.now_ns(), tokens)
 
     def _adopted(
         self, turn: TurnId, settings: SessionSettings, options: ResponseOptions

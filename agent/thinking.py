@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final, NoReturn, TypeVar
 
 import llm_engine
@@ -84,6 +85,7 @@ class Chat:
         """Raises StageError where the engine fails, or takes too long for a token."""
         conversation = await self._open()
         usage = Usage()
+        num_ids = 0
         is_first = True
         chunks = conversation.generate(turn, deadline_ns, max_tokens=max_tokens)
         async with aclosing(chunks):
@@ -91,11 +93,12 @@ class Chat:
                 if is_first:
                     on_mark(MarkName.LLM_FIRST_TOKEN, self._clock.now_ns())
                     is_first = False
-                counted = chunk.usage
+                counted, num_ids = chunk.usage, num_ids + len(chunk.token_ids)
                 if counted is not None:
                     usage = Usage(
                         counted.prompt_tokens, counted.cached_tokens, counted.output_tokens
                     )
+                usage = replace(usage, output_tokens=max(usage.output_tokens, num_ids))
                 yield ReplyToken(chunk.text, usage, chunk.finish_reason)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:

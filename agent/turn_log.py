@@ -33,7 +33,7 @@ class TurnLog:
         self.trace = trace
         self._on_turn = on_turn
         self._ledgers: dict[TurnId, TurnLedger] = {}
-        self._caller_marks: list[tuple[MarkName, int]] = []
+        self._caller_marks: list[tuple[MarkName, int, tuple[int, int]]] = []
         self._caller_text = ""
         self._asked: dict[TurnId, str] = {}
 
@@ -47,39 +47,42 @@ class TurnLog:
         """The machine's timer fired: replaying a trace needs to know when."""
         self._append(now_ns, "event", turn, {"type": "TimerFired"})
 
-    def mark(self, turn: TurnId, name: MarkName, at_ns: int) -> None:
-        """Something happened in this turn's reply."""
-        self._append(at_ns, "mark", turn, {"type": name.value})
+    def mark(
+        self, turn: TurnId, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)
+    ) -> None:
+        """Something happened in this turn's reply. `tokens`: of a mark that counts them, those of
+        the prompt and those put out."""
+        mark = Mark(turn, name, at_ns, *tokens)
+        self.trace.append_mark(mark)
         ledger = self._ledgers.get(turn)
         if ledger is not None:
-            ledger.add(Mark(turn, name, at_ns))
+            ledger.add(mark)
 
     def heard(self, heard: Heard, turn: TurnId) -> None:
         """Keep what an utterance says about time, for the turn that it will become."""
-        marks = self._caller_marks
         if heard.paused_ns is not None:
-            marks.append((MarkName.SPEECH_PAUSED, heard.paused_ns))
+            self.guessed(MarkName.SPEECH_PAUSED, heard.paused_ns)
         if heard.decode_ns is not None:
             start_ns, end_ns = heard.decode_ns
-            marks += [(MarkName.ASR_START, start_ns), (MarkName.ASR_FINAL, end_ns)]
+            self.guessed(MarkName.ASR_START, start_ns)
+            self.guessed(MarkName.ASR_FINAL, end_ns)
         if heard.last_voiced_ns is not None:
             spoken_ns, received_ns = heard.last_voiced_ns
-            marks += [
-                (MarkName.CALLER_LAST_VOICED, spoken_ns),
-                (MarkName.AUDIO_RECEIVED, received_ns),
-            ]
+            self.guessed(MarkName.CALLER_LAST_VOICED, spoken_ns)
+            self.guessed(MarkName.AUDIO_RECEIVED, received_ns)
 
-    def guessed(self, name: MarkName, at_ns: int) -> None:
-        """A mark of a reply that is prepared in case the caller is done."""
-        self._caller_marks.append((name, at_ns))
+    def guessed(self, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)) -> None:
+        """A mark of the turn to come, which may never be: of what the caller says, or of a reply
+        that is prepared in case that was all. `tokens` as for `mark`."""
+        self._caller_marks.append((name, at_ns, tokens))
 
     def reopened(self, turn: TurnId, now_ns: int) -> None:
         """The caller goes on: the next turn has the words of this one, and more."""
-        self._caller_marks.append((MarkName.REOPENED, now_ns))
+        self.guessed(MarkName.REOPENED, now_ns)
         self._caller_text = self._asked.get(turn, "")
 
     def utterance_ended(self, now_ns: int) -> None:
-        self._caller_marks.append((MarkName.ENDPOINT, now_ns))
+        self.guessed(MarkName.ENDPOINT, now_ns)
 
     def utterance_dropped(self) -> None:
         self._caller_marks.clear()
@@ -93,8 +96,8 @@ class TurnLog:
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
             del self._ledgers[old]
-        for name, at_ns in self._caller_marks:
-            self.mark(turn, name, at_ns)
+        for name, at_ns, tokens in self._caller_marks:
+            self.mark(turn, name, at_ns, tokens)
         self._caller_marks.clear()
         if greets:
             self.mark(turn, MarkName.GREETING, now_ns)

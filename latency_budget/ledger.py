@@ -19,6 +19,7 @@ other marks of an attempt           the first of the attempt: the reply's later 
 released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
 interrupted, greeting, reopened,
 opener, pace_start, pace_end
+llm_wasted                          all: their counts add up, and their times say nothing
 ==================================  ==============================================================
 
 Once released, the attempt is closed: what comes later belongs to the rest of the reply. A mark
@@ -119,13 +120,18 @@ class TurnLedger:
         self._has_discarded = False
         self._lost_tool_spans = False
         self._wasted_ns = 0
+        self._wasted_prompt_tokens = 0
+        self._wasted_output_tokens = 0
 
     def add(self, mark: Mark) -> None:
         """Take in a mark. Raises ValueError for a mark of another turn."""
         if mark.turn != self.turn:
             raise ValueError(f"a mark of turn {mark.turn} came to the ledger of turn {self.turn}")
         name, at_ns = mark.name, mark.at_ns
-        if name in _CALLER:
+        if name is _M.LLM_WASTED:
+            self._wasted_prompt_tokens += mark.prompt_tokens
+            self._wasted_output_tokens += mark.output_tokens
+        elif name in _CALLER:
             self._at[name] = at_ns
         elif name in _ONCE:
             self._at.setdefault(name, at_ns)
@@ -176,6 +182,8 @@ class TurnLedger:
             reopened=_M.REOPENED in self._at,
             incomplete=self._flaws(origin),
             wasted_ns=self._wasted_ns,
+            wasted_prompt_tokens=self._wasted_prompt_tokens,
+            wasted_output_tokens=self._wasted_output_tokens,
             spans=_relative(spans, origin_ns),
             path=_relative(path, origin_ns),
             paced_ns=paced_ns,

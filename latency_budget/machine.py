@@ -31,3 +31,14 @@ def resident_mb(pid: int) -> float | None:
         return None
     sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
     return int(sizes[0]) / 1024 if sizes else None
+
+
+def cpu_s(pid: int) -> float | None:
+    """Processor time that a process has taken, of all its threads; None as in `resident_mb`."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name before may hold blanks
+    user, system = int(fields[11]), int(fields[12])  # utime and stime of proc(5)
+    return (user + system) / os.sysconf("SC_CLK_TCK")

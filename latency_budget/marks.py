@@ -58,6 +58,8 @@ class MarkName(StrEnum):
     TOOL_DONE = "tool_done"
     DISCARDED = "discarded"
     """Speculative work of this turn was thrown away: the caller went on speaking."""
+    LLM_WASTED = "llm_wasted"
+    """What the language model had computed for a guess that was thrown away: counts, no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,7 @@ class Mark:
     name: MarkName
     at_ns: int
     """Monotonic. All marks of a session count from the same origin."""
+    prompt_tokens: int = 0
+    """Of `llm_wasted`: prefilled."""
+    output_tokens: int = 0
+    """Of `llm_wasted`: generated."""

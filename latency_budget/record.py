@@ -77,6 +77,10 @@ class TurnRecord:
     """Of the end-to-end time: the reply was ready and held back on purpose. Exposed as pacing."""
     opener: bool = False
     """The reply was late, and words kept at hand were said in front of it."""
+    wasted_prompt_tokens: int = 0
+    """Prefilled by the language model for guesses that were thrown away."""
+    wasted_output_tokens: int = 0
+    """Generated for them."""
 
     @property
     def e2e_server_ms(self) -> float | None:

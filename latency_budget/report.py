@@ -94,6 +94,8 @@ def waterfall_json(record: TurnRecord) -> Json:
         "spans": _spans_json(record.spans),
         "path": _spans_json(record.path),
         "wasted_ms": record.wasted_ms,
+        "wasted_prompt_tokens": record.wasted_prompt_tokens,
+        "wasted_output_tokens": record.wasted_output_tokens,
         "incomplete": list(record.incomplete),
     }
 

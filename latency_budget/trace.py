@@ -73,9 +73,15 @@ class Trace:
         return (record for record in self.records if record.kind == kind)
 
     def marks(self) -> Iterator[Mark]:
-        """The marks, on the session's clock."""
+        """The marks, on the session's clock. Raises `TraceError` for a count that is none."""
         return (
-            Mark(TurnId(record.turn), MarkName(record.type), record.at_ns)
+            Mark(
+                TurnId(record.turn),
+                MarkName(record.type),
+                record.at_ns,
+                _count(record, "prompt_tokens"),
+                _count(record, "output_tokens"),
+            )
             for record in self.of_kind("mark")
         )
 
@@ -125,7 +131,10 @@ class TraceWriter:
         self._appended += 1
 
     def append_mark(self, mark: Mark) -> None:
-        self.append(mark.at_ns, "mark", mark.turn, mark.name.value)
+        counts = {}
+        if mark.prompt_tokens or mark.output_tokens:
+            counts = {"prompt_tokens": mark.prompt_tokens, "output_tokens": mark.output_tokens}
+        self.append(mark.at_ns, "mark", mark.turn, mark.name.value, **counts)
 
     def lines(self) -> Iterator[str]:
         """The trace as it stands now, one line at a time, each ending in a newline."""
@@ -165,6 +174,13 @@ def read_trace(lines: Iterable[str]) -> Trace:
     if header is None:
         raise TraceError("line 1: the trace is empty")
     return Trace(header, tuple(records))
+
+
+def _count(record: TraceRecord, name: str) -> int:
+    value = record.fields.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TraceError(f"mark {record.type}: {name} is {value!r}, not a count")
+    return value
 
 
 def _line(entry: dict[str, object]) -> str:

@@ -39,7 +39,9 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
             numbers = f"{time.spent_ms:{_NUMBER_COLUMNS}.1f}{time.exposed_ms:{_NUMBER_COLUMNS}.1f}"
             lines.append(f"{stage.value:<{_LABEL_COLUMNS}}{numbers}  {bar}".rstrip())
     if record.wasted_ns:
-        lines.append(f"discarded work: {record.wasted_ms:.1f} ms")
+        prompt, output = record.wasted_prompt_tokens, record.wasted_output_tokens
+        tokens = f", {prompt} + {output} tokens" if prompt or output else ""
+        lines.append(f"discarded work: {record.wasted_ms:.1f} ms{tokens}")
     if record.incomplete:
         flaws = f"incomplete: {', '.join(record.incomplete)}"
         lines += textwrap.wrap(flaws, width, subsequent_indent=" " * 12)

@@ -14,7 +14,7 @@ from latency_budget.turn import TurnId
 from llm_engine.config import SamplingParams
 from llm_engine.dialogue import Dialogue
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.reply import TokenChunk
+from llm_engine.reply import TokenChunk, Usage
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, Role
@@ -34,15 +34,18 @@ async def chunks(
 ) -> AsyncGenerator[TokenChunk, None]:
     """A request's outputs as a reply's chunks, up to and including the last."""
     index = 0
+    usage: Usage | None = None
     while True:
         output = await stream.next()
+        usage = output.usage or usage
         for name, at_ns in output.marks if on_mark else ():
             assert on_mark is not None
             on_mark(name, at_ns)
         if output.text or output.finish_reason is not None:
             yield TokenChunk(
-                turn, index, output.text, output.token_ids, output.finish_reason, output.usage
+                turn, index, output.text, output.token_ids, output.finish_reason, usage
             )
+            usage = None
             index += 1
         if output.finish_reason is not None:
             return

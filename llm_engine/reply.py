@@ -43,7 +43,8 @@ class TokenChunk:
     finish_reason: FinishReason | None = None
     """Stands on the last chunk, and only there."""
     usage: Usage | None = None
-    """On the last chunk, unless it was cancelled before it began."""
+    """On the last chunk, unless it was cancelled before it began, and on the first, as far as it
+    had got by then."""
 
 
 class GrowingReply:

@@ -51,7 +51,7 @@ class Output:
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
-    """Stands with `finish_reason`."""
+    """Stands with `finish_reason`, and with the first token: what there is by then."""
     error: EngineError | None = None
     """The request has failed; nothing more will come."""
     marks: tuple[tuple[EngineMark, int], ...] = ()

@@ -95,7 +95,8 @@ class Runner:
             checked = draft if reason is None else draft[: num_taken - 1]
             step.speculation.note_draft(checked, num_taken - 1)
         if reason is None:
-            return Output(active.id, text, ids, marks=marks) if text or marks else None
+            usage = active.usage() if is_first else None
+            return Output(active.id, text, ids, usage=usage, marks=marks) if text or marks else None
         return Output(active.id, text, ids, reason, active.usage(), marks=marks)
 
 

@@ -80,6 +80,22 @@ def test_a_guess_that_something_else_replaced_after_the_endpoint() -> None:
     assert found == Speculation(1, 1, 0, 160 * MS)
 
 
+def test_tokens_of_guesses_in_vain_add_up() -> None:
+    wasted = [
+        Mark(TurnId(turn), MarkName.LLM_WASTED, 0, prompt, output)
+        for turn, prompt, output in ((1, 12, 3), (1, 8, 0), (2, 0, 6))
+    ]
+    answered = [
+        mark
+        for turn in (1, 2)
+        for mark in marks(turn, (MarkName.REPLY_REQUESTED, 300), (MarkName.ENDPOINT, 450))
+    ]
+    found = speculation([*wasted, *answered]).as_json()
+    assert found["turns"] == 2
+    assert found["wasted_prompt_tokens_per_turn"] == 10.0
+    assert found["wasted_output_tokens_per_turn"] == 4.5
+
+
 def test_the_naive_order_typed_turns_and_the_sum() -> None:
     naive = speculation(marks(1, (MarkName.ENDPOINT, 500), (MarkName.REPLY_REQUESTED, 510)))
     typed = speculation(marks(2, (MarkName.REPLY_REQUESTED, 10)))
@@ -91,5 +107,7 @@ def test_the_naive_order_typed_turns_and_the_sum() -> None:
         "adopted": 1,
         "hit_rate": 0.5,
         "wasted_ms_per_turn": 40.0,
+        "wasted_prompt_tokens_per_turn": 0.0,
+        "wasted_output_tokens_per_turn": 0.0,
     }
     assert Speculation().as_json()["hit_rate"] is None

@@ -131,6 +131,10 @@ async def test_waste_is_counted_in_the_turn_that_wasted_it() -> None:
         assert first > 0
         assert second > 0
         assert third == 0
+        # Five of the ten tokens of each prompt are cached; one word was answered.
+        records = [turn.record for turn in call.turns]
+        tokens = [(each.wasted_prompt_tokens, each.wasted_output_tokens) for each in records]
+        assert tokens == [(5, 1), (5, 1), (0, 0)]
 
 
 async def test_other_words_are_answered_anew() -> None:

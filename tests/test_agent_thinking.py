@@ -9,6 +9,7 @@ import pytest
 import llm_engine
 from agent import thinking
 from agent.errors import StageError
+from agent.notices import Usage
 from agent.ports import ChatMessage
 from agent.stage_thread import StageThread
 from agent.thinking import Chat
@@ -25,6 +26,7 @@ class StubConversation:
         self.answering = asyncio.Event()
         self.told: list[str] = []
         self.closed = False
+        self.chunks = [llm_engine.TokenChunk(TurnId(1), 0, "Yes.", (1,), None, None)]
         self.messages: list[llm_engine.ChatMessage] = []
 
     async def warm(self, text: str) -> None:
@@ -34,7 +36,8 @@ class StubConversation:
         self, turn: TurnId, deadline_ns: int, **_: Any
     ) -> AsyncGenerator[llm_engine.TokenChunk, None]:
         await self.answering.wait()
-        yield llm_engine.TokenChunk(turn, 0, "Yes.", (1,), None, None)
+        for chunk in self.chunks:
+            yield chunk
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         self.played = (turn, at_ns)
@@ -134,6 +137,30 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     with pytest.raises(StageError, match="too long"):
         await read()
     assert (stage.restarts, stage.engine.stopped) == (1, True)
+
+
+async def test_tokens_are_counted_while_they_come() -> None:
+    """A reply that is cut has cost something as well."""
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    made = [
+        ((1, 2), llm_engine.Usage(30, 20, 1)),  # one more was chosen since
+        ((3,), None),
+        ((), llm_engine.Usage(30, 20, 4)),  # one has no text
+    ]
+    conversation.chunks = [
+        llm_engine.TokenChunk(TurnId(1), number, "a", ids, None, usage)
+        for number, (ids, usage) in enumerate(made)
+    ]
+    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+    assert [token.usage async for token in tokens] == [
+        Usage(30, 20, 2),
+        Usage(30, 20, 3),
+        Usage(30, 20, 4),
+    ]
 
 
 async def test_what_is_left_to_hear_goes_to_the_engine_that_answers() -> None:

@@ -185,6 +185,19 @@ async def test_history_holds_what_was_heard(engine: Engine) -> None:
     assert [message.role for message in talk.messages] == ["user", "assistant", "user"]
 
 
+async def test_the_first_chunk_says_what_the_prompt_took(engine: Engine) -> None:
+    """Who cuts a reply knows then what it cost so far; of the end it only hears where it came."""
+    talk = await engine.open_conversation("You are short.", sampling=GREEDY)
+    await talk.commit("hello there")
+    usages = [chunk.usage async for chunk in talk.generate(ONE)]
+    first, last = usages[0], usages[-1]
+    assert first is not None
+    assert last is not None
+    assert (first.prompt_tokens, first.cached_tokens) == (last.prompt_tokens, last.cached_tokens)
+    assert 1 <= first.output_tokens < last.output_tokens
+    assert usages[1:-1] == [None] * (len(usages) - 2)
+
+
 async def test_cancelling_ends_the_stream(scripted: Scripted) -> None:
     engine = scripted(lambda held: 10 + len(held) % 50, 400)
     talk = await engine.open_conversation("S")
