@@ -1,8 +1,10 @@
 """A call in virtual time: the real listener and the real turn-taking machine on the audio's clock.
 
 A frame is heard when its last sample was spoken, and what takes time (a decode, a reply) happens
-after as much of that clock. Nothing is awaited, so an hour of audio takes as long as its detector
-and its decodes. Whoever has one says what becomes of the machine's commands.
+after as much of that clock. The recognizer does one job after the other, as its thread does: a
+final that is due behind an early pass waits for it. Nothing is awaited, so an hour of audio takes
+as long as its detector and its decodes. Whoever has one says what becomes of the machine's
+commands.
 """
 
 import heapq
@@ -56,7 +58,7 @@ class VirtualCall:
         self.scale = 1.0
         """The machine is told of the silence divided by this."""
         self.decode_ms: float | None = None
-        """What a decode takes; None: what it took."""
+        """What a decode takes; None: what it took. Words that are taken over take no time."""
         self.sound_ms = 25.0
         """What the turn model takes, beside a final pass."""
         self.on_partial: Callable[[PartialTranscript], None] = lambda told: None
@@ -66,6 +68,7 @@ class VirtualCall:
         self._num_frames = 0
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
+        self._recognizer_free_ns = 0
         self._paused_at: int | None = None
         """None while the caller speaks."""
 
@@ -88,8 +91,11 @@ class VirtualCall:
 
     def later(self, ms: float, happen: Callable[[], None]) -> None:
         """So much later, unless the call is over by then."""
+        self._at(self.now_ns + round(ms * 1e6), happen)
+
+    def _at(self, at_ns: int, happen: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._due, (self.now_ns + round(ms * 1e6), self._count, happen))
+        heapq.heappush(self._due, (at_ns, self._count, happen))
 
     def _step(self, until_ns: int) -> bool:
         """The next thing that happens by itself; False where there is none until then."""
@@ -144,8 +150,10 @@ class VirtualCall:
     def _start(self, job: DecodeJob, final: Callable[[FinalTranscript], None]) -> float:
         words, log_odds = self._decode(job)
         took_ms = self.decode_ms
-        if took_ms is None:
+        if took_ms is None or words.taken_over:
             took_ms = words.encode_ms + words.decode_ms
+        begins_ns = max(self.now_ns, self._recognizer_free_ns)
+        self._recognizer_free_ns = begins_ns + round(took_ms * 1e6)
 
         def ready() -> None:
             for told in self._listener.complete(job, words):
@@ -154,5 +162,5 @@ class VirtualCall:
                 else:
                     self.on_partial(told)
 
-        self.later(took_ms, ready)
+        self._at(self._recognizer_free_ns, ready)
         return log_odds

@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="from the caller's words to the first sound (%(default)g)",
     )
     group.add_argument(
-        "--final-ms", type=float, help="of a final pass; without it what each really takes"
+        "--final-ms", type=float, help="of a pass; without it what each really takes"
     )
 
 
@@ -69,7 +69,10 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
     config = read_config()
     heard = _listened(recordings)
     recordings, tracks = [one for one, _ in heard], [track for _, track in heard]
-    listening = asr.ListenerConfig(endpointing=asr.EndpointingConfig(pause_ms=config.asr.pause_ms))
+    listening = asr.ListenerConfig(
+        endpointing=asr.EndpointingConfig(pause_ms=config.asr.pause_ms),
+        early_ms=config.asr.early_ms,
+    )
     timing = Timing(options.reply_ms, options.final_ms)
     curves: Json = {}
     for name, rules in (

@@ -7,9 +7,11 @@ is ever asked for once (`Track`). The rest of a call is cheap: the real listener
 machine on the recording's own clock (`play`). So hundreds of turns at dozens of thresholds take a
 minute, and a change of the rules shows before any call is held.
 
-What is not real is time: a frame is heard when its last sample was spoken, a final pass takes what
-it took when it was decoded (or what is given), and a reply is audible `reply_ms` after it was
-begun, by a guess or by the end of the turn, whichever came first. Load, transport and the language
+What is not real is time: a frame is heard when its last sample was spoken, a pass takes what it
+took when it was decoded (or what is given), and a reply is audible `reply_ms` after it was begun,
+by a guess or by the end of the turn, whichever came first. Early passes are made when the voice
+drops, and finals take their words over (`asr/early.py`); timed partials are not made, because they
+decide nothing: that a pass may have to wait for one is left out. Load, transport and the language
 model's mood are left to the bench that plays.
 
 A threshold is moved from outside: at scale 2 the machine is told of half of the silence, so every
@@ -37,6 +39,10 @@ TAIL_S: Final = 4.0
 """Silence behind each recording: longer than any rule waits, at any scale worth trying."""
 
 
+NEVER_MS: Final = 10**9
+"""Between timed partials. Without an interval there would be no early passes either."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long work takes that is not done here, in ms."""
@@ -45,7 +51,7 @@ class Timing:
     """From a final's words to the first sound at the ear: prefill 30, four tokens 65, voice 20,
     transport 10, on two cores."""
     final_ms: float | None = None
-    """Of a final pass; None: what each really took."""
+    """Of a pass, final or early; None: what each really took."""
     sound_ms: float = 25.0
     """Of the turn model, beside a final pass."""
 
@@ -70,15 +76,22 @@ class Track:
         self.probabilities: Final = [detector.probability(one, state) for one in self.frames]
         self._recognizer = recognizer
         self._judge = judge
-        self._known: dict[tuple[int, int], tuple[Hypothesis, float]] = {}
+        self._words: dict[tuple[int, int, bool], Hypothesis] = {}
+        self._log_odds: dict[tuple[int, int], float] = {}
 
-    def heard(self, job: DecodeJob) -> tuple[Hypothesis, float]:
-        """Words and turn model's log-odds of a job over this recording, computed at most once."""
+    def words(self, job: DecodeJob, *, fallback: bool) -> Hypothesis:
+        """Of a job over this recording, decoded at most once."""
+        place = job.first_sample, job.end_sample, fallback
+        if place not in self._words:
+            self._words[place] = self._recognizer.transcribe(job.pcm, fallback=fallback)
+        return self._words[place]
+
+    def log_odds(self, job: DecodeJob) -> float:
+        """What the turn model says to it, computed at most once."""
         place = job.first_sample, job.end_sample
-        if place not in self._known:
-            words = self._recognizer.transcribe(job.pcm)
-            self._known[place] = words, self._judge.log_odds(job.pcm)
-        return self._known[place]
+        if place not in self._log_odds:
+            self._log_odds[place] = self._judge.log_odds(job.pcm)
+        return self._log_odds[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +136,17 @@ class _Remembered:
         return next(self._next)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The recognizer, for one job, from memory where the track has heard it before."""
+
+    track: Track
+    job: DecodeJob
+
+    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis:
+        return self.track.words(self.job, fallback=fallback)
+
+
 class _Call:
     """One turn: what is done about the reply to it."""
 
@@ -137,10 +161,10 @@ class _Call:
         self.audible_ns: int | None = None
         self.reopened = False
         self._track = track
-        quiet = replace(listening, partial_interval_ms=0)  # partials decide nothing
-        self._call = VirtualCall(
-            Listener(quiet, _Remembered(track.probabilities)), rules, track.heard, self._do
-        )
+        self._early = asr.EarlyWords()
+        quiet = replace(listening, partial_interval_ms=NEVER_MS)
+        listener = Listener(quiet, _Remembered(track.probabilities))
+        self._call = VirtualCall(listener, rules, self._decode, self._do)
         self._call.scale, self._call.sound_ms = scale, timing.sound_ms
         self._call.decode_ms = timing.final_ms
         self._timing = timing
@@ -150,6 +174,10 @@ class _Call:
     def hear(self, number: int) -> None:
         """A frame of the recording."""
         self._call.hear(self._track.frames[number])
+
+    def _decode(self, job: DecodeJob) -> tuple[Hypothesis, float]:
+        words = self._early.recognize(_Known(self._track, job), job)
+        return words, self._track.log_odds(job) if job.kind == "final" else 0.0
 
     def _do(self, command: cmd.Command) -> None:
         now_ns = self._call.now_ns

@@ -1,5 +1,7 @@
 """Turns in virtual time: a detector that hears loudness, a recognizer that counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -52,7 +54,8 @@ class Judge:
 def sound(*seconds: float) -> Float32:
     """Voice and silence in turns, beginning with voice; whole frames of the detector."""
     parts = [
-        np.full(round(each * 16_000 / 512) * 512, 0.5 * (number % 2 == 0), np.float32)
+        np.resize(np.array([0.5, -0.5], np.float32), round(each * 16_000 / 512) * 512)
+        * np.float32(number % 2 == 0)
         for number, each in enumerate(seconds)
     ]
     return np.concatenate(parts)
@@ -73,8 +76,9 @@ def test_at_another_scale_every_wait_is_that_much_longer() -> None:
     waits = [
         play(one, LISTENING, FIXED, scale, TIMING).latency_ms for scale in (0.3, 0.5, 1.0, 2.0, 4.0)
     ]
-    # In the end the reply is what is waited for: 96 for the pause, 50 and 100. Frames have 32.
-    assert waits == [pytest.approx(246.0), 256.0, 480.0, 960.0, 1920.0]
+    # In the end the reply is what is waited for: 96 for the pause, whose words are known by then,
+    # and 100. Frames have 32.
+    assert waits == [pytest.approx(196.0), 256.0, 480.0, 960.0, 1920.0]
 
 
 def test_words_and_probabilities_are_computed_once() -> None:
@@ -84,7 +88,33 @@ def test_words_and_probabilities_are_computed_once() -> None:
     for scale in (1.0, 1.1, 2.0):
         play(one, LISTENING, FIXED, scale, TIMING)
     assert detector.frames == len(one.frames)
-    assert recognizer.passes == judge.asked == 2
+    assert recognizer.passes == judge.asked == 2  # early ones, which the finals take over
+
+
+def test_a_final_takes_the_words_of_the_early_pass_or_waits_for_them() -> None:
+    """The early pass begins 32 ms after the voice, the pause is noticed at 96."""
+    waits = {
+        final_ms: play(
+            track(1.6), LISTENING, FIXED, 0.3, Timing(reply_ms=100, final_ms=final_ms)
+        ).latency_ms
+        for final_ms in (10, 64, 200)
+    }
+    assert waits == {10: pytest.approx(196.0), 64: pytest.approx(196.0), 200: pytest.approx(332.0)}
+
+
+def test_without_early_passes_the_final_begins_at_the_pause() -> None:
+    late = replace(LISTENING, early_ms=0)
+    assert play(track(1.6), late, FIXED, 0.3, TIMING).latency_ms == pytest.approx(96 + 50 + 100)
+
+
+def test_words_that_were_not_believed_are_decoded_after_all() -> None:
+    class Doubtful(Counting):
+        def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis:
+            return super().transcribe(pcm) if fallback else Hypothesis("")
+
+    pcm = sound(1.6)
+    one = Track(pcm, len(pcm), Loudness(), Doubtful(), Judge())
+    assert play(one, LISTENING, FIXED, 0.3, TIMING).latency_ms == pytest.approx(96 + 50 + 100)
 
 
 def test_a_pause_that_is_longer_than_the_wait_is_a_cut_in() -> None:
@@ -100,7 +130,7 @@ def test_a_reply_that_was_cut_before_it_was_heard_is_a_re_opened_turn() -> None:
     played = play(track(1.6, 0.544, 1.0), LISTENING, FIXED, timing=slow)
     assert not played.cut_in
     assert played.reopened
-    assert played.latency_ms == pytest.approx(746.0)
+    assert played.latency_ms == pytest.approx(696.0)
 
 
 def test_the_sound_decides_where_no_silence_is_fixed() -> None:
@@ -133,4 +163,4 @@ def test_without_a_given_time_a_pass_takes_what_it_took() -> None:
     pcm = sound(1.6)
     one = Track(pcm, len(pcm), Loudness(), Slow(), Judge())
     played = play(one, LISTENING, FIXED, timing=Timing(reply_ms=100))
-    assert played.latency_ms == pytest.approx(96 + 800 + 100)
+    assert played.latency_ms == pytest.approx(32 + 800 + 100)
