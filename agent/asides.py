@@ -43,7 +43,7 @@ class Aside:
         """How long it was silent or turned down; None where it was stopped for good."""
         self._replies = [response_id]
         """The first one, and what came after it."""
-        self._said = said
+        self._texts = {response_id: said}
         self._completed: set[str] = set()
         self._stops: list[tuple[int, int]] = []
         """When the reply fell silent, and how many replies had begun by then."""
@@ -54,16 +54,16 @@ class Aside:
         """Take in one event, before the loudspeaker does."""
         match event:
             case ev.ReplyText(response_id=response_id, delta=delta):
-                self._said += delta if response_id == self._replies[0] else ""
+                self._texts[response_id] = self._texts.get(response_id, "") + delta
             case ev.Duck(at_ns=at_ns) if self._ducked_ns is None and speaker.playing(at_ns):
                 self._ducked_ns = at_ns
-                self.asked |= asks(self._said, "")
+                self.asked |= asks(self._texts[self._replies[0]], "")
             case ev.Unduck(at_ns=at_ns) if self._ducked_ns is not None:
                 self._turned_down_ns += at_ns - self._ducked_ns
                 self._ducked_ns = None
             case ev.SpeechStarted(at_ns=at_ns) if speaker.playing(at_ns):
                 self._stops.append((at_ns, len(self._replies)))
-                self.asked |= asks(self._said, "")
+                self.asked |= asks(self._texts[self._replies[0]], "")
             case ev.Transcript(text=text):
                 self.understood = f"{self.understood} {text}".strip()
             case ev.ReplyStarted(response_id=response_id):
@@ -95,10 +95,13 @@ class Aside:
         }
 
     def _silence_ns(self, speaker: Loudspeaker, at_ns: int, num_begun: int) -> int | None:
-        """From a stop to the next sound; None where none came."""
-        onsets = [speaker.onset_ns(reply) for reply in self._replies[num_begun:]]
-        known = [onset for onset in onsets if onset is not None]
-        return known[0] - at_ns if known else None
+        """From a stop to the next sound; 0 where the rest had no words; None where none came."""
+        rest = self._replies[num_begun:]
+        known = [onset for reply in rest if (onset := speaker.onset_ns(reply)) is not None]
+        if known:
+            return known[0] - at_ns
+        left = "".join(self._texts.get(reply, "") for reply in rest)
+        return 0 if rest and left and not any(map(str.isalnum, left)) else None
 
     def _until_its_end_ns(self, speaker: Loudspeaker) -> int:
         """Of a reply that was never turned up again."""

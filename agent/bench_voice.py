@@ -1,8 +1,8 @@
 """`halfsec bench voice`: voice to voice at the caller's ear, over conversations of several turns.
 
 Starts a server of its own unless one is named, plays every recording in real time, hears every
-answer (or interrupts it), and prints the table and, with `--json`, saves the result as data. Times
-of set-up and memory are measured on the way.
+answer (or interrupts it, or says "mm-hmm" over it), and prints the table and, with `--json`, saves
+the result as data. Times of set-up and memory are measured on the way.
 """
 
 import argparse

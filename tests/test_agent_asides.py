@@ -108,13 +108,23 @@ async def test_what_is_understood_of_it_and_the_answer_to_that_are_not_the_excha
         {},
         {80: [started(2), audio(loud(500), 2), done(2, "cancelled", "turn_detected")]},
         {80: [started(2), done(2)]},
+        {80: [started(2), text("And so on.", 2), done(2)]},
     ],
-    ids=["nothing more", "stopped again", "no sound"],
+    ids=["nothing more", "stopped again", "no sound", "words without sound"],
 )
 async def test_a_reply_that_is_not_heard_to_its_end_was_stopped(rest: Script) -> None:
     stop: Script = {58: [heard, done(1, "cancelled", "turn_detected")]}
     aside = await Spoken({**stop, **rest}, "stock").run()
     assert (aside.was_kept, aside.gone_ms) == (False, None)
+
+
+async def test_a_rest_without_words_is_nothing_that_was_missed() -> None:
+    script: Script = {
+        58: [heard, done(1, "cancelled", "turn_detected")],
+        80: [started(2), text("!", 2), done(2)],
+    }
+    aside = await Spoken(script, "stock").run()
+    assert (aside.was_kept, aside.gone_ms) == (True, 0.0)
 
 
 async def test_two_stops_add_up() -> None:

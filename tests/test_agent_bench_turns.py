@@ -151,8 +151,13 @@ def test_a_conversation_with_barge_ins(
         model_path(name)
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
     out = tmp_path / "out.json"
-    bench_voice.main([str(RECORDINGS), "--turns", "4", "--barge-in", "--json", str(out)])
+    behaviour = ["--barge-in", "--backchannels"]
+    bench_voice.main([str(RECORDINGS), "--turns", "4", *behaviour, "--json", str(out)])
     result = json.loads(out.read_text())
+    assert result["backchannel_source"] == "synthesized (hibari)"
+    for client, found in result["backchannels"].items():
+        assert client == "ducks"
+        assert found["said"] == found["kept"] + found["stopped"] + found["answers"]
     assert result["errors"] == []
     assert result["summary"]["turns"] == 4
     assert result["barge_ins"]["replies_checked"] >= 3
