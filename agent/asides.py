@@ -29,8 +29,17 @@ Client = Literal["stock", "ducks"]
 class Aside:
     """Words said over one reply. Fed with the call's events from there on, in order."""
 
-    def __init__(self, words: str, client: Client, response_id: str, said: str) -> None:
-        """`response_id`: the reply that is being heard; `said`: its text so far."""
+    def __init__(
+        self,
+        words: str,
+        client: Client,
+        response_id: str,
+        said: str = "",
+        *,
+        is_complete: bool = False,
+    ) -> None:
+        """`response_id`: the reply that is being heard; `said`: its text so far; `is_complete`: the
+        server has sent all of it."""
         self.words: Final = words
         self.client: Final = client
         self.understood = ""
@@ -44,7 +53,7 @@ class Aside:
         self._replies = [response_id]
         """The first one, and what came after it."""
         self._texts = {response_id: said}
-        self._completed: set[str] = set()
+        self._completed = {response_id} if is_complete else set()
         self._stops: list[tuple[int, int]] = []
         """When the reply fell silent, and how many replies had begun by then."""
         self._ducked_ns: int | None = None
@@ -61,7 +70,7 @@ class Aside:
             case ev.Unduck(at_ns=at_ns) if self._ducked_ns is not None:
                 self._turned_down_ns += at_ns - self._ducked_ns
                 self._ducked_ns = None
-            case ev.SpeechStarted(at_ns=at_ns) if speaker.playing(at_ns):
+            case ev.SpeechStarted(at_ns=at_ns) if self._is_stopped(speaker, at_ns):
                 self._stops.append((at_ns, len(self._replies)))
                 self.asked |= asks(self._texts[self._replies[0]], "")
             case ev.Transcript(text=text):
@@ -94,6 +103,11 @@ class Aside:
             "gone_ms": self.gone_ms,
         }
 
+    def _is_stopped(self, speaker: Loudspeaker, at_ns: int) -> bool:
+        """Whether that takes something away: behind a reply that is complete there is silence."""
+        is_complete = self._replies[-1] in self._completed
+        return speaker.playing(at_ns) and (not is_complete or speaker.has_sound_left(at_ns))
+
     def _silence_ns(self, speaker: Loudspeaker, at_ns: int, num_begun: int) -> int | None:
         """From a stop to the next sound; 0 where the rest had no words; None where none came."""
         rest = self._replies[num_begun:]
@@ -119,6 +133,7 @@ class Asides:
         self.all: list[Aside] = []
         self._client: Final[Client] = client
         self._texts: dict[str, str] = {}
+        self._completed: set[str] = set()
         self._open: tuple[Aside, Loudspeaker] | None = None
 
     def note(self, event: ev.ClientEvent) -> None:
@@ -126,13 +141,17 @@ class Asides:
         if isinstance(event, ev.ReplyText):
             known = self._texts.get(event.response_id, "")
             self._texts[event.response_id] = known + event.delta
+        elif isinstance(event, ev.ReplyDone) and event.status == "completed":
+            self._completed.add(event.response_id)
         if self._open is not None:
             self._open[0].note(event, self._open[1])
 
     def begin(self, words: str, response_id: str, speaker: Loudspeaker) -> None:
         """These words are about to be said over that reply, which comes out of this loudspeaker."""
         said = self._texts.get(response_id, "")
-        self._open = Aside(words, self._client, response_id, said), speaker
+        is_complete = response_id in self._completed
+        aside = Aside(words, self._client, response_id, said, is_complete=is_complete)
+        self._open = aside, speaker
 
     def settle(self) -> None:
         """All is quiet again."""

@@ -123,6 +123,15 @@ class Loudspeaker:
     def playing(self, now_ns: int) -> bool:
         return now_ns < self.dry_ns
 
+    def has_sound_left(self, now_ns: int) -> bool:
+        """Whether there is more to be played than silence, as far as recordings are kept."""
+        return any(
+            piece.pcm is None
+            or bool((np.abs(piece.pcm[piece.played(now_ns) : piece.num_samples]) > AUDIBLE).any())
+            for piece in self._pieces
+            if piece.end_ns > now_ns
+        )
+
     def reply_heard(self, now_ns: int) -> str | None:
         """The response whose sound comes out just now; None where there is silence."""
         for piece in reversed(self._pieces):

@@ -150,6 +150,12 @@ async def test_a_reply_that_is_never_turned_up_again() -> None:
     assert (aside.was_kept, aside.gone_ms) == (True, 2605.0 - 1125.0)
 
 
+async def test_words_over_a_reply_that_was_sent_before() -> None:
+    script: Script = {29: [started(), audio(loud(2000)), done()], 55: [duck], 70: [unduck]}
+    aside = await Spoken(script, "ducks").run()
+    assert (aside.was_kept, aside.gone_ms) == (True, 300.0)
+
+
 async def test_words_that_nobody_noticed_took_nothing_away() -> None:
     aside = await Spoken({75: [done()]}, "ducks").run()
     assert (aside.was_kept, aside.gone_ms) == (True, 0.0)
@@ -160,6 +166,16 @@ async def test_a_reply_that_was_over_by_itself_was_heard() -> None:
     script: Script = {75: [done()], 140: [heard], 150: [understood, started(2), done(2)]}
     aside = await Spoken(script, "ducks").run()
     assert (aside.was_kept, aside.understood) == (True, "Yeah.")
+
+
+@pytest.mark.parametrize(("loud_ms", "was_kept"), [(1000, True), (1800, False)])
+async def test_the_silence_behind_a_whole_reply_is_no_loss(loud_ms: int, was_kept: bool) -> None:
+    """It begins at 605 ms and lasts for two seconds, some of them silent; frame 85 is at 1725."""
+    rest = np.zeros(RATE_HZ * (2000 - loud_ms) // 1000, np.int16)
+    script: Script = {29: [started(), audio(loud(loud_ms)), audio(rest), done()], 85: [heard]}
+    script[90] = [understood, started(2), audio(loud(60), 2), done(2)]
+    aside = await Spoken(script, "ducks").run()
+    assert aside.was_kept == was_kept
 
 
 async def test_a_client_that_ducks_is_stopped_for_good() -> None:
@@ -188,7 +204,7 @@ async def test_an_answer_to_a_question_is_told_apart() -> None:
 def asides_of(client: Client, *outcomes: tuple[bool, bool, float | None]) -> list[Aside]:
     made = []
     for was_kept, asked, gone_ms in outcomes:
-        one = Aside("yeah", client, "r1", "")
+        one = Aside("yeah", client, "r1")
         one.was_kept, one.asked, one.gone_ms = was_kept, asked, gone_ms
         made.append(one)
     return made
