@@ -16,9 +16,10 @@ from .commands import Command
 from .turn_state import TurnState
 from .turn_tables import Agent
 
-MAX_GUESSES: Final = 3
-"""In one utterance. A caller who has paused three times and gone on each time thinks aloud: the
-fourth guess would be thrown away as well, and its work would slow the words down."""
+MAX_GUESSES: Final = 8
+"""In one utterance. One in three hesitant turns has three pauses or more before its end, and an end
+without a guess is answered later by all of the preparation; one in fifteen has eight, and who talks
+like that is not about to be answered."""
 
 
 def guess(s: TurnState) -> list[Command]:

@@ -1,4 +1,4 @@
-"""Smart Turn's graph up to its pooled states, for a shorter window than the 8 s of its export.
+"""The first blocks of Smart Turn's graph, for a shorter window than the 8 s of its export.
 
 The network is a transformer over 50 positions a second with a learned table of positions; nothing
 in it needs all of them, but the export wrote their number into the table and into its reshapes.
@@ -17,18 +17,22 @@ POSITIONS: Final = 400
 _TABLE: Final = "inner.encoder.embed_positions.weight"
 
 
-_POOLED: Final = "sum_1"
-"""What the published classifier begins with: float32 [batch, 384]."""
+BLOCKS: Final = 2
+"""Of the transformer's four."""
+
+STATE: Final = 384
+"""Numbers at each position."""
 
 
-def embedding_graph(path: Path, window_s: float) -> bytes:
-    """The model in `path` without its classifier, for `window_s` seconds: its input is
-    [batch, 80, 100 * window_s].
+def states_graph(path: Path, window_s: float) -> bytes:
+    """The model in `path` up to the states behind its first BLOCKS blocks: from
+    [batch, 80, 100 * window_s] to [batch, 50 * window_s, STATE].
 
     Raises ValueError when it is not Smart Turn version 3, and what `onnx` raises for no model.
     """
     import onnx
     from onnx import numpy_helper
+    from onnx.utils import Extractor
 
     model = onnx.load(path)
     positions = round(50 * window_s)
@@ -53,9 +57,13 @@ def embedding_graph(path: Path, window_s: float) -> bytes:
                 attribute.t.CopyFrom(changed(attribute.t))
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 2 * positions
     del model.graph.value_info[:]  # shapes between the nodes, as they were
-    if not any(_POOLED in node.output for node in model.graph.node):
-        raise ValueError(f"nothing in it is called {_POOLED}")
-    del model.graph.output[:]
-    pooled = onnx.helper.make_tensor_value_info(_POOLED, onnx.TensorProto.FLOAT, [None, 384])
-    model.graph.output.append(pooled)
-    return bytes(model.SerializeToString())
+    norms = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
+    if len(norms) <= 2 * BLOCKS:
+        raise ValueError(f"no {BLOCKS} blocks in it")
+    states = norms[2 * BLOCKS].input[0]  # each block begins with one, and has another inside
+    shape = [None, positions, STATE]
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info(states, onnx.TensorProto.FLOAT, shape)
+    )
+    begin = model.graph.input[0].name
+    return bytes(Extractor(model).extract_model([begin], [states]).SerializeToString())

@@ -38,7 +38,8 @@ def recorded(folder: Path, seed: int = 2) -> Path:
                 final="Yes." if is_closed else "Hello,",
             )
             lines.append(json.dumps(dataclasses.asdict(one)) + "\n")
-            noise = rng.normal(0, 1, EMBEDDING)
+            noise = np.zeros(EMBEDDING)
+            noise[:50] = rng.normal(0, 1, 50)
             noise[7] = sound
             embeddings.append(noise)
     path = folder / "pauses.jsonl"
@@ -52,6 +53,7 @@ def test_what_tells_is_found_and_beats_the_plain_rules(
 ) -> None:
     monkeypatch.setattr(fit_turns, "HEAD_FILE", tmp_path / "head.json")
     monkeypatch.setattr(fit_turns, "SCORE_FILE", tmp_path / "score.json")
+    monkeypatch.setattr(fit_turns, "HEAD_RIDGE", 30.0)  # fewer pauses than the real ones
     monkeypatch.setattr(fit_turns, "BASES_MS", range(200, 1001, 200))
     monkeypatch.setattr(fit_turns, "SLOPES_MS", (0, 100, 200))
     monkeypatch.setattr(fit_turns, "LEASTS_MS", dict.fromkeys(EAGERNESS, (224, 320)))
@@ -75,6 +77,21 @@ def test_what_tells_is_found_and_beats_the_plain_rules(
     }
     assert costs["fitted"] < min(costs["one silence"], costs["by words"])
     assert held_back["auto fitted"]["command"]["turns"] == 40
+
+
+def test_the_head_is_the_ridge_regression_of_all_numbers() -> None:
+    rng = np.random.default_rng(5)
+    pauses = tuple(pause(is_end=bool(number % 3)) for number in range(90))
+    for size in (4, 200):  # fewer than pauses, and more
+        embeddings = rng.normal(1.0, 2.0, (90, size))
+        embeddings[:, 0] += [2.0 * one.is_end for one in pauses]
+        standard = (embeddings - embeddings.mean(axis=0)) / embeddings.std(axis=0)
+        matrix = np.hstack([np.ones((90, 1)), standard])
+        labels = np.array([one.is_end for one in pauses], float)
+        penalty = np.array([0.0] + [fit_turns.HEAD_RIDGE] * size)
+        expected = matrix @ fit_turns.newton(matrix, labels, penalty)
+        heard = fit_turns.Heard(pauses, embeddings)
+        assert np.abs(fit_turns.fit_head(heard).log_odds(heard) - expected).max() < 1e-3
 
 
 def test_an_answer_a_cut_in_and_a_missed_turn() -> None:

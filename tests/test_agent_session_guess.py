@@ -14,6 +14,7 @@ from agent import events as ev
 from agent import notices as say
 from agent import warming
 from agent.errors import StageError
+from agent.guessing import MAX_GUESSES
 from agent.ports import ChatMessage, Speech
 from agent.reply import APOLOGY
 from agent.settings import ServerVad
@@ -104,11 +105,12 @@ async def test_a_caller_who_goes_on_takes_the_guess_back() -> None:
         assert call.turns[0].record.wasted_ns > 0
 
 
-async def test_a_fourth_pause_is_waited_for() -> None:
-    async with remembering("a", "b", "c", "Fine.") as (call, chat):
-        for text in ("Well,", "Well, I", "Well, I would", "Well, I would go"):
-            await pause(call, text)
-        assert [name for name, _ in told(call)].count("generate") == 3
+async def test_after_many_guesses_in_vain_the_next_pause_is_waited_for() -> None:
+    in_vain = ["a"] * MAX_GUESSES
+    async with remembering(*in_vain, "Fine.") as (call, chat):
+        for number in range(MAX_GUESSES + 1):
+            await pause(call, "Well," + " I" * number)
+        assert [name for name, _ in told(call)].count("generate") == MAX_GUESSES
         await end(call)
         await call.until(say.ReplyEnded)
         assert ended(call) == [("completed", "Fine.")]

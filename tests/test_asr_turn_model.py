@@ -11,7 +11,7 @@ from asr.audio import RATE_HZ, Pcm
 from asr.errors import ModelError
 from asr.files import read_file
 from asr.turn_model import EMBEDDING, TRAINED_S, WINDOW_S, TurnModel
-from asr.turn_window import embedding_graph
+from asr.turn_window import states_graph
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -124,4 +124,4 @@ def test_another_model() -> None:
     with pytest.raises(ModelError, match=r"silero_vad\.onnx: not Smart Turn version 3"):
         TurnModel.load(vad)
     with pytest.raises(ValueError, match="400 positions"):
-        embedding_graph(vad, 4)
+        states_graph(vad, 4)

@@ -3,6 +3,7 @@
 from agent import commands as cmd
 from agent import events as ev
 from agent.end_of_turn import TurnRules
+from agent.guessing import MAX_GUESSES
 from agent.turn_tables import Agent, Caller
 
 from .steps import (
@@ -27,25 +28,27 @@ from .steps import (
 )
 from .timeline import at, timeline
 
+_IN_VAIN = [
+    entry
+    for number in range(1, MAX_GUESSES + 1)
+    for entry in (
+        pauses(500 * number, 1, number),
+        known(500 * number + 200, 1, number, "Well," + " I" * number, ONE),
+        silence(500 * number + 220, 1, 300),  # what is prepared need not be begun again
+        resumes(500 * number + 300, 1, cmd.DropGuess(ONE)),
+    )
+]
+
 THINKS_ALOUD = timeline(
-    "after three guesses in vain the fourth pause is waited for",
+    "after so many guesses in vain the next pause is waited for",
     starts(0, 1),
-    pauses(500, 1),
-    known(700, 1, 1, "Well,", ONE),
-    silence(720, 1, 300),  # what is prepared need not be begun again
-    resumes(800, 1, cmd.DropGuess(ONE)),
-    pauses(1000, 1, 2),
-    known(1200, 1, 2, "Well, I", ONE),
-    resumes(1300, 1, cmd.DropGuess(ONE)),
-    pauses(1500, 1, 3),
-    known(1700, 1, 3, "Well, I would", ONE),
-    resumes(1800, 1, cmd.DropGuess(ONE)),
-    pauses(2000, 1, 4),
-    words(2200, 1, 4, "Well, I would go."),
-    silence(2250, 1, 350, commit(1, "Well, I would go."), cmd.StartReply(ONE)),
-    *answered(ONE, 2300),
-    *asked(TWO, 4000),
-    *answered(TWO, 5300),
+    *_IN_VAIN,
+    pauses(6000, 1, MAX_GUESSES + 1),
+    words(6200, 1, MAX_GUESSES + 1, "Well, I would go."),
+    silence(6250, 1, 350, commit(1, "Well, I would go."), cmd.StartReply(ONE)),
+    *answered(ONE, 6300),
+    *asked(TWO, 8000),
+    *answered(TWO, 9300),
 )
 
 CUT_GUESS = timeline(
