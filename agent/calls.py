@@ -4,11 +4,14 @@ import asyncio
 import logging
 import statistics
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.clock import Clock, unix_ns
 from latency_budget.history import TurnEntry, TurnHistory
+from latency_budget.store import TurnStore
+from latency_budget.store_schema import StoredTurn
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
@@ -57,9 +60,11 @@ class BargeIns:
 class Calls:
     """Belongs to the server's event loop."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, store: TurnStore | None = None) -> None:
+        """`store` outlives the process; None: turns are remembered in memory only."""
         self.draining = False
         self.history = TurnHistory()
+        self.store: Final = store
         self.barge_ins = BargeIns()
         self.admitted = 0
         self.refused = 0
@@ -95,6 +100,16 @@ class Calls:
         self._traces[session_id] = trace
         self._forget_traces()
         return call
+
+    def turn_over(self, call: Call, entry: TurnEntry) -> None:
+        """Remember a turn that is over."""
+        self.history.add(entry)
+        call.turn(entry)
+        if self.store is not None:
+            kept = entry
+            if not self._config.latency_budget.store_texts:
+                kept = replace(entry, caller_text="", agent_text="")
+            self.store.add(StoredTurn(kept, unix_ns(), call.agent, self._fingerprint))
 
     def leave(self, call: Call) -> None:
         self._active.pop(call.session_id, None)

@@ -143,6 +143,14 @@ class LatencySettings:
 
     total_ms: Annotated[int, Between(50, 60_000)] = 500
     """From the caller's last word to the first audible answer."""
+    store: bool = True
+    """Keep the account of every turn in HALFSEC_HOME/turns.sqlite: times, no audio."""
+    store_texts: bool = False
+    """Keep the words of caller and agent there as well."""
+    store_days: Annotated[int, Between(1, 36_500)] = 90
+    """Older turns are forgotten."""
+    store_turns: Annotated[int, Between(1, 10_000_000)] = 200_000
+    """The newest that are kept, at about 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,12 @@ class Metrics:
             waiting.add_metric([name], stage.waiting)
             restarts.add_metric([name], stage.restarts)
         yield from (ready, waiting, restarts)
+        if calls.store is not None:
+            store = calls.store
+            text = "Turns that are not in the file yet."
+            yield _gauge("store_turns_waiting", text, store.waiting)
+            yield _counter("store_turns_lost", "Turns that could not be kept.", store.lost)
+            yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
 
     def _overlaps(self) -> Iterator[Metric]:
         """Stock clients stop at once and are spoken to again; others turn the reply down."""

@@ -66,8 +66,8 @@ def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
         port = probe.getsockname()[1]
     clock = SystemClock()
     started_ns = clock.now_ns()
-    quietly = ["--set", "agent.log_level=warning"]
-    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *quietly, *arguments]
+    apart = ["--set", "agent.log_level=warning", "--set", "latency_budget.store=false"]
+    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *apart, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     figures = ServerFigures()
     try:

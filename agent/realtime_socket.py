@@ -127,8 +127,7 @@ class RealtimeSocket:
                 outbox.put(frame)
 
         def on_turn(entry: TurnEntry) -> None:
-            self._calls.history.add(entry)
-            call.turn(entry)
+            self._calls.turn_over(call, entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
             notify(Extension("halfsec.turn", {"turn": turn}))
 

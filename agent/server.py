@@ -26,15 +26,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from latency_budget.clock import Clock, SystemClock
-from latency_budget.turn import SessionId
+from latency_budget.store import TurnStore
 
 from .calls import Calls
 from .chat_completions import ChatCompletions
-from .config import Config
+from .config import Config, LatencySettings
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
+from .latency_endpoints import LatencyEndpoints, error_response
 from .metrics import Metrics
-from .models import ModelStore
+from .models import ModelStore, halfsec_home
 from .port_check import explain
 from .realtime_socket import RealtimeSocket
 from .stage_thread import THREAD_PREFIX
@@ -56,9 +57,12 @@ NO_SOCKET: Final = Refusal(
 _log = logging.getLogger(__name__)
 
 
-def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
-    """The ASGI application. The stages are started by whoever serves it (`serve`)."""
-    calls = Calls(config, clock)
+def create_app(
+    config: Config, stages: Stages, clock: Clock, store: TurnStore | None = None
+) -> Starlette:
+    """The ASGI application. Stages and store are started by whoever serves it (`serve`)."""
+    calls = Calls(config, clock, store)
+    latency = LatencyEndpoints(calls)
     endpoints = Endpoints(config, stages, calls)
     chats = ChatCompletions(config, stages)
     visitors = Visitors(config.agent)
@@ -80,8 +84,8 @@ def create_app(config: Config, stages: Stages, clock: Clock) -> Starlette:
         Route("/v1/chat/completions", chats.serve, methods=["POST"]),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
-        Route("/v1/latency/summary", endpoints.latency_summary),
-        Route("/v1/latency/turns", endpoints.latency_turns),
+        Route("/v1/latency/summary", latency.summary),
+        Route("/v1/latency/turns", latency.turns),
         WebSocketRoute("/{path:path}", no_socket),
         Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
     ]
@@ -128,9 +132,16 @@ class Endpoints:
 
     async def readyz(self, request: Request) -> Response:
         status = "draining" if self._calls.draining else self._stages.status
-        body = {"status": status, "stages": self._stages.progress(), "calls": len(self._calls)}
+        body: dict[str, Any] = {
+            "status": status,
+            "stages": self._stages.progress(),
+            "calls": len(self._calls),
+        }
+        problem = None if self._calls.store is None else self._calls.store.problem
+        if problem is not None:
+            body["store"] = problem
         if status == "ready":
-            return JSONResponse(body)
+            return JSONResponse(body if problem is None else {**body, "status": "degraded"})
         return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
 
     async def models(self, request: Request) -> Response:
@@ -146,24 +157,8 @@ class Endpoints:
     async def trace(self, request: Request) -> Response:
         trace = self._calls.trace_of(request.path_params["session_id"])
         if trace is None:
-            return _error(404, "There is no trace of this session; old ones are forgotten.")
+            return error_response(404, "There is no trace of this session; old ones are forgotten.")
         return StreamingResponse(trace.lines(), media_type="application/jsonl")
-
-    async def latency_summary(self, request: Request) -> Response:
-        return JSONResponse(self._calls.history.summary_json(_session_of(request)))
-
-    async def latency_turns(self, request: Request) -> Response:
-        return JSONResponse(self._calls.history.turns_json(_session_of(request)))
-
-
-def _session_of(request: Request) -> SessionId | None:
-    session = request.query_params.get("session")
-    return None if session is None else SessionId(session)
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
-    return JSONResponse(body, status_code=status)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -252,7 +247,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 async def _serve(config: Config, clock: Clock, listener: socket.socket, started_ns: int) -> int:
     stages = Stages(config, ModelStore(), clock)
-    app = create_app(config, stages, clock)
+    store = _store(config.latency_budget)
+    app = create_app(config, stages, clock, store)
     calls: Calls = app.state.calls
     server = make_server(app, config.agent.max_sessions)
     stop = asyncio.Event()
@@ -279,7 +275,22 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
         drain.cancel()
     status = 1 if stages.status == "failed" else 0
     await stages.close()
+    if store is not None:
+        await asyncio.to_thread(store.close)
     return status
+
+
+def _store(settings: LatencySettings) -> TurnStore | None:
+    """Where turns are kept, and writing; None where they are not to be."""
+    if not settings.store:
+        return None
+    store = TurnStore(
+        halfsec_home() / "turns.sqlite",
+        max_turns=settings.store_turns,
+        max_days=settings.store_days,
+    )
+    store.start()
+    return store
 
 
 async def _drain_when(

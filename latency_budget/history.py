@@ -1,7 +1,7 @@
 """The latest turns of the service, kept in memory for its pages and figures."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .budget import EMBEDDED, Budget
@@ -85,26 +85,33 @@ class TurnHistory:
         return iter([e for e in self._entries if session is None or e.session == session])
 
     def summary_json(self, session: SessionId | None = None) -> Json:
-        """`/v1/latency/summary`: `{session, summary, profiles: {name: summary}, errors}`."""
-        entries = list(self.entries(session))
-        by_profile: dict[str, list[TurnRecord]] = {}
-        for entry in entries:
-            by_profile.setdefault(entry.budget.name, []).append(entry.record)
-        return {
-            **report_json(session, None, summarize(entry.record for entry in entries)),
-            "profiles": {name: summarize(records) for name, records in by_profile.items()},
-        }
+        """`/v1/latency/summary`: see `profiles_json`."""
+        return profiles_json(session, list(self.entries(session)))
 
     def turns_json(self, session: SessionId | None = None, *, max_turns: int = 100) -> Json:
-        """`/v1/latency/turns`: the latest turns, oldest first, each with its waterfall.
-
-        Beside what `turn_json` gives, each turn has `session`, `budget`, and `waterfall`. The
-        summary covers the turns listed.
-        """
+        """`/v1/latency/turns`: the latest turns, see the function of this name."""
         kept = list(self.entries(session))
-        listed = kept[max(0, len(kept) - max_turns) :]
-        turns = [_turn_json(entry) for entry in listed]
-        return report_json(session, turns, summarize(entry.record for entry in listed))
+        return turns_json(session, kept[max(0, len(kept) - max_turns) :])
+
+
+def profiles_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
+    """`{session, summary, profiles: {name: summary}, errors}` of these turns."""
+    by_profile: dict[str, list[TurnRecord]] = {}
+    for entry in entries:
+        by_profile.setdefault(entry.budget.name, []).append(entry.record)
+    return {
+        **report_json(session, None, summarize(entry.record for entry in entries)),
+        "profiles": {name: summarize(records) for name, records in by_profile.items()},
+    }
+
+
+def turns_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
+    """These turns, each with its waterfall, and the summary of them.
+
+    Beside what `turn_json` gives, each turn has `session`, `budget`, and `waterfall`.
+    """
+    turns = [_turn_json(entry) for entry in entries]
+    return report_json(session, turns, summarize(entry.record for entry in entries))
 
 
 def _turn_json(entry: TurnEntry) -> Json:

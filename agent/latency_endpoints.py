@@ -1,0 +1,159 @@
+"""`/v1/latency/*`: what became of turns, the newest from memory, older ones from the store.
+
+Without a time, a profile or a page the answer comes from memory, which has the newest turns, those
+of this moment included. With one it comes from the store: SQLite is read on a thread.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from latency_budget.history import profiles_json, turns_json
+from latency_budget.store import TurnStore
+from latency_budget.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.store_schema import StoredTurn
+from latency_budget.turn import SessionId
+
+from .calls import Calls
+
+MAX_PAGE: Final = 1000
+"""Turns, at about 3 kB."""
+
+DEFAULT_PAGE: Final = 100
+
+MAX_SUMMED: Final = 100_000
+"""Newest turns that a summary looks at: a second or two of a thread."""
+
+FLUSH_S: Final = 1.0
+"""For turns of the last moment to reach the file."""
+
+
+class LatencyEndpoints:
+    """One instance for all requests."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def summary(self, request: Request) -> Response:
+        """Percentiles, by stage and profile."""
+        try:
+            wanted = _filter(request.query_params, MAX_SUMMED)
+            if not _needs_store(wanted):
+                session = None if wanted.session is None else SessionId(wanted.session)
+                return JSONResponse(self._calls.history.summary_json(session))
+            found = await self._read(wanted)
+        except (ValueError, StoreError) as error:
+            return error_response(400, str(error))
+        entries = [stored.entry for stored in found]
+        return JSONResponse(await asyncio.to_thread(profiles_json, wanted.session, entries))
+
+    async def turns(self, request: Request) -> Response:
+        """The newest turns, oldest first. Where there are older ones, `before` asks for them."""
+        params = request.query_params
+        try:
+            wanted = _filter(params, _count(params.get("limit"), DEFAULT_PAGE, MAX_PAGE))
+            if not _needs_store(wanted):
+                session = None if wanted.session is None else SessionId(wanted.session)
+                limit = wanted.max_turns or DEFAULT_PAGE
+                listed = self._calls.history.turns_json(session, max_turns=limit)
+                return JSONResponse(listed)
+            found = await self._read(wanted)
+        except (ValueError, StoreError) as error:
+            return error_response(400, str(error))
+        body = turns_json(wanted.session, [stored.entry for stored in found])
+        for turn, stored in zip(body["turns"], found, strict=True):
+            turn.update(_kept(stored))
+        body["before"] = found[0].row if len(found) == wanted.max_turns else None
+        return JSONResponse(body)
+
+    async def _read(self, wanted: TurnFilter) -> list[StoredTurn]:
+        store = self._calls.store
+        if store is None:
+            raise StoreError(
+                "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
+                "out since, until, profile and before to get the newest ones."
+            )
+        return await asyncio.to_thread(_read_newest, store, wanted)
+
+
+def error_response(status: int, message: str) -> JSONResponse:
+    """As OpenAI's API tells errors."""
+    body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
+    return JSONResponse(body, status_code=status)
+
+
+def _read_newest(store: TurnStore, wanted: TurnFilter) -> list[StoredTurn]:
+    store.flush(FLUSH_S)
+    return read_turns(store.path, wanted)
+
+
+def _needs_store(wanted: TurnFilter) -> bool:
+    limits = (wanted.profile, wanted.since_unix_ns, wanted.until_unix_ns, wanted.before_row)
+    return any(limit is not None for limit in limits)
+
+
+def _filter(params: Mapping[str, str], max_turns: int) -> TurnFilter:
+    """Raises ValueError with what is wrong, for the client."""
+    before = params.get("before")
+    return TurnFilter(
+        session=params.get("session"),
+        profile=params.get("profile"),
+        since_unix_ns=_time(params, "since"),
+        until_unix_ns=_time(params, "until"),
+        before_row=None if before is None else _whole(before, "before"),
+        max_turns=max_turns,
+    )
+
+
+def _time(params: Mapping[str, str], name: str) -> int | None:
+    text = params.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"{name} is seconds since 1970 or a date like 2026-11-21T09:30:00Z, not {text!r}."
+            ) from None
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(seconds) or abs(seconds) >= 2**33:
+        raise ValueError(f"{name} lies outside of all times that are kept: {text!r}.")
+    return round(seconds * 1e9)
+
+
+def _count(text: str | None, default: int, most: int) -> int:
+    if text is None:
+        return default
+    count = _whole(text, "limit")
+    if not 1 <= count <= most:
+        raise ValueError(f"limit is between 1 and {most}, not {count}.")
+    return count
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{name} is a whole number, not {text!r}.") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name} is out of range: {text[:40]!r}.")
+    return number
+
+
+def _kept(stored: StoredTurn) -> dict[str, Any]:
+    """What the store knows of a turn beside its account."""
+    at = datetime.fromtimestamp(stored.at_unix_ns / 1e9, UTC)
+    return {
+        "row": stored.row,
+        "at": at.isoformat(timespec="milliseconds"),
+        "agent": stored.agent,
+        "config_fingerprint": stored.fingerprint,
+    }

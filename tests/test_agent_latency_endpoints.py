@@ -1,0 +1,153 @@
+"""Turns over HTTP, from memory and from the store, and a store that cannot be written."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from agent.calls import Calls
+from agent.config import Config
+from agent.latency_endpoints import MAX_PAGE
+from agent.models import ModelStore
+from agent.server import Endpoints, create_app
+from agent.stages import Stages
+from latency_budget.clock import SystemClock
+from latency_budget.store import TurnStore
+from latency_budget.turn import SessionId
+
+from .test_latency_store import stored
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TurnStore]:
+    kept = TurnStore(tmp_path / "turns.sqlite", max_days=36_500)
+    kept.start()
+    yield kept
+    kept.close()
+
+
+async def client(store: TurnStore | None, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    stages = Stages(Config(), ModelStore(tmp_path, {}), SystemClock())
+    app = create_app(Config(), stages, SystemClock(), store)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        yield http
+    await stages.close()
+
+
+@pytest.fixture
+async def http(store: TurnStore, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async for each in client(store, tmp_path):
+        yield each
+
+
+@pytest.fixture
+async def http_without(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async for each in client(None, tmp_path):
+        yield each
+
+
+async def test_pages_of_older_turns(http: httpx.AsyncClient, store: TurnStore) -> None:
+    for number in range(1, 6):
+        store.add(stored(number, f"s{number % 2}", number * 10**9))
+    first = (await http.get("/v1/latency/turns?since=0&limit=2")).json()
+    assert [turn["turn"] for turn in first["turns"]] == [4, 5]
+    assert first["turns"][0]["at"] == "1970-01-01T00:00:04.000+00:00"
+    assert first["turns"][0]["agent"] == "default"
+    assert first["turns"][0]["waterfall"]["path"]
+    second = (await http.get(f"/v1/latency/turns?limit=2&before={first['before']}")).json()
+    assert [turn["turn"] for turn in second["turns"]] == [2, 3]
+    last = (await http.get(f"/v1/latency/turns?limit=2&before={second['before']}")).json()
+    assert [turn["turn"] for turn in last["turns"]] == [1]
+    assert last["before"] is None
+    of_one = (await http.get("/v1/latency/turns?profile=embedded&session=s1")).json()
+    assert [turn["turn"] for turn in of_one["turns"]] == [1, 3, 5]
+
+
+async def test_the_summary_of_a_time(http: httpx.AsyncClient, store: TurnStore) -> None:
+    for number in range(1, 6):
+        store.add(stored(number, at_unix_ns=number * 10**9))
+    found = (await http.get("/v1/latency/summary?since=1970-01-01T00:00:02Z&until=4.5")).json()
+    assert found["summary"]["turns"] == 3
+    assert found["summary"]["p50"] == 450
+    assert found["profiles"]["embedded"]["turns"] == 3
+    assert (await http.get("/v1/latency/summary")).json()["summary"]["turns"] == 0  # of memory
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("since=yesterday", "since is seconds since 1970 or a date"),
+        ("until=1e400", "until lies outside"),
+        ("since=nan", "since lies outside"),
+        ("before=x", "before is a whole number"),
+        ("before=99999999999999999999", "before is out of range"),
+        ("limit=0", "limit is between 1 and"),
+        (f"limit={MAX_PAGE + 1}", "limit is between 1 and"),
+        ("limit=many", "limit is a whole number"),
+    ],
+)
+async def test_questions_that_make_no_sense(
+    http: httpx.AsyncClient, query: str, complaint: str
+) -> None:
+    answer = await http.get(f"/v1/latency/turns?{query}")
+    assert answer.status_code == 400
+    assert complaint in answer.json()["error"]["message"]
+
+
+async def test_where_nothing_is_stored(http_without: httpx.AsyncClient) -> None:
+    assert (await http_without.get("/v1/latency/turns")).json()["turns"] == []
+    answer = await http_without.get("/v1/latency/turns?since=0")
+    assert answer.status_code == 400
+    assert "latency_budget.store is off" in answer.json()["error"]["message"]
+
+
+async def test_a_call_is_stored_with_its_words_only_where_they_are_wanted(
+    store: TurnStore, http: httpx.AsyncClient
+) -> None:
+    for wants_texts in (False, True):
+        config = Config()
+        kept = replace(config.latency_budget, store_texts=wants_texts)
+        calls = Calls(replace(config, latency_budget=kept), SystemClock(), store)
+        call = calls.admit(SessionId(f"s{wants_texts:d}"), "sales")
+        calls.turn_over(call, replace(stored().entry, session=call.session_id))
+        assert call.num_turns == len(calls.history) == 1
+    turns = (await http.get("/v1/latency/turns?since=0")).json()["turns"]
+    assert [turn["caller_text"] for turn in turns] == ["", "Hi."]
+    assert {turn["agent"] for turn in turns} == {"sales"}
+    assert turns[0]["config_fingerprint"] != turns[1]["config_fingerprint"]
+
+
+async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    broken = TurnStore(tmp_path / "file" / "turns.sqlite")
+    broken.start()
+    broken.add(stored())
+    assert not broken.flush()
+    async for http in client(broken, tmp_path):
+        assert "can't be written" in (await http.get("/readyz")).json()["store"]
+        metrics = (await http.get("/metrics")).text
+        assert "halfsec_store_ok 0.0" in metrics
+        assert "halfsec_store_turns_waiting 1.0" in metrics
+        refused = await http.get("/v1/latency/turns?since=0")
+        assert refused.status_code == 400
+        assert "there is no store" in refused.json()["error"]["message"]
+    ready = Endpoints(Config(), cast(Stages, Ready()), Calls(Config(), SystemClock(), broken))
+    answer = await ready.readyz(Request({"type": "http"}))
+    assert answer.status_code == 200
+    assert json.loads(bytes(answer.body))["status"] == "degraded"
+    broken.close()
+
+
+class Ready:
+    """Stages that all work."""
+
+    status = "ready"
+
+    def progress(self) -> dict[str, str]:
+        return {}
