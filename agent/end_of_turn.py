@@ -46,6 +46,12 @@ class TurnRules:
     idle: IdleRules = NOT_IDLE
 
 
+def asked_wait_ms(detection: TurnDetection | None) -> int:
+    """Silence that the client wants to be waited for, whatever is known sooner: the budget of a
+    turn grows by it. With push-to-talk nothing is waited for."""
+    return detection.silence_duration_ms if isinstance(detection, ServerVad) else 0
+
+
 def rules_for(
     detection: TurnDetection | None, idle: IdleRules = NOT_IDLE, *, ducks: bool = False
 ) -> TurnRules:

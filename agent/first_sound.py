@@ -47,11 +47,11 @@ class FirstSound:
         group: asyncio.TaskGroup,
         clock: Clock,
         emit: Callable[[ev.Event], None],
-        budget_ms: int,
+        budget_ms: Callable[[], int],
         openers: Sequence[str],
     ) -> None:
-        """`emit` feeds the turn-taking machine. `budget_ms`: from the caller's last voiced sample
-        to the first sound."""
+        """`emit` feeds the turn-taking machine. `budget_ms`: tells what may lie between the
+        caller's last voiced sample and the first sound."""
         self._group = group
         self._clock = clock
         self._emit = emit
@@ -100,7 +100,7 @@ class FirstSound:
         turn, settings = run.reply.turn, run.reply.settings
         text = self._openers[turn % len(self._openers)]
         speech = await run.voice.opener(text)
-        due_ms = max(self._budget_ms, settings.pace_ms)
+        due_ms = max(self._budget_ms(), settings.pace_ms)
         late_ns = voiced_ns + due_ms * NS_PER_MS - MARGIN_NS
         await self._sleep_until(max(late_ns, self._clock.now_ns() + GRACE_NS))
         self._task = None  # from here on nothing is waited for: this can't be stopped in the middle

@@ -8,6 +8,7 @@ from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from latency_budget.budget import budget_profile
 from latency_budget.clock import Clock
 from latency_budget.history import TurnEntry
 from latency_budget.report import turn_json
@@ -62,6 +63,8 @@ class RealtimeSocket:
         self._calls = calls
         self._clock = clock
         self._visitors = visitors
+        total_ms = config.latency_budget.total_ms
+        self._budget = budget_profile(config.agent.preset).with_total(total_ms)
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close."""
@@ -161,7 +164,7 @@ class RealtimeSocket:
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
             lead_ms=self._config.agent.lead_ms,
-            budget_ms=self._config.latency_budget.total_ms,
+            budget=self._budget,
             notify=notify,
             guesses=self._config.agent.guess,
             previews=self._config.agent.preview,

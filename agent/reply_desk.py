@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from latency_budget.budget import Budget
 from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
@@ -52,8 +53,8 @@ class Surroundings:
     open_chat: OpenChat
     open_voice: OpenVoice
     lead_ms: int
-    budget_ms: int
-    """From the end of the caller's turn to the first sound."""
+    budget: Budget
+    """From the end of the caller's turn to the first sound, where the client asks for no wait."""
     notify: Callable[[Notice], None]
     guesses: bool = True
     """Whether replies are prepared before it is known that the caller is done."""
@@ -111,7 +112,9 @@ class ReplyDesk:
             self._present, items, around.barge_ins, around.notify, emit, self._send_rest
         )
         self._guess: _Guess | None = None
-        self._first_sound = FirstSound(group, around.clock, emit, around.budget_ms, around.openers)
+        self._first_sound = FirstSound(
+            group, around.clock, emit, lambda: log.budget.total_ms, around.openers
+        )
 
     def begin(
         self,
@@ -185,7 +188,7 @@ class ReplyDesk:
             settings,
             options,
             Playback(rate_hz, around.lead_ms),
-            Deadline.after_ms(around.budget_ms, now_ns=around.clock.now_ns()),
+            Deadline.after_ms(around.budget.total_ms, now_ns=around.clock.now_ns()),
         )
         voice = around.open_voice(settings.voice, rate_hz)
         mark = self._log.guessed

@@ -20,7 +20,7 @@ from . import requests as ask
 from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
-from .end_of_turn import rules_for
+from .end_of_turn import asked_wait_ms, rules_for
 from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .first_clause import example_messages
 from .identifiers import Identifiers
@@ -87,6 +87,7 @@ class Session:
         self._replies = ReplyItems(
             around.clock, self.conversation, self._context, self._ids, log, around.notify
         )
+        log.budget = around.budget.widened(asked_wait_ms(settings.turn_detection))
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
@@ -190,6 +191,7 @@ class Session:
         if settings.turn_detection != old.turn_detection:
             rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
             self._hearing.set_detection(settings.turn_detection)
+            self._log.budget = around.budget.widened(asked_wait_ms(settings.turn_detection))
             self.feed(ev.RulesChanged(rules))
         around.notify(say.SessionUpdated(settings))
 

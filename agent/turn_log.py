@@ -7,6 +7,7 @@ forgotten when the utterance is dropped.
 from collections.abc import Callable
 from typing import Any, Final
 
+from latency_budget.budget import EMBEDDED
 from latency_budget.history import TurnEntry
 from latency_budget.ledger import TurnLedger
 from latency_budget.marks import Mark, MarkName
@@ -29,6 +30,8 @@ class TurnLog:
     """Belongs to one session."""
 
     def __init__(self, session_id: SessionId, trace: TraceWriter, on_turn: OnTurn) -> None:
+        self.budget = EMBEDDED
+        """What turns are held to from now on."""
         self._session_id = session_id
         self.trace = trace
         self._on_turn = on_turn
@@ -117,6 +120,7 @@ class TurnLog:
             entry = TurnEntry(
                 self._session_id,
                 ledger.record(),
+                self.budget,
                 caller_text=asked,
                 agent_text=text,
                 reply_s=reply_s,

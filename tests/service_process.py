@@ -67,14 +67,19 @@ class ServiceProcess:
 async def service(
     *arguments: str, home: Path | None = None, log_level: str = "warning"
 ) -> AsyncIterator[ServiceProcess]:
-    """`halfsec serve` on a free port (unless the arguments name one), with the embedded preset."""
+    """`halfsec serve` on a free port (unless the arguments name one), with the embedded preset.
+
+    Without a `home` of its own it keeps no turns: those of tests are not for the user's file.
+    """
+    kept = "true" if home is not None else "false"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     environment.pop("PORT", None)
     if home is not None:
         environment["HALFSEC_HOME"] = str(home)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agent", "serve", "--port", "0"),
-        *("--set", f"agent.log_level={log_level}", *arguments),
+        *("--set", f"agent.log_level={log_level}", "--set", f"latency_budget.store={kept}"),
+        *arguments,
         cwd=ROOT,
         env=environment,
         stdout=asyncio.subprocess.PIPE,

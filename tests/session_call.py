@@ -14,6 +14,7 @@ from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
 from agent.turn_log import TurnLog
+from latency_budget.budget import EMBEDDED
 from latency_budget.clock import Clock, SystemClock
 from latency_budget.history import TurnEntry
 from latency_budget.trace import TraceWriter
@@ -64,7 +65,7 @@ class Call:
             open_chat=lambda instructions, examples: self.chat,
             open_voice=open_voice,
             lead_ms=400,
-            budget_ms=500,
+            budget=EMBEDDED,
             notify=self._notify,
             guesses=ahead,
             previews=ahead,

@@ -10,6 +10,8 @@ import websockets.asyncio.client as websockets_client
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
+from latency_budget.store_query import read_turns
+
 from .live_call import call_to
 from .models import model_path
 from .service_process import ServiceProcess, service
@@ -124,6 +126,23 @@ async def test_the_log_has_a_line_for_each_call_and_each_refusal() -> None:
     assert lines[2].endswith("close=1000 (the client hung up)")
     assert len(lines) == 3
     assert "garden" not in log
+
+
+async def test_turns_outlive_the_process(tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to(model_path(LLM).parent)
+    for number in (1, 2):
+        async with service(home=tmp_path) as running:
+            await running.listening()
+            await running.line("Ready after")
+            async with call_to(running.url) as call:
+                await call.ask("Say a word.", max_output_tokens=4)
+            async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+                found = (await http.get(f"{running.http}/v1/latency/turns?since=0")).json()
+            assert len(found["turns"]) == number
+            assert [turn["caller_text"] for turn in found["turns"]] == [""] * number
+            running.stop()
+            assert await running.ended() == (0, "")
+    assert len(read_turns(tmp_path / "turns.sqlite")) == 2
 
 
 # --- what keeps it from starting ---

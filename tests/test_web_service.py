@@ -40,7 +40,10 @@ def service() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "agent", "serve", "--port", str(port)],
+        [
+            *(sys.executable, "-m", "agent", "serve", "--port", str(port)),
+            *("--set", "latency_budget.store=false"),
+        ],
         cwd=ROOT,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
