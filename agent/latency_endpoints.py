@@ -5,7 +5,6 @@ of this moment included. With one it comes from the store: SQLite is read on a t
 """
 
 import asyncio
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from latency_budget.history import profiles_json, turns_json
 from latency_budget.store import TurnStore
-from latency_budget.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.store_query import StoreError, TurnFilter, read_turns, unix_ns_of
 from latency_budget.store_schema import StoredTurn
 from latency_budget.turn import SessionId
 
@@ -112,21 +111,10 @@ def _filter(params: Mapping[str, str], max_turns: int) -> TurnFilter:
 
 def _time(params: Mapping[str, str], name: str) -> int | None:
     text = params.get(name)
-    if text is None:
-        return None
     try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise ValueError(
-                f"{name} is seconds since 1970 or a date like 2026-11-21T09:30:00Z, not {text!r}."
-            ) from None
-        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(seconds) or abs(seconds) >= 2**33:
-        raise ValueError(f"{name} lies outside of all times that are kept: {text!r}.")
-    return round(seconds * 1e9)
+        return None if text is None else unix_ns_of(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}.") from None
 
 
 def _count(text: str | None, default: int, most: int) -> int:

@@ -1,4 +1,9 @@
-"""`python -m latency_budget trace.jsonl`: where the time of a recorded session went."""
+"""`halfsec report`: where the time of recorded turns went, whether it got longer, and whether it
+may.
+
+Reads a session's trace, or a store of turns. `--gate` makes it a test for a pipeline, `--compare`
+tells whether a second run differs from the first by more than chance.
+"""
 
 import argparse
 import io
@@ -7,39 +12,68 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any, Final
 
-from .ledger import records_of
-from .record import TurnRecord
+from .compare import CompareError, Comparison, compare
+from .gate import GateError, misses, read_gate
 from .report import report_json, summarize, turn_json
-from .trace import MAX_LINE_CHARS, Trace, TraceError, read_trace
+from .sources import Source, SourceError, read_source
+from .store_query import TurnFilter, unix_ns_of
 from .waterfall import summary_table, waterfall
+
+DRAWN: Final = 20
+"""Turns of a store whose waterfalls are drawn; all count in the table."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 2 with one line on stderr where there is nothing to report."""
+    """The exit status: 0; 1 where a gate was missed; 2 with one line on stderr where there is
+    nothing to report."""
     options = _parser().parse_args(argv)
     try:
-        trace = _load(options.trace)
-        records = records_of(trace.marks())
-        if not records:
-            raise TraceError("the trace holds no marks: no turn was timed in this session")
-    except (TraceError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        print(f"{options.trace}: {reason}", file=sys.stderr)
+        gate = None if options.gate is None else read_gate(options.gate)
+        wanted = _filter(options)
+        source = read_source(options.source, wanted)
+        other = None if options.compare is None else read_source(options.compare, wanted)
+        found = None if other is None else compare(source.records, other.records)
+    except (GateError, SourceError, CompareError, ValueError) as error:
+        print(error, file=sys.stderr)
         return 2
-    _print(_json(trace, records) if options.json else _text(trace, records, options.width))
-    return 0
+    summary = summarize(source.records)
+    missed = [] if gate is None else misses(gate, summary)
+    if options.json:
+        report = _json(source, summary, found)
+        if gate is not None:
+            report["gate_missed"] = missed
+        _print(json.dumps(report, indent=2))
+    else:
+        _print("\n\n".join(_blocks(source, summary, other, found, missed, options)))
+    return int(bool(missed))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec report",
-        description="Show where the time of a session's turns went: a waterfall of each turn and"
-        " percentiles over all of them.",
+        description="Show where the time of turns went: a waterfall of each turn, and percentiles"
+        " over all of them.",
+        epilog="example: halfsec report ~/.halfsec/turns.sqlite --since 2026-11-20 --gate"
+        " 'e2e.p95<=500 cutin<=0.02'",
     )
-    parser.add_argument("trace", help="a session's trace (JSON lines)")
+    parser.add_argument("source", help="a session's trace (JSON lines), or a store (SQLite)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--gate",
+        metavar="CONDITIONS",
+        help="exit with 1 unless all hold, as in 'e2e.p95<=500 cutin<=0.02 asr.p90<200'",
+    )
+    parser.add_argument(
+        "--compare", metavar="OTHER", help="a second trace or store: is it faster, or is it chance?"
+    )
+    choosing = parser.add_argument_group("of a store")
+    choosing.add_argument("--session", help="only this one's turns")
+    choosing.add_argument("--profile", help="only turns held to this budget")
+    choosing.add_argument("--since", metavar="TIME", help="a date, or seconds since 1970")
+    choosing.add_argument("--until", metavar="TIME")
+    choosing.add_argument("--last", type=int, metavar="N", help="only the newest so many")
     parser.add_argument(
         "--width",
         type=int,
@@ -49,13 +83,76 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _load(path: str) -> Trace:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            # Bounded, because a file that is no trace may be one endless line.
-            return read_trace(iter(lambda: file.readline(MAX_LINE_CHARS + 1), ""))
-    except UnicodeDecodeError:
-        raise TraceError("not UTF-8 text, so this is not a trace") from None
+def _filter(options: argparse.Namespace) -> TurnFilter:
+    """Raises ValueError."""
+    if options.last is not None and options.last < 1:
+        raise ValueError("--last is 1 or more")
+    return TurnFilter(
+        session=options.session,
+        profile=options.profile,
+        since_unix_ns=None if options.since is None else unix_ns_of(options.since),
+        until_unix_ns=None if options.until is None else unix_ns_of(options.until),
+        max_turns=options.last,
+    )
+
+
+def _json(source: Source, summary: dict[str, Any], found: Comparison | None) -> dict[str, Any]:
+    turns = [
+        turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
+        for entry in source.entries
+    ]
+    report = report_json(source.session, turns, summary, source.doubts)
+    if found is not None:
+        report["comparison"] = {
+            "measure": found.measure,
+            "p_value": found.p_value,
+            "verdict": found.verdict,
+            **{
+                each.name: {
+                    "first_ms": each.first_ms,
+                    "second_ms": each.second_ms,
+                    "difference_ms": each.ms,
+                    "interval_ms": [each.low_ms, each.high_ms],
+                }
+                for each in found.differences
+            },
+        }
+    return report
+
+
+def _blocks(
+    source: Source,
+    summary: dict[str, Any],
+    other: Source | None,
+    found: Comparison | None,
+    missed: Sequence[str],
+    options: argparse.Namespace,
+) -> list[str]:
+    """What is printed, with an empty line between."""
+    name = source.path if source.session is None else f"session {source.session}"
+    drawn = source.entries[-DRAWN:]
+    left_out = len(source.entries) - len(drawn)
+    blocks = [name, *source.doubts]
+    blocks += [f"{left_out} turns before these are not drawn"] if left_out else []
+    blocks += [waterfall(entry.record, width=options.width, budget=entry.budget) for entry in drawn]
+    blocks.append(summary_table(summary))
+    if other is not None and found is not None:
+        blocks.append(_comparison(source.path, other.path, found))
+    return [*blocks, *missed]
+
+
+def _comparison(first: str, second: str, found: Comparison) -> str:
+    lines = [
+        f"first:  {first}, {found.num_first} turns",
+        f"second: {second}, {found.num_second} turns",
+        f"{found.measure:<14}{'first':>9}{'second':>9}{'change':>9}  95 % interval",
+    ]
+    lines += [
+        f"{each.name:<14}{each.first_ms:>9.1f}{each.second_ms:>9.1f}{each.ms:>+9.1f}"
+        f"  {each.low_ms:+.1f} to {each.high_ms:+.1f}"
+        for each in found.differences
+    ]
+    return "\n".join([*lines, found.verdict])
 
 
 def _print(text: str) -> None:
@@ -67,25 +164,6 @@ def _print(text: str) -> None:
     except BrokenPipeError:
         # What is still buffered would be flushed at exit and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _doubts(trace: Trace) -> list[str]:
-    if not trace.header.dropped:
-        return []
-    return [f"the first {trace.header.dropped} records of the session are not in this trace"]
-
-
-def _json(trace: Trace, records: Sequence[TurnRecord]) -> str:
-    """A trace holds no texts and no audio: those fields are empty."""
-    turns = [turn_json(record, "", "", None) for record in records]
-    report = report_json(trace.header.session, turns, summarize(records), _doubts(trace))
-    return json.dumps(report, indent=2)
-
-
-def _text(trace: Trace, records: Sequence[TurnRecord], width: int) -> str:
-    blocks = [f"session {trace.header.session}", *_doubts(trace)]
-    blocks += [waterfall(record, width=width) for record in records]
-    return "\n\n".join([*blocks, summary_table(summarize(records))])
 
 
 if __name__ == "__main__":

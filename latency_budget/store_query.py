@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +67,26 @@ def read_turns(path: Path, wanted: TurnFilter | None = None) -> list[StoredTurn]
             time = StageTime(row["spent_ns"], row["exposed_ns"])
             stages.setdefault(row["turn_id"], {})[Stage(row["stage"])] = time
         return stored_turns(rows, stages)
+
+
+def unix_ns_of(text: str) -> int:
+    """Of seconds since 1970, or a date with or without a time; UTC where it names no zone.
+
+    Raises ValueError.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is no time; one is seconds since 1970, or like 2026-11-21T09:30:00Z"
+            ) from None
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not abs(seconds) < 2**33:  # nor is it NaN
+        raise ValueError(f"{text!r} lies outside of all times that are kept")
+    return round(seconds * 1e9)
 
 
 @contextlib.contextmanager

@@ -82,9 +82,9 @@ async def test_the_summary_of_a_time(http: httpx.AsyncClient, store: TurnStore) 
 @pytest.mark.parametrize(
     ("query", "complaint"),
     [
-        ("since=yesterday", "since is seconds since 1970 or a date"),
-        ("until=1e400", "until lies outside"),
-        ("since=nan", "since lies outside"),
+        ("since=yesterday", "since: 'yesterday' is no time; one is seconds"),
+        ("until=1e400", "until: '1e400' lies outside"),
+        ("since=nan", "since: 'nan' lies outside"),
         ("before=x", "before is a whole number"),
         ("before=99999999999999999999", "before is out of range"),
         ("limit=0", "limit is between 1 and"),

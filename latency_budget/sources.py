@@ -1,0 +1,82 @@
+"""Turns from a file: a session's trace, or a store. Its first bytes tell which of them it is."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from .history import TurnEntry
+from .ledger import records_of
+from .record import TurnRecord
+from .store_query import StoreError, TurnFilter, read_turns
+from .trace import MAX_LINE_CHARS, Trace, TraceError, read_trace
+from .turn import SessionId
+
+SQLITE_HEAD: Final = b"SQLite format 3\0"
+
+
+class SourceError(Exception):
+    """There is nothing to report in the file. The message names it, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a file has."""
+
+    path: str
+    session: str | None
+    """Of a trace, or the one that was asked for."""
+    entries: tuple[TurnEntry, ...]
+    """At least one; without words where they are not kept."""
+    doubts: tuple[str, ...] = ()
+    """What to know before believing it."""
+
+    @property
+    def records(self) -> list[TurnRecord]:
+        return [entry.record for entry in self.entries]
+
+
+def read_source(path: str, wanted: TurnFilter | None = None) -> Source:
+    """The turns of a trace, or of a store those that are wanted. Raises SourceError."""
+    wanted = wanted or TurnFilter()
+    try:
+        with Path(path).open("rb") as file:
+            is_store = file.read(len(SQLITE_HEAD)) == SQLITE_HEAD
+        return _store(path, wanted) if is_store else _trace(path, wanted)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from None
+    except TraceError as error:
+        raise SourceError(f"{path}: {error}") from None
+    except StoreError as error:
+        raise SourceError(str(error)) from None
+
+
+def _store(path: str, wanted: TurnFilter) -> Source:
+    found = read_turns(Path(path), wanted)
+    if not found:
+        raise SourceError(f"{path}: no turn in it is as asked for")
+    return Source(path, wanted.session, tuple(stored.entry for stored in found))
+
+
+def _trace(path: str, wanted: TurnFilter) -> Source:
+    if replace(wanted, max_turns=None) != TurnFilter():
+        raise SourceError(
+            f"{path}: a trace is one session's; only a store has turns to choose from"
+        )
+    trace = _read(path)
+    records = records_of(trace.marks())
+    if not records:
+        raise TraceError("the trace holds no marks: no turn was timed in this session")
+    session = SessionId(trace.header.session)
+    dropped = trace.header.dropped
+    doubt = f"the first {dropped} records of the session are not in this trace"
+    entries = tuple(TurnEntry(session, record) for record in records)
+    return Source(path, session, entries, (doubt,) if dropped else ())
+
+
+def _read(path: str) -> Trace:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            # Bounded, because a file that is no trace may be one endless line.
+            return read_trace(iter(lambda: file.readline(MAX_LINE_CHARS + 1), ""))
+    except UnicodeDecodeError:
+        raise TraceError("not UTF-8 text, so this is not a trace") from None
