@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llm_engine
-from latency_budget.histogram import Histogram
+from latency_budget.histogram import Buckets, Histogram
 
 from .calls import Calls
 from .overlap_desk import DUCKS, STOCK
@@ -77,6 +77,7 @@ class Metrics:
             ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
         ):
             yield _counter(name, text, value)
+        yield from self._latency()
         yield from self._overlaps()
         labels = ["stage"]
         ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
@@ -98,6 +99,29 @@ class Metrics:
             yield _gauge("store_turns_waiting", text, store.waiting)
             yield _counter("store_turns_lost", "Turns that could not be kept.", store.lost)
             yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
+
+    def _latency(self) -> Iterator[Metric]:
+        """Of turns, in bounds around the budget, and what guesses in vain cost."""
+        found = self._calls.history.histograms
+        turns = HistogramMetricFamily(
+            "halfsec_turn_e2e_seconds",
+            "From the caller's last word to the first audible answer.",
+            labels=["profile"],
+        )
+        for profile, buckets in found.turns.items():
+            turns.add_metric([profile], _cumulative(buckets), buckets.sum_ms / 1e3)
+        stages = HistogramMetricFamily(
+            "halfsec_stage_exposed_seconds",
+            "What a stage made the caller wait, turn by turn.",
+            labels=["stage"],
+        )
+        for stage, buckets in found.stages.items():
+            stages.add_metric([stage.value], _cumulative(buckets), buckets.sum_ms / 1e3)
+        yield from (turns, stages)
+        tokens = found.wasted_prompt_tokens + found.wasted_output_tokens
+        seconds = found.wasted_ms / 1e3
+        yield _counter("guesses_wasted_seconds", "Work of stages for guesses in vain.", seconds)
+        yield _counter("guesses_wasted_tokens", "Tokens computed for guesses in vain.", tokens)
 
     def _overlaps(self) -> Iterator[Metric]:
         """Stock clients stop at once and are spoken to again; others turn the reply down."""
@@ -170,6 +194,11 @@ def _seconds(name: str, text: str, histogram: Histogram) -> Metric:
     return HistogramMetricFamily(
         f"halfsec_{name}", text, buckets=buckets, sum_value=histogram.sum_ms / 1e3
     )
+
+
+def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
+    found = [(f"{ms / 1e3:.6g}", float(number)) for ms, number in buckets.cumulative()]
+    return [*found, ("+Inf", float(buckets.count))]
 
 
 class _Collected(Collector):

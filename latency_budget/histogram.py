@@ -5,7 +5,10 @@ from 0.1 ms to over two minutes; what lies outside counts in the first or last o
 """
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 LOWEST_MS = 0.1
 GROWTH = 1.1
@@ -52,3 +55,26 @@ class Histogram:
         twin = Histogram()
         twin._counts, twin.count, twin.sum_ms = list(self._counts), self.count, self.sum_ms
         return twin
+
+
+class Buckets:
+    """Counts durations below given bounds: for figures whose interesting range is known. As
+    `Histogram`, not thread-safe."""
+
+    def __init__(self, bounds_ms: Sequence[float]) -> None:
+        """Ascending."""
+        self._bounds_ms: Final = tuple(bounds_ms)
+        self._counts = [0] * (len(self._bounds_ms) + 1)
+        self.sum_ms = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def record(self, ms: float) -> None:
+        self._counts[bisect_left(self._bounds_ms, ms)] += 1
+        self.sum_ms += ms
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """How many durations are at most each bound, `(ms, number)`."""
+        return list(zip(self._bounds_ms, accumulate(self._counts), strict=False))

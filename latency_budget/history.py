@@ -8,6 +8,7 @@ from .budget import EMBEDDED, Budget
 from .record import NS_PER_MS, TurnRecord
 from .report import Json, report_json, summarize, turn_json, waterfall_json
 from .turn import SessionId
+from .turn_histograms import TurnHistograms
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class TurnHistory:
             raise ValueError(f"a history holds at least one turn, not {max_turns}")
         self._entries: deque[TurnEntry] = deque(maxlen=max_turns)
         self._counts = TurnCounts()
+        self.histograms = TurnHistograms()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -65,6 +67,7 @@ class TurnHistory:
     def add(self, entry: TurnEntry) -> None:
         record, so_far = entry.record, self._counts
         self._entries.append(entry)
+        self.histograms.add(entry.budget.name, record)
         self._counts = TurnCounts(
             turns=so_far.turns + 1,
             answered=so_far.answered + record.answered,

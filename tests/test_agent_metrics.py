@@ -1,6 +1,7 @@
 """What operators read at `/metrics`, as Prometheus reads it."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,11 +20,12 @@ from latency_budget.clock import SystemClock
 from latency_budget.history import TurnEntry
 from latency_budget.ledger import TurnLedger
 from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import SessionId, TurnId
+from latency_budget.turn import SessionId, Stage, TurnId
 from tests.fakes.llm_models import save_tiny_model
 
 from .live import LiveServer
 from .live_call import call_to
+from .test_latency_store import stored
 
 pytest_plugins = ["tests.live_fixtures"]
 
@@ -100,6 +102,32 @@ async def test_who_spoke_over_the_agent(stages: Stages) -> None:
         ("halfsec_backchannels_kept", "stock"): 2,
         ("halfsec_backchannels_kept", "ducks"): 0,
     }
+
+
+async def test_how_long_turns_took(stages: Stages) -> None:
+    calls = Calls(Config(), SystemClock())
+    turn = stored().entry
+    slow = replace(turn, budget=replace(turn.budget, name="cpu"))
+    for entry in (turn, turn, slow):
+        calls.history.add(entry)
+    unanswered = TurnLedger(TurnId(9)).record()
+    calls.history.add(TurnEntry(SessionId("s"), unanswered))
+    text = bytes((await Metrics(stages, calls).serve(Request({"type": "http"}))).body).decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    name = "halfsec_turn_e2e_seconds"
+    for bound, number in (("0.425", 0), ("0.45", 2), ("0.5", 2), ("+Inf", 2)):  # 450 ms
+        assert float(lines[f'{name}_bucket{{le="{bound}",profile="embedded"}}']) == number
+    assert float(lines[f'{name}_sum{{profile="embedded"}}']) == pytest.approx(0.9)
+    assert float(lines[f'{name}_count{{profile="cpu"}}']) == 1
+    record = turn.record
+    exposed_s = record.stages[Stage.ENDPOINT].exposed_ms / 1e3
+    found_s = float(lines['halfsec_stage_exposed_seconds_sum{stage="endpoint"}'])
+    assert exposed_s > 0
+    assert found_s == pytest.approx(3 * exposed_s)
+    assert float(lines["halfsec_guesses_wasted_tokens_total"]) == 3 * 15
+    assert float(lines["halfsec_guesses_wasted_seconds_total"]) == pytest.approx(
+        3 * record.wasted_ms / 1e3
+    )
 
 
 async def test_turns_that_were_re_opened(stages: Stages) -> None:

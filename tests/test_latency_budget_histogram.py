@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.histogram import LOWEST_MS, Histogram
+from latency_budget.histogram import LOWEST_MS, Buckets, Histogram
 
 DURATIONS = st.lists(st.floats(LOWEST_MS, 60_000), min_size=1, max_size=60)
 
@@ -50,3 +50,15 @@ def test_a_copy_stands_still() -> None:
     copy = histogram.copy()
     histogram.record(5)
     assert (copy.count, histogram.count) == (1, 2)
+
+
+@given(DURATIONS)
+def test_buckets_count_what_is_at_most_their_bound(durations: list[float]) -> None:
+    bounds = (0.5, 10.0, 500.0, 30_000.0)
+    buckets = Buckets(bounds)
+    for ms in (*durations, 500.0):
+        buckets.record(ms)
+    expected = [(bound, sum(ms <= bound for ms in (*durations, 500.0))) for bound in bounds]
+    assert buckets.cumulative() == expected
+    assert buckets.count == len(durations) + 1
+    assert math.isclose(buckets.sum_ms, sum(durations) + 500)
