@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.clock import Clock, unix_ns
-from latency_budget.history import TurnEntry, TurnHistory
+from latency_budget.history import TurnEntry, TurnHistory, entry_json
+from latency_budget.marks import Mark
 from latency_budget.store import TurnStore
 from latency_budget.store_schema import StoredTurn
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
 from .config import Config
+from .live_events import LiveEvents
 
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
@@ -65,6 +67,7 @@ class Calls:
         self.draining = False
         self.history = TurnHistory()
         self.store: Final = store
+        self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
         self.admitted = 0
         self.refused = 0
@@ -99,12 +102,28 @@ class Calls:
         self.admitted += 1
         self._traces[session_id] = trace
         self._forget_traces()
+        self.events.publish("session", session_id, lambda: {"state": "began", "agent": agent})
         return call
+
+    def marked(self, call: Call, mark: Mark) -> None:
+        """Something happened in a turn."""
+        self.events.publish(
+            "mark",
+            call.session_id,
+            lambda: {"turn": mark.turn, "name": mark.name.value, "at_ms": mark.at_ns / 1e6},
+        )
+
+    def refuse(self, code: str) -> None:
+        """Somebody could not join, because all lines are busy."""
+        self.refused += 1
+        calls = len(self)
+        self.events.publish("refusal", None, lambda: {"code": code, "calls": calls})
 
     def turn_over(self, call: Call, entry: TurnEntry) -> None:
         """Remember a turn that is over."""
         self.history.add(entry)
         call.turn(entry)
+        self.events.publish("turn", call.session_id, lambda: entry_json(entry))
         if self.store is not None:
             kept = entry
             if not self._config.latency_budget.store_texts:
@@ -112,7 +131,11 @@ class Calls:
             self.store.add(StoredTurn(kept, unix_ns(), call.agent, self._fingerprint))
 
     def leave(self, call: Call) -> None:
-        self._active.pop(call.session_id, None)
+        if self._active.pop(call.session_id, None) is not None:
+            turns = call.num_turns
+            self.events.publish(
+                "session", call.session_id, lambda: {"state": "ended", "turns": turns}
+            )
         if (trace := self._traces.pop(call.session_id, None)) is not None:
             self._traces[call.session_id] = trace
         self._forget_traces()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from latency_budget.history import profiles_json, turns_json
 from latency_budget.store import TurnStore
@@ -69,6 +69,16 @@ class LatencyEndpoints:
             turn.update(_kept(stored))
         body["before"] = found[0].row if len(found) == wanted.max_turns else None
         return JSONResponse(body)
+
+    async def events(self, request: Request) -> Response:
+        """What happens, as it happens, as server-sent events."""
+        events = self._calls.events
+        if events.full:
+            return error_response(503, "Too many listen already; try again when one has gone.")
+        seen = request.headers.get("last-event-id", "")
+        after_id = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 16 else None
+        stream = events.listen(session=request.query_params.get("session"), after_id=after_id)
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     async def _read(self, wanted: TurnFilter) -> list[StoredTurn]:
         store = self._calls.store

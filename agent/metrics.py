@@ -9,6 +9,7 @@ the model is loaded, or does not answer, its figures are left out: a scrape alwa
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from prometheus_client.core import (
@@ -27,12 +28,47 @@ import llm_engine
 from latency_budget.histogram import Buckets, Histogram
 
 from .calls import Calls
+from .live_events import LiveEvents
 from .overlap_desk import DUCKS, STOCK
 from .stages import ANSWER_TIMEOUT_S, Stages
 
 BUCKET_STEP: Final = 5
 """Of a histogram's buckets, which are a tenth apart, every fifth bound is told: 30 of them, each
 1.6 times the one before. All 150 would make 450 lines of every scrape."""
+
+
+TELL_EVERY_S: Final = 1.0
+"""Of the engine's state, while somebody listens."""
+
+
+async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
+    """None while there is no engine, or none that answers."""
+    engine = stages.thinker.model
+    if engine is None:
+        return None
+    with contextlib.suppress(TimeoutError, llm_engine.EngineError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await engine.stats()
+    return None
+
+
+async def tell_of_engine(stages: Stages, events: LiveEvents) -> None:
+    """For ever: how the engine is, for those who listen."""
+    while True:
+        await asyncio.sleep(TELL_EVERY_S)
+        if events.num_listeners and (stats := await engine_stats(stages)) is not None:
+            state = {
+                "time_to_first_token_p50_ms": stats.first_token_ms.quantile(0.5),
+                "inter_token_p50_ms": stats.between_tokens_ms.quantile(0.5),
+                "waiting": stats.num_waiting,
+                "replying": stats.num_replying,
+                "pages_used": stats.pages_used,
+                "pages_total": stats.pages_total,
+                "prompt_tokens": stats.prompt_tokens,
+                "cached_tokens": stats.cached_tokens,
+                "output_tokens": stats.output_tokens,
+            }
+            events.publish("engine", None, partial(dict, state))
 
 
 class Metrics:
@@ -44,22 +80,12 @@ class Metrics:
         self._process = ProcessCollector(registry=None)
 
     async def serve(self, request: Request) -> Response:
-        stats = await self._engine_stats()
+        stats = await engine_stats(self._stages)
         families = [*self._service(), *self._process.collect()]
         if stats is not None:
             families += _engine(stats)
         text = generate_latest(_Collected(families))
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
-
-    async def _engine_stats(self) -> llm_engine.EngineStats | None:
-        """None while there is no engine, or none that answers."""
-        engine = self._stages.thinker.model
-        if engine is None:
-            return None
-        with contextlib.suppress(TimeoutError, llm_engine.EngineError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await engine.stats()
-        return None
 
     def _service(self) -> Iterator[Metric]:
         calls, counts = self._calls, self._calls.history.counts

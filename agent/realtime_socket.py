@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -103,8 +104,8 @@ class RealtimeSocket:
         if refusal is None and self._stages.status != "ready":
             refusal = BROKEN if self._stages.status == "broken" else WARMING
         if refusal is None and self._calls.full:
-            self._calls.refused += 1
             refusal = BUSY
+            self._calls.refuse(refusal.code)
         if refusal is None:
             return False
         await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
@@ -179,7 +180,8 @@ class RealtimeSocket:
             idle_prompt=self._config.agent.idle_prompt,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
-        log = TurnLog(call.session_id, call.trace, on_turn)
+        marked = partial(self._calls.marked, call)
+        log = TurnLog(call.session_id, call.trace, on_turn, marked)
         return Session(call.session_id, profile, settings, around, ears, log)
 
 

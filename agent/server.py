@@ -34,7 +34,7 @@ from .config import Config, LatencySettings
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
 from .latency_endpoints import LatencyEndpoints, error_response
-from .metrics import Metrics
+from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, halfsec_home
 from .port_check import explain
 from .realtime_socket import RealtimeSocket
@@ -86,6 +86,7 @@ def create_app(
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/latency/summary", latency.summary),
         Route("/v1/latency/turns", latency.turns),
+        Route("/v1/latency/events", latency.events),
         WebSocketRoute("/{path:path}", no_socket),
         Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
     ]
@@ -262,6 +263,7 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
         drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
+        telling = group.create_task(tell_of_engine(stages, calls.events))
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
         if not warming.done():  # told to stop: nobody needs the models any more
@@ -270,9 +272,11 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
             print(f"Ready after {warm_s:.1f} s: open http://{shown}:{port}/", flush=True)
         else:
             print(stages.failure(), file=sys.stderr, flush=True)
+            calls.events.close()
             server.should_exit = True
         await serving
         drain.cancel()
+        telling.cancel()
     status = 1 if stages.status == "failed" else 0
     await stages.close()
     if store is not None:
@@ -309,4 +313,5 @@ async def _drain_when(
             await asyncio.wait({empty, again}, return_when=asyncio.FIRST_COMPLETED)
             empty.cancel()
             again.cancel()
+    calls.events.close()
     server.should_exit = True

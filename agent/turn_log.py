@@ -25,16 +25,30 @@ MAX_LATE: Final = 4
 OnTurn = Callable[[TurnEntry], None]
 """Takes a finished turn."""
 
+OnMark = Callable[[Mark], None]
+"""Takes a mark when it gets its turn."""
+
+
+def _unseen(mark: Mark) -> None:
+    """Nobody watches."""
+
 
 class TurnLog:
     """Belongs to one session."""
 
-    def __init__(self, session_id: SessionId, trace: TraceWriter, on_turn: OnTurn) -> None:
+    def __init__(
+        self,
+        session_id: SessionId,
+        trace: TraceWriter,
+        on_turn: OnTurn,
+        on_mark: OnMark = _unseen,
+    ) -> None:
         self.budget = EMBEDDED
         """What turns are held to from now on."""
         self._session_id = session_id
         self.trace = trace
         self._on_turn = on_turn
+        self._on_mark = on_mark
         self._ledgers: dict[TurnId, TurnLedger] = {}
         self._caller_marks: list[tuple[MarkName, int, tuple[int, int]]] = []
         self._caller_text = ""
@@ -57,6 +71,7 @@ class TurnLog:
         the prompt and those put out."""
         mark = Mark(turn, name, at_ns, *tokens)
         self.trace.append_mark(mark)
+        self._on_mark(mark)
         ledger = self._ledgers.get(turn)
         if ledger is not None:
             ledger.add(mark)

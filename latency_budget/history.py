@@ -113,11 +113,12 @@ def turns_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
 
     Beside what `turn_json` gives, each turn has `session`, `budget`, and `waterfall`.
     """
-    turns = [_turn_json(entry) for entry in entries]
+    turns = [entry_json(entry) for entry in entries]
     return report_json(session, turns, summarize(entry.record for entry in entries))
 
 
-def _turn_json(entry: TurnEntry) -> Json:
+def entry_json(entry: TurnEntry) -> Json:
+    """A turn as `turns_json` lists it."""
     budget = entry.budget
     return {
         **turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s),
