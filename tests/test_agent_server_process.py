@@ -145,6 +145,22 @@ async def test_turns_outlive_the_process(tmp_path: Path) -> None:
     assert len(read_turns(tmp_path / "turns.sqlite")) == 2
 
 
+async def test_a_listener_does_not_hold_up_the_end() -> None:
+    async with service() as running:
+        await running.listening()
+        await running.line("Ready after")
+        async with (
+            httpx.AsyncClient(timeout=60, trust_env=False) as http,
+            http.stream("GET", f"{running.http}/v1/latency/events") as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": halfsec"
+            running.stop()
+            async for _ in lines:  # up to its proper end
+                pass
+        assert await running.ended() == (0, "")
+
+
 # --- what keeps it from starting ---
 
 
