@@ -64,7 +64,8 @@ class HeardWords:
                 if item_id in self._stretches:
                     self._stretches[item_id][-1].end_sample = self._arrived[item_id]
             case ev.ReplyDone(response_id=response_id, status=status):
-                if status != "completed" and response_id in self.items:
+                # One that reached its limit of tokens ("incomplete") was sent to its end.
+                if status in ("cancelled", "failed") and response_id in self.items:
                     self._incomplete.add(self.items[response_id])
             case ev.ItemRetrieved(item_id=item_id, text=text):
                 self.history[item_id] = text

@@ -32,6 +32,16 @@ def test_a_reply_that_was_heard_to_its_end() -> None:
     assert "were played" in (complaint(words, FIRST, 4.6) or "")
 
 
+def test_what_is_not_spoken_is_part_of_a_reply_that_was_sent_to_its_end() -> None:
+    code = "```\nhalfsec serve"
+    for status in ("completed", "incomplete"):  # the second by its limit of tokens
+        words = words_of((FIRST, 1.6), (code, 0.0), status=status)
+        assert complaint(words, FIRST + code, 1.6) is None
+    assert "were played" in (
+        complaint(words_of((FIRST, 1.6), (code, 0.0)), FIRST + code, 1.0) or ""
+    )
+
+
 @pytest.mark.parametrize(
     ("history", "played_s"),
     [
