@@ -77,8 +77,8 @@ class Aside:
                 self.understood = f"{self.understood} {text}".strip()
             case ev.ReplyStarted(response_id=response_id):
                 self._replies.append(response_id)
-            case ev.ReplyDone(response_id=response_id, status="completed"):
-                self._completed.add(response_id)
+            case ev.ReplyDone(response_id=response_id, status="completed" | "incomplete"):
+                self._completed.add(response_id)  # the second ended at its limit of tokens
 
     def settle(self, speaker: Loudspeaker) -> None:
         """All is quiet: say what came of it."""
