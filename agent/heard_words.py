@@ -105,7 +105,10 @@ class HeardWords:
             slack_s = TOLERANCE_S + PACE_TOLERANCE * inside_s
             least = round((inside_s - slack_s) * self._pace)
             most = round((inside_s + slack_s) * self._pace) if inside_s else 0
-            return before + max(0, min(least, len(each.text))), before + min(most, len(each.text))
+            least = max(0, min(least, len(each.text)))
+            # A word that was being said is not in the history, and a long number is one word.
+            least = each.text.rfind(" ", 0, least) + 1 if least < len(each.text) else least
+            return before + least, before + min(most, len(each.text))
         return before, before
 
     @property

@@ -42,6 +42,12 @@ def test_what_is_not_spoken_is_part_of_a_reply_that_was_sent_to_its_end() -> Non
     )
 
 
+def test_a_long_number_is_one_word() -> None:
+    words = words_of(("Your password is: 1234567890.", 4.0))
+    assert complaint(words, "Your password is: ", 3.0) is None
+    assert "were played" in (complaint(words, "Your ", 3.0) or "")
+
+
 @pytest.mark.parametrize(
     ("history", "played_s"),
     [
