@@ -19,6 +19,7 @@ other marks of an attempt           the first of the attempt: the reply's later 
 released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
 interrupted, greeting, reopened,
 opener, pace_start, pace_end
+discarded                           all: the attempt is void, and its pass unless a newer began
 llm_wasted                          all: their counts add up, and their times say nothing
 ==================================  ==============================================================
 
@@ -40,7 +41,7 @@ A turn with marks missing or in the wrong order is kept and says so in `incomple
 wrong order gives no span, and its time shows as a gap.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .critical_path import busy_ns, critical_path
 from .marks import Mark, MarkName
@@ -226,7 +227,8 @@ class TurnLedger:
                 self._tool_spans.clear()
                 self._tools_running = 0
                 self._speaks_before_tool = False
-                self._discard(_ASR_PASS, at_ns)
+                if not _has_newer_pass(self._at):
+                    self._discard(_ASR_PASS, at_ns)
                 self._discard(_REPLY_ATTEMPT, at_ns)
             case _M.TOOL_START:
                 if not self._tools_running:
@@ -328,6 +330,13 @@ class TurnLedger:
         if self._lost_tool_spans:
             flaws.append(f"more than {MAX_TOOL_SPANS} spans of tool rounds")
         return tuple(flaws)
+
+
+def _has_newer_pass(at: Mapping[MarkName, int]) -> bool:
+    """Other words were recognized since the reply was requested: they are why it is thrown away,
+    and the next one answers them."""
+    requested_ns, pass_ns = at.get(_M.REPLY_REQUESTED), at.get(_M.ASR_START)
+    return requested_ns is not None and pass_ns is not None and pass_ns > requested_ns
 
 
 def records_of(marks: Iterable[Mark]) -> tuple[TurnRecord, ...]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from latency_budget import Mark, MarkName, TurnId, TurnLedger
 from latency_budget.report import waterfall_json
 from latency_budget.trace import TraceError, TraceWriter, read_trace
-from latency_budget.turn import SessionId
+from latency_budget.turn import SessionId, Stage
 from latency_budget.waterfall import waterfall
 
 TURN = TurnId(7)
@@ -40,6 +40,24 @@ def test_no_count_is_lost_whenever_it_comes_and_none_moves_a_time(marks: list[Ma
     assert record.wasted_prompt_tokens == sum(mark.prompt_tokens for mark in wasted)
     assert record.wasted_output_tokens == sum(mark.output_tokens for mark in wasted)
     assert replace(record, wasted_prompt_tokens=0, wasted_output_tokens=0) == without.record()
+
+
+def test_other_words_discard_the_guess_and_stay_themselves() -> None:
+    """The guess goes because the next pause has other words: their pass is not thrown away."""
+    steps = [
+        *(("caller_last_voiced", 0), ("audio_received", 10), ("speech_paused", 80)),
+        *(("asr_start", 85), ("asr_final", 180), ("reply_requested", 181), ("speech_paused", 480)),
+        *(("asr_start", 485), ("asr_final", 590), ("discarded", 591), ("reply_requested", 592)),
+        *(("llm_first_token", 610), ("first_piece", 650), ("tts_start", 651)),
+        *(("first_audible_ready", 680), ("endpoint", 800), ("released", 801)),
+    ]
+    ledger = TurnLedger(TURN)
+    for name, at_ms in steps:
+        ledger.add(Mark(TURN, MarkName(name), at_ms * MS))
+    record = ledger.record()
+    assert record.incomplete == ()
+    assert record.stages[Stage.ASR].spent_ms == 105
+    assert record.wasted_ms == 95 + 410
 
 
 @given(MARKS)
