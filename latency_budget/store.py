@@ -42,6 +42,12 @@ FORGET_EVERY: Final = 100
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
+_UNSTORABLE: Final = (
+    *(OverflowError, ValueError, TypeError),
+    *(sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+)
+"""What binding a value, or the table, says to one that it can't hold: now or later."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +67,7 @@ class TurnStore:
             raise ValueError(f"a store keeps at least one turn and day: {max_turns}, {max_days}")
         self.path: Final = path
         self.lost = 0
-        """Turns that found the queue full."""
+        """Turns that found the queue full, or that no table can hold."""
         self._max_turns = max_turns
         self._max_age_ns = max_days * NS_PER_DAY
         self._wall_ns = wall_ns
@@ -149,19 +155,19 @@ class TurnStore:
                     self._asked.set()
             else:
                 self._say(f"{self.path} can't be written: {error}; it is tried again")
-        except Exception:
-            # A turn that no table can hold, now or later: never let it stop the others.
-            _log.exception("turns can't be stored")
-            self._let_go()
-            self.lost += 1
-            self._waiting.popleft()
 
     def _write(self, connection: sqlite3.Connection, number: int) -> None:
-        """The oldest so many that wait, in one transaction."""
+        """The oldest so many that wait, in one transaction. One that no table can hold is lost, and
+        does not stop the others."""
         connection.execute("BEGIN IMMEDIATE")
+        num_lost = 0
         try:
             for place in range(number):
-                insert(connection, self._waiting[place])
+                try:
+                    insert(connection, self._waiting[place])
+                except _UNSTORABLE as error:
+                    num_lost += 1
+                    _log.error("a turn can't be stored: %s", error)
             if self._num_writes % FORGET_EVERY == 0:
                 self._forget(connection)
             connection.execute("COMMIT")
@@ -170,6 +176,7 @@ class TurnStore:
                 connection.execute("ROLLBACK")
             raise
         self._num_writes += 1
+        self.lost += num_lost
         for _ in range(number):
             self._waiting.popleft()
 
@@ -182,6 +189,8 @@ class TurnStore:
         connection.execute("DELETE FROM sessions WHERE id NOT IN (SELECT session FROM turns)")
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and not self.path.exists():
+            self._let_go()  # somebody deleted it: what is written there now, nobody would find
         if self._connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch(mode=0o600, exist_ok=True)

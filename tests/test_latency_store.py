@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,16 @@ def test_a_damaged_file_is_set_aside(path: Path, content: bytes) -> None:
     assert aside.read_bytes() == content
 
 
+def test_a_file_that_was_deleted_is_begun_anew(store: TurnStore, path: Path) -> None:
+    store.add(stored(1))
+    assert store.flush()
+    for each in path.parent.iterdir():
+        each.unlink()
+    store.add(stored(2))
+    assert store.flush()
+    assert [each.entry.record.turn for each in read_turns(path)] == [2]
+
+
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("latency_budget.store.BUSY_MS", 1)
     store = TurnStore(path, wall_ns=lambda: NOW_NS)
@@ -289,12 +300,18 @@ def test_words_that_no_text_can_hold(store: TurnStore, path: Path) -> None:
 def test_a_turn_that_no_table_can_hold_does_not_stop_the_others(
     store: TurnStore, path: Path
 ) -> None:
-    store.add(stored(1, at_unix_ns=2**70))
-    store.add(stored(2))
-    store.flush()
+    nothing: Any = None
+    odd: Any = object()
+    store.add(stored(1))
+    store.add(stored(2, at_unix_ns=2**70))
+    store.add(stored(3))
+    store.add(StoredTurn(replace(stored(4).entry, reply_s=odd), NOW_NS))
+    store.add(StoredTurn(stored(5).entry, nothing))
+    store.add(stored(6))
     assert store.flush()
-    assert [each.entry.record.turn for each in read_turns(path)] == [2]
-    assert store.lost == 1
+    assert [each.entry.record.turn for each in read_turns(path)] == [1, 3, 6]
+    assert store.lost == 3
+    assert store.problem is None
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:
