@@ -68,12 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", metavar="OTHER", help="a second trace or store: is it faster, or is it chance?"
     )
+    parser.add_argument("--last", type=int, metavar="N", help="only the newest so many turns")
     choosing = parser.add_argument_group("of a store")
     choosing.add_argument("--session", help="only this one's turns")
     choosing.add_argument("--profile", help="only turns held to this budget")
     choosing.add_argument("--since", metavar="TIME", help="a date, or seconds since 1970")
     choosing.add_argument("--until", metavar="TIME")
-    choosing.add_argument("--last", type=int, metavar="N", help="only the newest so many")
     parser.add_argument(
         "--width",
         type=int,

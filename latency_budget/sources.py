@@ -69,7 +69,8 @@ def _trace(path: str, wanted: TurnFilter) -> Source:
     session = SessionId(trace.header.session)
     dropped = trace.header.dropped
     doubt = f"the first {dropped} records of the session are not in this trace"
-    entries = tuple(TurnEntry(session, record) for record in records)
+    newest = records[-wanted.max_turns :] if wanted.max_turns else records
+    entries = tuple(TurnEntry(session, record) for record in newest)
     return Source(path, session, entries, (doubt,) if dropped else ())
 
 

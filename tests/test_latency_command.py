@@ -54,6 +54,13 @@ def test_json(trace_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report["summary"]["p50"] == 300.0
 
 
+def test_the_newest_turns_of_a_trace(trace_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(trace_path), "--json", "--last", "1"]) == 0
+    assert [turn["turn"] for turn in json.loads(capsys.readouterr().out)["turns"]] == [2]
+    assert main([str(trace_path), "--profile", "cpu"]) == 2
+    assert "only a store has turns to choose from" in capsys.readouterr().err
+
+
 def test_as_a_program_on_a_terminal_without_blocks(trace_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "latency_budget", str(trace_path)],
