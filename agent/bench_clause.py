@@ -177,8 +177,9 @@ class Examiner:
             if isinstance(notice, ReplyText) and not answer.first_piece:
                 answer.first_piece = notice.delta.strip()
 
+        shape = cutting(by_clause=by_clause)
         speaking = Speaking(self._voice, rate_hz)
-        run = ReplyRun(reply, speaking, clock, notify, mark, cutting(by_clause=by_clause))
+        run = ReplyRun(reply, speaking, clock, notify, mark, lambda: shape)
         run.announced.set()
         run.on_audible = run.release
         await run.run(chat)

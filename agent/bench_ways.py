@@ -19,12 +19,13 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "early-words": ("--set", f"asr.pause_ms={NAIVE_SILENCE_MS}", "--set", "asr.early_ms=0"),
     "early-pass": ("--set", "asr.early_ms=0"),
     "end-of-turn": (),
+    "enforcement": ("--set", "latency_budget.enforce=false"),
 }
 """What can be left out, and how a server does without it: the reply that is prepared in the pause;
 the words that the model reads while they are said; the short clause with which replies begin, and
 which is spoken by itself (whole sentences in its place); the words that are recognized at the first
 pause; those that are recognized before it is one; the end of turn that is told by words and sound
-(a fixed silence in its place)."""
+(a fixed silence in its place); what is done where an answer is about to be late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class Briefing:
     ) -> None:
         self._open_chat = open_chat
         self._conversation = conversation
-        self._context = context
-        self._warming = warming
+        self.context = context
+        self.warming = warming
 
     def chat_for(self, reply: Reply, script: str | None) -> ChatPort:
         """The session's own chat, or one for this reply alone."""
@@ -38,19 +38,19 @@ class Briefing:
             return ScriptedChat(script)
         options = reply.options
         if not options.out_of_band and options.input is None:
-            return self._context.chat
+            return self.context.chat
         return self._open_chat(options.instructions or reply.settings.instructions, ())
 
     async def brief(self, chat: ChatPort, reply: Reply) -> None:
         """Tell the chat what it is to answer."""
         options = reply.options
-        if chat is self._context.chat:
-            await self._warming.rest()
-            await self._context.settle(options.instructions)
-            self._context.answering()
+        if chat is self.context.chat:
+            await self.warming.rest()
+            await self.context.settle(options.instructions)
+            self.context.answering()
             reply.generated = True
             if options.instructions is not None:
-                self._warming.changed()  # the next reply has the session's own again
+                self.warming.changed()  # the next reply has the session's own again
         else:
             items = options.input if options.input is not None else tuple(self._conversation)
             await chat.reset(messages_of(items))

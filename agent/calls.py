@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from latency_budget.actions import Action
 from latency_budget.clock import Clock, unix_ns
 from latency_budget.history import TurnEntry, TurnHistory, entry_json
 from latency_budget.marks import Mark
+from latency_budget.policy import Policy
 from latency_budget.store import TurnStore
 from latency_budget.store_schema import StoredTurn
 from latency_budget.trace import TraceWriter
@@ -69,6 +71,7 @@ class Calls:
         self.store: Final = store
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
+        self.policy: Final = Policy(_available(config))
         self.admitted = 0
         self.refused = 0
         """Because all lines were busy."""
@@ -119,8 +122,12 @@ class Calls:
         calls = len(self)
         self.events.publish("refusal", None, lambda: {"code": code, "calls": calls})
 
-    def turn_over(self, call: Call, entry: TurnEntry) -> None:
-        """Remember a turn that is over."""
+    def turn_over(self, call: Call, entry: TurnEntry) -> TurnEntry:
+        """Learn from a turn that is over, and remember it. It comes back with what it teaches of
+        the actions that were taken in it."""
+        budget = entry.budget
+        record = self.policy.observe(entry.record, budget.total_ms - budget.widened_ms)
+        entry = replace(entry, record=record)
         self.history.add(entry)
         call.turn(entry)
         self.events.publish("turn", call.session_id, lambda: entry_json(entry))
@@ -129,6 +136,7 @@ class Calls:
             if not self._config.latency_budget.store_texts:
                 kept = replace(entry, caller_text="", agent_text="")
             self.store.add(StoredTurn(kept, unix_ns(), call.agent, self._fingerprint))
+        return entry
 
     def leave(self, call: Call) -> None:
         if self._active.pop(call.session_id, None) is not None:
@@ -170,6 +178,15 @@ class Calls:
             {"session": call.session_id, "agent": call.agent, "trace_records": len(call.trace)}
             for call in self._active.values()
         ]
+
+
+def _available(config: Config) -> frozenset[Action]:
+    """What can be done here about turns that are about to be late. Openers are the operator's own
+    wish."""
+    if not config.latency_budget.enforce:
+        return frozenset({Action.OPENER})
+    has_small = bool(config.llm_engine.small_model)
+    return frozenset(Action) - (frozenset() if has_small else {Action.SMALL_MODEL})
 
 
 def _write(path: Path, text: str) -> None:

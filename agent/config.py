@@ -122,6 +122,9 @@ class LlmSettings:
     """Replies, of as many calls, that are computed together: four in less than two thirds of the
     time. More than 1 keeps a second copy of the weights in memory (200 MB for the default model),
     which a large model may have no room for. Never more than `agent.max_sessions`."""
+    small_model: str = ""
+    """A smaller model, named as `model` is, which takes a call's replies over while those of the
+    model come too late. It takes memory of its own. Empty: none."""
     draft_model: str = ""
     """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies
     are the same, and come sooner where it guesses well. Empty: none."""
@@ -143,6 +146,17 @@ class LatencySettings:
 
     total_ms: Annotated[int, Between(50, 60_000)] = 500
     """From the caller's last word to the first audible answer."""
+    enforce: bool = True
+    """Act where answers are about to be late: shorter first clauses, fewer partial transcripts, and
+    so on. false: only watch."""
+    rehearse: Annotated[
+        str,
+        Matching(
+            r"|asr\+[0-9]{1,5}|(llm|tts)x[1-9][0-9]?",
+            '"asr+300", "llmx3" or "ttsx3", with any number',
+        ),
+    ] = ""
+    """Make one stage slower on purpose, to see what is done about it. Empty: none."""
     store: bool = True
     """Keep the account of every turn in HALFSEC_HOME/turns.sqlite: times, no audio."""
     store_texts: bool = False

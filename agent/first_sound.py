@@ -22,10 +22,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from latency_budget.actions import ActionTaken
 from latency_budget.clock import Clock
 from latency_budget.marks import MarkName
+from latency_budget.turn import TurnId
 
 from . import events as ev
+from .enforcement import Enforcement
 from .reply import ReplyRun
 
 NS_PER_MS: Final = 1_000_000
@@ -35,8 +38,9 @@ MARGIN_NS: Final = 60 * NS_PER_MS
 later, sending takes 10 ms and the way to the ear 30."""
 
 GRACE_NS: Final = 100 * NS_PER_MS
-"""After the turn was decided over, however late that was. A reply that was prepared in the pause
-and lacks its last steps is there by then; an opener in front of it would make it later."""
+"""After the turn was decided over, however late that was, unless the reply is predicted to take
+longer. One that was prepared in the pause and lacks its last steps is there by then; an opener in
+front of it would make it later."""
 
 
 class FirstSound:
@@ -49,9 +53,11 @@ class FirstSound:
         emit: Callable[[ev.Event], None],
         budget_ms: Callable[[], int],
         openers: Sequence[str],
+        enforcement: Enforcement,
     ) -> None:
         """`emit` feeds the turn-taking machine. `budget_ms`: tells what may lie between the
         caller's last voiced sample and the first sound."""
+        self._enforcement = enforcement
         self._group = group
         self._clock = clock
         self._emit = emit
@@ -102,15 +108,29 @@ class FirstSound:
         speech = await run.voice.opener(text)
         due_ms = max(self._budget_ms(), settings.pace_ms)
         late_ns = voiced_ns + due_ms * NS_PER_MS - MARGIN_NS
-        await self._sleep_until(max(late_ns, self._clock.now_ns() + GRACE_NS))
+        if not self._is_far(turn):
+            late_ns = max(late_ns, self._clock.now_ns() + GRACE_NS)
+        await self._sleep_until(late_ns)
         self._task = None  # from here on nothing is waited for: this can't be stopped in the middle
-        if speech is None or run.reply.has_speech:
+        taken = self._enforcement.opener(turn)
+        if speech is None or taken is None or run.reply.has_speech:
             return
         run.reply.begin_with(text, speech)
         now_ns = self._clock.now_ns()
         run.mark(MarkName.OPENER, now_ns)
         run.mark(MarkName.FIRST_AUDIBLE_READY, now_ns)
+        self._enforcement.opened(turn, taken)
+        run.on_own_sound = partial(self._own_sound, turn, taken, now_ns)
         run.audible()
+
+    def _own_sound(self, turn: TurnId, taken: ActionTaken, opened_ns: int) -> None:
+        saved_ms = (self._clock.now_ns() - opened_ns) / NS_PER_MS
+        self._enforcement.opened(turn, taken, saved_ms)
+
+    def _is_far(self, turn: TurnId) -> bool:
+        """Whether the reply is not to be expected before long."""
+        taken = self._enforcement.opener(turn)
+        return taken is not None and taken.predicted_ms * NS_PER_MS >= GRACE_NS
 
     async def _sleep_until(self, at_ns: int) -> None:
         """Never before it: loops wake up to a millisecond early."""

@@ -10,6 +10,7 @@ long ago it came.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,12 +25,20 @@ from .audio_inbox import AudioInbox
 from .errors import ClientError, StageError
 from .listening import Audio, Listening, Played
 from .passes import LISTEN_TIMEOUT_S, Arrivals, Passes
-from .ports import Heard
+from .ports import FULL_EFFORT, Effort, Heard
 from .settings import ServerVad, TurnDetection
 from .stage_thread import StageThread
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
+
+SOONER_PAUSE_MS: Final = 48
+"""Silence that counts as a pause where replies are to be prepared sooner: a frame and a half, told
+after two. Two frames would be the settings' own 80; one fires inside words."""
+
+TAIL_AFTER_S: Final = 8.0
+"""Undecoded audio from which the older part of an utterance is settled, where the last pass must be
+short: what is left then fits the recognizer's least window."""
 
 MAX_BOUNDS: Final = 64
 """Utterances whose place is known. Those that were dropped are never asked for."""
@@ -54,6 +63,7 @@ class Hearing:
         self._detector = detector
         self._clock = clock
         self._pause_ms = pause_ms
+        self._settle_after_s = listening.settle_after_s
         self._inbox = AudioInbox()
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
@@ -126,10 +136,15 @@ class Hearing:
         if self._group is not None:
             self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
 
-    def set_detection(self, detection: TurnDetection | None) -> None:
-        """Follow the client's turn detection from the next frame on."""
+    def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
+        """Follow the client's turn detection from the next frame on, and spare this much."""
         config = endpointing_for(detection, self._pause_ms)
-        self._spawn(self._passes.tell_listener(lambda: self._listener.configure(config)))
+        if config is not None and effort.pauses_sooner:
+            config = replace(config, pause_ms=min(config.pause_ms, SOONER_PAUSE_MS))
+        settle_after_s = TAIL_AFTER_S if effort.decodes_tail else self._settle_after_s
+        self._passes.skips_partials = effort.skips_partials
+        configure = partial(self._listener.configure, config, settle_after_s)
+        self._spawn(self._passes.tell_listener(configure))
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.

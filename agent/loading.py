@@ -1,6 +1,7 @@
 """How each model is built from the settings. Called on the thread that will own the model."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import asr
 import llm_engine
@@ -10,6 +11,7 @@ from latency_budget.clock import Clock
 from .config import Config
 from .conversion import Conversion
 from .models import ModelStore
+from .rehearsal import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
 
 
 class Loading:
@@ -23,13 +25,14 @@ class Loading:
         self._models = models
         self._clock = clock
         self._conversion = conversion
+        self._rehearsal = Rehearsal.of(config.latency_budget.rehearse)
 
     def detector(self) -> asr.SileroVad:
         return asr.SileroVad.load(self._models.locate("silero-vad"))
 
     def recognizer(self) -> asr.WhisperTranscriber:
         settings = self._config.asr
-        recognizer = asr.WhisperTranscriber.load(
+        recognizer = recognizer_kind(self._rehearsal).load(
             self._models.locate(settings.model),
             threads=settings.threads,
             compute_type=settings.compute_type,
@@ -46,8 +49,18 @@ class Loading:
     def engine(self) -> llm_engine.Engine:
         self._conversion.begin()
         settings = self._config.llm_engine
-        num_calls = self._config.agent.max_sessions
         draft = self._models.locate(settings.draft_model) if settings.draft_model else None
+        return self._engine(settings.model, draft, self._conversion.note)
+
+    def small_engine(self) -> llm_engine.Engine:
+        """The model that takes over where the other one is too slow."""
+        return self._engine(self._config.llm_engine.small_model, None, lambda share: None)
+
+    def _engine(
+        self, model: str, draft: Path | None, on_progress: Callable[[float], None]
+    ) -> llm_engine.Engine:
+        settings = self._config.llm_engine
+        num_calls = self._config.agent.max_sessions
         engine_config = llm_engine.EngineConfig(
             precision=llm_engine.Precision(settings.dtype),
             num_threads=settings.threads,
@@ -58,9 +71,13 @@ class Loading:
             cache_dir=self._models.home / "converted",
             draft_model=draft,
         )
-        path = self._models.locate(settings.model)
+        factor = self._rehearsal.llm_factor
         return llm_engine.Engine.load(
-            path, engine_config, clock=self._clock, on_progress=self._conversion.note
+            self._models.locate(model),
+            engine_config,
+            clock=self._clock,
+            on_progress=on_progress,
+            wrap=lambda it: it if factor == 1 else SlowBackend(it, factor, self._clock),
         )
 
     def voice(self, name: str) -> Callable[[], tts.Voice]:
@@ -68,6 +85,7 @@ class Loading:
             threads = self._config.tts.threads
             voice = tts.load_voice(name, self._models.directory, threads=threads)
             voice.warm()
-            return voice
+            factor = self._rehearsal.tts_factor
+            return voice if factor == 1 else SlowVoice(voice, factor, self._clock)
 
         return load

@@ -89,6 +89,7 @@ class Passes:
         self._committed: dict[int, asr.DecodeJob | None] = {}
         self._early = asr.EarlyWords()
         """Used on the recognizer's thread."""
+        self.skips_partials = False
 
     def committed(self, buffer: asr.CommittedBuffer) -> None:
         """The client ended this utterance: its audio is here already."""
@@ -158,6 +159,9 @@ class Passes:
 
         An early pass is something better: if this is a pause, it has the words of the final.
         """
+        if self.skips_partials and job.kind == "partial":
+            await self.tell_listener(partial(self._listener.fail, job))
+            return
         try:
             told, has_words = await self._decode(job, NORMAL if job.kind == "early" else BACKGROUND)
         except StageError:

@@ -6,7 +6,7 @@ another machine. Nothing here imports a model.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,21 @@ class Heard:
     """Audio that could not be taken in."""
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a call is listened to where time is short. The default: as the settings say."""
+
+    pauses_sooner: bool = False
+    """A shorter silence counts as a pause."""
+    decodes_tail: bool = False
+    """The older part of a long utterance is recognized early."""
+    skips_partials: bool = False
+    """No partial transcripts but those of a voice that has just dropped."""
+
+
+FULL_EFFORT: Final = Effort()
+
+
 class EarsPort(Protocol):
     """The ears of one session. Nothing is heard unless `run` is running."""
 
@@ -95,7 +110,7 @@ class EarsPort(Protocol):
         it may come back. Cheap: called for every frame."""
         ...
 
-    def set_detection(self, detection: TurnDetection | None) -> None:
+    def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Follow the client's turn detection from the next frame on."""
         ...
 
@@ -166,6 +181,11 @@ class ChatPort(Protocol):
     async def preview(self, text: str) -> None:
         """Prefill, when nothing better is to be done, what is known so far and this beginning of
         the user's next message. It may go on in any way. Returns when that is done."""
+        ...
+
+    def use_small_model(self, small: bool) -> None:
+        """Whose the next replies are: the smaller model's, where there is one. The history moves
+        with the next message or preview."""
         ...
 
     async def close(self) -> None: ...

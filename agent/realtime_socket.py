@@ -131,7 +131,7 @@ class RealtimeSocket:
                 outbox.put(frame)
 
         def on_turn(entry: TurnEntry) -> None:
-            self._calls.turn_over(call, entry)
+            entry = self._calls.turn_over(call, entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
             notify(Extension("halfsec.turn", {"turn": turn}))
 
@@ -173,6 +173,7 @@ class RealtimeSocket:
             barge_ins=self._calls.barge_ins,
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),
+            policy=self._calls.policy,
             idle=IdleRules(
                 idle_after_ms=self._config.agent.idle_prompt_ms,
                 idle_hangup_ms=self._config.agent.idle_hangup_ms,

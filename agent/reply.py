@@ -158,7 +158,7 @@ class ReplyRun:
         clock: Clock,
         notify: Callable[[Notice], None],
         mark: Callable[[MarkName, int], None],
-        cutting: CutterConfig | None = None,
+        cutting: Callable[[], CutterConfig | None] = lambda: None,
     ) -> None:
         self.mark = mark
         """Where marks go; may be changed on the way."""
@@ -180,10 +180,14 @@ class ReplyRun:
         """All of it was; the client may still be playing."""
         self.is_ready = False
         """Something of it could be heard or read."""
+        self._has_sounded = False
+        """Something of what was generated could be heard."""
         self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
         """Called with whatever is sent, and when the client plays it."""
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
+        self.on_own_sound: Callable[[], None] = lambda: None
+        """Called once, when the first sound of the reply behind its opener is ready."""
         self.pulse = Pulse(clock)
         """Beats while the reply is being sent."""
 
@@ -242,9 +246,9 @@ class ReplyRun:
     # --- tokens to pieces ---
 
     async def _generate(self, chat: ChatPort) -> None:
-        cutter = PieceCutter(self._cutting)
         first = self.reply
         self.mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
+        cutter = PieceCutter(self._cutting())
         tokens = chat.generate(
             first.turn,
             deadline_ns=first.deadline.at_ns,
@@ -292,9 +296,13 @@ class ReplyRun:
             async for speech in self.voice.speak(piece):
                 self.reply.queue(speech)
                 self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
-                if not self.is_ready and _is_audible(speech):
-                    self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
-                    self.audible()
+                if not self._has_sounded and _is_audible(speech):
+                    self._has_sounded = True
+                    if self.is_ready:
+                        self.on_own_sound()
+                    else:
+                        self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
+                        self.audible()
                 self._wake.set()
         self.reply.playback.finish()
         if not self.is_ready:  # no sound that the machine could release

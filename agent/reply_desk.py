@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from latency_budget.actions import Action
 from latency_budget.budget import Budget
 from latency_budget.clock import Clock
 from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
+from latency_budget.policy import Policy
 from latency_budget.turn import TurnId
 from tts.speakable import CutterConfig
 
@@ -22,10 +24,9 @@ from . import commands as cmd
 from . import events as ev
 from .briefing import Briefing, OpenChat
 from .calls import BargeIns
-from .chat_context import ChatContext
 from .commands import CutReason
-from .conversation import Conversation
 from .end_of_turn import NOT_IDLE, IdleRules
+from .enforcement import Enforcement
 from .errors import StageError
 from .first_sound import FirstSound
 from .notices import Notice
@@ -36,7 +37,6 @@ from .reply import OnSound, Reply, ReplyRun
 from .reply_items import ReplyItems
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .turn_log import TurnLog
-from .warming import Warming
 
 
 class OpenVoice(Protocol):
@@ -66,6 +66,8 @@ class Surroundings:
     """Where overlaps of caller and agent are counted."""
     cutting: CutterConfig = field(default_factory=CutterConfig)
     """Where replies are cut into pieces to speak."""
+    policy: Policy = field(default_factory=lambda: Policy({Action.OPENER}))
+    """What is done about turns that are about to be late."""
     openers: Sequence[str] = ()
     """Words for replies that are late; none: they just come late."""
     idle: IdleRules = NOT_IDLE
@@ -89,22 +91,22 @@ class ReplyDesk:
         self,
         group: asyncio.TaskGroup,
         around: Surroundings,
-        conversation: Conversation,
-        context: ChatContext,
+        briefing: Briefing,
         items: ReplyItems,
         log: TurnLog,
         emit: Callable[[ev.Event], None],
-        warming: Warming,
+        enforcement: Enforcement,
     ) -> None:
         """`emit` feeds the turn-taking machine."""
+        self._enforcement = enforcement
         self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
         """Hears what every reply sends."""
         self._emit = emit
-        self._warming = warming
+        self._warming = briefing.warming
         self._group = group
         self._around = around
-        self._briefing = Briefing(around.open_chat, conversation, context, warming)
-        self._context = context
+        self._briefing = briefing
+        self._context = briefing.context
         self._items = items
         self._log = log
         self._present = Present()
@@ -113,7 +115,12 @@ class ReplyDesk:
         )
         self._guess: _Guess | None = None
         self._first_sound = FirstSound(
-            group, around.clock, emit, lambda: log.budget.total_ms, around.openers
+            group,
+            around.clock,
+            emit,
+            lambda: log.budget.total_ms,
+            around.openers,
+            enforcement,
         )
 
     def begin(
@@ -192,7 +199,8 @@ class ReplyDesk:
         )
         voice = around.open_voice(settings.voice, rate_hz)
         mark = self._log.guessed
-        run = ReplyRun(reply, voice, around.clock, around.notify, mark, around.cutting)
+        cutting = partial(self._enforcement.cutting, turn, around.cutting)
+        run = ReplyRun(reply, voice, around.clock, around.notify, mark, cutting)
         run.on_sound = self.on_sound
         return run
 

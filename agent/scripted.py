@@ -69,5 +69,8 @@ class ScriptedChat:
     async def preview(self, text: str) -> None:
         """Nothing to prefill."""
 
+    def use_small_model(self, small: bool) -> None:
+        """There is no model."""
+
     async def close(self) -> None:
         """Nothing to close."""

@@ -17,10 +17,12 @@ from . import commands as cmd
 from . import events as ev
 from . import notices as say
 from . import requests as ask
+from .briefing import Briefing
 from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
 from .end_of_turn import asked_wait_ms, rules_for
+from .enforcement import Enforcement
 from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .first_clause import example_messages
 from .identifiers import Identifiers
@@ -39,6 +41,8 @@ from .warming import Warming
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
 network hiccup; longer is dead air."""
+
+_VOICED: Final = MarkName.CALLER_LAST_VOICED
 
 REFUSALS: Final = {
     "conversation_already_has_active_response": (
@@ -73,6 +77,9 @@ class Session:
         chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
+        self._enforcement = Enforcement(
+            around.policy, around.clock, log, hearing, chat, settings.turn_detection
+        )
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
         self._script = Script()
@@ -99,12 +106,13 @@ class Session:
                 self._desk = ReplyDesk(
                     group,
                     self._around,
-                    self.conversation,
-                    self._context,
+                    Briefing(
+                        self._around.open_chat, self.conversation, self._context, self._warming
+                    ),
                     self._replies,
                     self._log,
                     self.feed,
-                    self._warming,
+                    self._enforcement,
                 )
                 self._desk.on_sound = self._hearing.played
                 group.create_task(self._hearing.run(self._on_heard))
@@ -190,7 +198,7 @@ class Session:
             self._warming.changed()
         if settings.turn_detection != old.turn_detection:
             rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
-            self._hearing.set_detection(settings.turn_detection)
+            self._enforcement.detects(settings.turn_detection)
             self._log.budget = around.budget.widened(asked_wait_ms(settings.turn_detection))
             self.feed(ev.RulesChanged(rules))
         around.notify(say.SessionUpdated(settings))
@@ -214,6 +222,9 @@ class Session:
                     self._warming.hears(text)
             if self._machine.checks_words:
                 self.feed(ev.WordsHeard(heard.utterance, text))
+        if isinstance(heard.event, ev.SpeechStarted):
+            is_overlap = self._machine.agent not in (Agent.IDLE, Agent.PREPARING)
+            self._enforcement.speech_began(is_overlap=is_overlap)
         if heard.event is not None:
             self.feed(heard.event)
 
@@ -267,7 +278,7 @@ class Session:
                 script = self._script.take()
                 is_asked, self._is_asked = self._is_asked or script is not None, False
                 self._log.reply_begun(turn, now_ns, greets=script is not None)
-                voiced_ns = None if is_asked else self._log.last_voiced_ns(turn)
+                voiced_ns = None if is_asked else self._log.times(turn).get(_VOICED)
                 desk.begin(turn, self.settings, options, script, voiced_ns=voiced_ns)
             case cmd.GuessReply(turn, text):
                 if self._around.guesses:

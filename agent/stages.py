@@ -7,6 +7,7 @@ later is restarted by its own thread, which goes on trying; until then new calls
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import asr
@@ -56,6 +57,12 @@ class Stages:
         self.thinker: StageThread[llm_engine.Engine] = StageThread(
             "llm", load.engine, llm_engine.Engine.close
         )
+        self.small_thinker: StageThread[llm_engine.Engine] | None = None
+        """The smaller model, where there is one."""
+        if config.llm_engine.small_model:
+            self.small_thinker = StageThread(
+                "small llm", load.small_engine, llm_engine.Engine.close
+            )
         self._voices: dict[str, VoiceStage] = {}
         for name in self._voice_names():
             openers = config.agent.openers
@@ -63,11 +70,12 @@ class Stages:
 
     async def start(self) -> None:
         """Load and warm everything; `status` then says whether that went well."""
-        starts = {
+        starts: dict[str, Callable[[], Awaitable[None]]] = {
             "vad": self.detector.start,
             "asr": self.recognizer.start,
             "turn": self.judge.start,
-            "llm": self._start_thinker,
+            "llm": partial(self._start_thinker, self.thinker),
+            **self._small_start(),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
         self._progress = dict.fromkeys(starts, "loading")
@@ -110,7 +118,7 @@ class Stages:
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         sampling = sampling_of(self._config.llm_engine)
-        return Chat(self.thinker, self._clock, sampling, instructions, examples)
+        return Chat(self.thinker, self._clock, sampling, instructions, examples, self.small_thinker)
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         """Raises ClientError for a voice that is not loaded."""
@@ -131,10 +139,14 @@ class Stages:
             return f"broken: {_one_line(why)}"
         return str(self._conversion) if (name, state) == ("llm", "loading") else state
 
-    async def _start_thinker(self) -> None:
-        await self.thinker.start()
-        engine = await self.thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
+    async def _start_thinker(self, thinker: StageThread[llm_engine.Engine]) -> None:
+        await thinker.start()
+        engine = await thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
         await engine.warm()
+
+    def _small_start(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        small = self.small_thinker
+        return {} if small is None else {"small llm": partial(self._start_thinker, small)}
 
     async def _start(self, name: str, start: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -153,11 +165,13 @@ class Stages:
     def threads(self) -> dict[str, StageThread[Any]]:
         """All stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
+        small = {} if self.small_thinker is None else {"small llm": self.small_thinker}
         return {
             "vad": self.detector,
             "asr": self.recognizer,
             "turn": self.judge,
             "llm": self.thinker,
+            **small,
             **voices,
         }
 

@@ -43,8 +43,13 @@ class Chat:
         sampling: llm_engine.SamplingParams,
         instructions: str,
         examples: Sequence[ChatMessage],
+        small: StageThread[llm_engine.Engine] | None = None,
     ) -> None:
-        self._stage = stage
+        """`small`: a smaller model that may take over for a while."""
+        self._stage = self._wanted = stage
+        self._large, self._small = stage, small
+        self._home = stage
+        """Whose engine has the conversation."""
         self._clock = clock
         self._sampling = sampling
         self._instructions = instructions
@@ -64,6 +69,7 @@ class Chat:
         self._instructions = text
 
     async def commit(self, message: ChatMessage) -> None:
+        self._stage = self._wanted
         with _as_stage_errors():
             await (await self._open()).commit(message.text, message.role)
 
@@ -73,7 +79,8 @@ class Chat:
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         with _as_stage_errors():
-            await (await self._open()).reset(self._whole(_for_engine(messages)))
+            whole = _whole(self._instructions, _for_engine(messages))
+            await (await self._open()).reset(whole)
 
     async def truncate_reply(self, num_chars: int) -> None:
         with _as_stage_errors():
@@ -111,10 +118,15 @@ class Chat:
         A favour: where it fails, the first turn will, and has an answer to that. It gives way to
         the replies of other calls for as long as these take, so that it has no deadline.
         """
+        self._stage = self._wanted
         with contextlib.suppress(StageError):
             conversation = await self._open()
             with _as_stage_errors():
                 await conversation.warm(text)
+
+    def use_small_model(self, small: bool) -> None:
+        is_there = self._small is not None and self._small.model is not None
+        self._wanted = self._small if small and self._small and is_there else self._large
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None
@@ -125,12 +137,17 @@ class Chat:
         """The conversation, moved to a new engine where the old one was given up."""
         async with self._opening:
             engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
-            if self._conversation is None or engine is not self._engine:
+            left_engine = self._engine
+            if self._conversation is None or engine is not left_engine:
                 try:
                     fresh = await self._opened(engine)
                 except StageError as error:  # no fault of what is to be told after it
                     raise StageError("llm", error.message) from error
-                self._engine, self._conversation = engine, fresh
+                left, self._conversation = self._conversation, fresh
+                self._engine = engine
+                home, self._home = self._home, self._stage
+                if left is not None and home is not self._stage and home.model is left_engine:
+                    await left.close()  # it is alive, and may be needed again
             return self._conversation
 
     async def _opened(self, engine: llm_engine.Engine) -> llm_engine.Conversation:
@@ -148,16 +165,11 @@ class Chat:
         if self._conversation is not None:
             try:
                 with _as_stage_errors():
-                    await fresh.reset(self._whole(self._conversation.messages))
+                    await fresh.reset(_whole(self._instructions, self._conversation.messages))
             except BaseException:
                 await fresh.close()
                 raise
         return fresh
-
-    def _whole(self, turns: Sequence[llm_engine.ChatMessage]) -> list[llm_engine.ChatMessage]:
-        """With the instructions in front: the engine would take a client's system message there for
-        them."""
-        return [llm_engine.ChatMessage("system", self._instructions), *turns]
 
     async def _answer(self, question: Awaitable[Result]) -> Result:
         """Wait for the conversation's engine, not for ever; its errors become the stage's."""
@@ -195,6 +207,14 @@ def _as_stage_errors() -> Iterator[None]:
         raise StageError("llm", message, refused=True) from error
     except llm_engine.EngineError as error:
         raise StageError("llm", f"The language model can't answer: {error}") from error
+
+
+def _whole(
+    instructions: str, turns: Sequence[llm_engine.ChatMessage]
+) -> list[llm_engine.ChatMessage]:
+    """With the instructions in front: the engine would take a client's system message there for
+    them."""
+    return [llm_engine.ChatMessage("system", instructions), *turns]
 
 
 def _for_engine(messages: Sequence[ChatMessage]) -> list[llm_engine.ChatMessage]:

@@ -4,9 +4,11 @@ Marks of the caller's speech come before the turn has a number; they are kept fo
 forgotten when the utterance is dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from latency_budget.actions import ActionTaken
 from latency_budget.budget import EMBEDDED
 from latency_budget.history import TurnEntry
 from latency_budget.ledger import TurnLedger
@@ -21,6 +23,8 @@ from .records import to_record
 
 MAX_LATE: Final = 4
 """Turns whose ledger still takes marks after their end: reports of playback come late."""
+
+_TO_COME: Final = TurnId(0)
 
 OnTurn = Callable[[TurnEntry], None]
 """Takes a finished turn."""
@@ -50,29 +54,49 @@ class TurnLog:
         self._on_turn = on_turn
         self._on_mark = on_mark
         self._ledgers: dict[TurnId, TurnLedger] = {}
-        self._caller_marks: list[tuple[MarkName, int, tuple[int, int]]] = []
+        self._pending: list[Mark] = []
+        """Of the turn to come."""
         self._caller_text = ""
         self._asked: dict[TurnId, str] = {}
 
     def event(self, event: Event, now_ns: int, turn: TurnId) -> None:
-        self._append(now_ns, "event", turn, to_record(event))
+        _append(self.trace, now_ns, "event", turn, to_record(event))
 
     def command(self, command: Command, now_ns: int, turn: TurnId) -> None:
-        self._append(now_ns, "command", turn, to_record(command))
+        _append(self.trace, now_ns, "command", turn, to_record(command))
 
     def timer(self, now_ns: int, turn: TurnId) -> None:
         """The machine's timer fired: replaying a trace needs to know when."""
-        self._append(now_ns, "event", turn, {"type": "TimerFired"})
+        _append(self.trace, now_ns, "event", turn, {"type": "TimerFired"})
 
     def mark(
         self, turn: TurnId, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)
     ) -> None:
         """Something happened in this turn's reply. `tokens`: of a mark that counts them, those of
         the prompt and those put out."""
-        mark = Mark(turn, name, at_ns, *tokens)
+        self._take(Mark(turn, name, at_ns, *tokens))
+
+    def acted(self, taken: ActionTaken, at_ns: int, turn: TurnId | None = None) -> None:
+        """Something was done lest a turn be late: the one to come, or one that may have begun."""
+        mark = Mark(_TO_COME, MarkName.ACTED, at_ns, taken=taken)
+        if turn is None or turn not in self._ledgers:
+            self._pending.append(mark)
+        else:
+            self._take(replace(mark, turn=turn))
+
+    def times(self, turn: TurnId) -> Mapping[MarkName, int]:
+        """The marks that count so far, of a turn that has begun or is to come."""
+        ledger = self._ledgers.get(turn)
+        if ledger is None:
+            ledger = TurnLedger(_TO_COME)
+            for mark in self._pending:
+                ledger.add(mark)
+        return ledger.at
+
+    def _take(self, mark: Mark) -> None:
         self.trace.append_mark(mark)
         self._on_mark(mark)
-        ledger = self._ledgers.get(turn)
+        ledger = self._ledgers.get(mark.turn)
         if ledger is not None:
             ledger.add(mark)
 
@@ -92,18 +116,15 @@ class TurnLog:
     def guessed(self, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)) -> None:
         """A mark of the turn to come, which may never be: of what the caller says, or of a reply
         that is prepared in case that was all. `tokens` as for `mark`."""
-        self._caller_marks.append((name, at_ns, tokens))
+        self._pending.append(Mark(_TO_COME, name, at_ns, *tokens))
 
     def reopened(self, turn: TurnId, now_ns: int) -> None:
         """The caller goes on: the next turn has the words of this one, and more."""
         self.guessed(MarkName.REOPENED, now_ns)
         self._caller_text = self._asked.get(turn, "")
 
-    def utterance_ended(self, now_ns: int) -> None:
-        self.guessed(MarkName.ENDPOINT, now_ns)
-
     def utterance_dropped(self) -> None:
-        self._caller_marks.clear()
+        self._pending.clear()
 
     def caller_said(self, text: str) -> None:
         self._caller_text = f"{self._caller_text} {text}".strip()
@@ -114,18 +135,13 @@ class TurnLog:
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
             del self._ledgers[old]
-        for name, at_ns, tokens in self._caller_marks:
-            self.mark(turn, name, at_ns, tokens)
-        self._caller_marks.clear()
+        for mark in self._pending:
+            self._take(replace(mark, turn=turn))
+        self._pending.clear()
         if greets:
             self.mark(turn, MarkName.GREETING, now_ns)
         self._asked = {turn: self._caller_text}
         self._caller_text = ""
-
-    def last_voiced_ns(self, turn: TurnId) -> int | None:
-        """When the caller whom this turn answers was last heard; None where nobody spoke."""
-        ledger = self._ledgers.get(turn)
-        return None if ledger is None else ledger.last_voiced_ns
 
     def reply_ended(self, turn: TurnId, text: str, reply_s: float) -> None:
         """All of the reply was sent, or it was cut: the turn is history."""
@@ -142,6 +158,9 @@ class TurnLog:
             )
             self._on_turn(entry)
 
-    def _append(self, at_ns: int, kind: Kind, turn: TurnId, record: dict[str, Any]) -> None:
-        """A record that names its own turn keeps it."""
-        self.trace.append(at_ns, kind, record.pop("turn", turn), **record)
+
+def _append(
+    trace: TraceWriter, at_ns: int, kind: Kind, turn: TurnId, record: dict[str, Any]
+) -> None:
+    """A record that names its own turn keeps it."""
+    trace.append(at_ns, kind, record.pop("turn", turn), **record)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from latency_budget.marks import MarkName
+
 from . import commands as cmd
 from . import notices as say
 from .chat_context import ChatContext
@@ -60,7 +62,7 @@ class UtteranceDesk:
                     self._context.reopened(self._last_said)
             case cmd.CommitUtterance(utterance, text, by_client):
                 self._ears.close(utterance)
-                self._log.utterance_ended(now_ns)
+                self._log.guessed(MarkName.ENDPOINT, now_ns)
                 self._commit(utterance, text, by_client)
             case cmd.CompleteTranscript(utterance, text):
                 self._complete(utterance, text)

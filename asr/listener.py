@@ -116,13 +116,20 @@ class Listener:
         """Samples received so far."""
         return self._recording.end_sample
 
-    def configure(self, endpointing: EndpointingConfig | None) -> None:
-        """Use other thresholds, or push-to-talk (None), from the next frame on.
+    def configure(
+        self, endpointing: EndpointingConfig | None, settle_after_s: float | None = None
+    ) -> None:
+        """Use other thresholds, or push-to-talk (None), from the next frame on, and settle the
+        older part of an utterance from so much undecoded audio on (None: as before).
 
         An open utterance goes on into push-to-talk. Out of it, uncommitted audio is cleared.
         """
         was_manual = self._config.endpointing is None
         self._config = replace(self._config, endpointing=endpointing)
+        if settle_after_s is not None:
+            self._config = replace(self._config, settle_after_s=settle_after_s)
+            if self._open is not None:
+                self._open.settle_after_s = settle_after_s
         if endpointing is not None:
             self._endpointer.configure(endpointing)
             self._threshold = endpointing.speech_threshold

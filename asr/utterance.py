@@ -80,6 +80,7 @@ class Utterance:
         self._onset = onset
         self._recording = recording
         self._config = config
+        self.settle_after_s = config.settle_after_s
         self._decoded_to = began
         """End of the last partial."""
         self._heard_to: int | None = None
@@ -94,7 +95,7 @@ class Utterance:
             return None
         end = self._recording.end_of_frames
         unsettled_s = (end - self.unsettled) / RATE_HZ
-        if unsettled_s >= self._config.settle_after_s:
+        if unsettled_s >= self.settle_after_s:
             return self._segment(end, threshold)
         if self._is_hushed(hush, end, threshold):
             return self._partial("early", end, threshold)

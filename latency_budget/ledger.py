@@ -21,6 +21,7 @@ interrupted, greeting, reopened,
 opener, pace_start, pace_end
 discarded                           all: the attempt is void, and its pass unless a newer began
 llm_wasted                          all: their counts add up, and their times say nothing
+acted                               the last of each action; that of an attempt is void with it
 ==================================  ==============================================================
 
 Once released, the attempt is closed: what comes later belongs to the rest of the reply. A mark
@@ -37,12 +38,17 @@ that is ready; how long stands in `paced_ns` as well, so that both latencies can
 first sound is an opener made the caller wait for the stage that was at work when the opener was
 put in front of it: that stage's stretch ends there.
 
+Where the turn was decided over as soon as its words were there, the silence had been long enough
+before: the caller waited for the recognizer, and the wait for the end of the turn ends where the
+pass began.
+
 A turn with marks missing or in the wrong order is kept and says so in `incomplete`; a pair in the
 wrong order gives no span, and its time shows as a gap.
 """
 
 from collections.abc import Iterable, Mapping
 
+from .actions import Action, ActionTaken
 from .critical_path import busy_ns, critical_path
 from .marks import Mark, MarkName
 from .record import Origin, StageTime, TurnRecord
@@ -51,6 +57,10 @@ from .turn import Span, Stage, TurnId
 MAX_TOOL_SPANS = 96
 """Three spans a round. An agent that calls tools in more than 32 rounds before its first word is
 lost anyway; further rounds show as gaps and the record says so."""
+
+AT_ONCE_NS = 2_000_000
+"""An endpoint that follows the words so soon was decided by their coming. Another thread's work may
+lie between the two; the silence is looked at again only every 32 ms."""
 
 _M = MarkName
 _ASR_PASS = (_M.ASR_START, _M.ASR_FINAL)
@@ -123,6 +133,7 @@ class TurnLedger:
         self._wasted_ns = 0
         self._wasted_prompt_tokens = 0
         self._wasted_output_tokens = 0
+        self._actions: dict[Action, ActionTaken] = {}
 
     def add(self, mark: Mark) -> None:
         """Take in a mark. Raises ValueError for a mark of another turn."""
@@ -132,6 +143,9 @@ class TurnLedger:
         if name is _M.LLM_WASTED:
             self._wasted_prompt_tokens += mark.prompt_tokens
             self._wasted_output_tokens += mark.output_tokens
+        elif name is _M.ACTED:
+            if mark.taken is not None:
+                self._actions[mark.taken.action] = mark.taken
         elif name in _CALLER:
             self._at[name] = at_ns
         elif name in _ONCE:
@@ -145,9 +159,9 @@ class TurnLedger:
             self._add_work(name, at_ns)
 
     @property
-    def last_voiced_ns(self) -> int | None:
-        """The caller's last voiced frame, as far as it is known."""
-        return self._at.get(_M.CALLER_LAST_VOICED)
+    def at(self) -> Mapping[MarkName, int]:
+        """The marks that count so far."""
+        return self._at
 
     def record(self) -> TurnRecord:
         """The account so far. May be asked at any time, and again."""
@@ -189,6 +203,7 @@ class TurnLedger:
             path=_relative(path, origin_ns),
             paced_ns=paced_ns,
             opener=_M.OPENER in self._at,
+            actions=tuple(self._actions[each] for each in Action if each in self._actions),
         )
 
     def _add_work(self, name: MarkName, at_ns: int) -> None:
@@ -268,6 +283,8 @@ class TurnLedger:
         for name in names:
             if self._at.pop(name, None) is not None:
                 self._has_discarded = True
+        if names is _REPLY_ATTEMPT:
+            self._actions.pop(Action.SHORT_CLAUSE, None)
 
     def _origin(self) -> tuple[Origin, int | None]:
         if _M.GREETING in self._at:
@@ -292,6 +309,7 @@ class TurnLedger:
         ready_ns, endpoint_ns = at.get(_M.FIRST_AUDIBLE_READY), at.get(_M.ENDPOINT)
         opener_ns = at.get(_M.OPENER)
         listening_ns = received_ns if paused_ns is None else paused_ns
+        patient_ns = at[_M.ASR_START] if _words_decided(at) else endpoint_ns
         tts_start_ns = at.get(_M.TTS_START)
         if tts_start_ns is not None:
             tts_start_ns = max(tts_start_ns, at.get(_M.FIRST_PIECE, tts_start_ns))
@@ -301,7 +319,7 @@ class TurnLedger:
         stretches = [
             (Stage.CAPTURE, at.get(_M.CALLER_LAST_VOICED), received_ns),
             (Stage.ENDPOINT, received_ns, paused_ns),
-            (Stage.ENDPOINT, listening_ns, endpoint_ns),
+            (Stage.ENDPOINT, listening_ns, patient_ns),
             *((stage, at.get(start), at.get(end, opener_ns)) for stage, start, end in _WORK[:3]),
             (Stage.TTS, tts_start_ns, ready_ns),
             (Stage.PACING, releasable_ns, at.get(_M.RELEASED)),
@@ -337,6 +355,16 @@ def _has_newer_pass(at: Mapping[MarkName, int]) -> bool:
     and the next one answers them."""
     requested_ns, pass_ns = at.get(_M.REPLY_REQUESTED), at.get(_M.ASR_START)
     return requested_ns is not None and pass_ns is not None and pass_ns > requested_ns
+
+
+def _words_decided(at: Mapping[MarkName, int]) -> bool:
+    """Whether the silence had been long enough, and only the words were missing."""
+    start_ns, final_ns, endpoint_ns = (
+        at.get(name) for name in (_M.ASR_START, _M.ASR_FINAL, _M.ENDPOINT)
+    )
+    if start_ns is None or final_ns is None or endpoint_ns is None:
+        return False
+    return start_ns <= final_ns <= endpoint_ns <= final_ns + AT_ONCE_NS
 
 
 def records_of(marks: Iterable[Mark]) -> tuple[TurnRecord, ...]:

@@ -8,6 +8,7 @@ of order; their times, not their arrival, say what came first.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .actions import ActionTaken
 from .turn import TurnId
 
 
@@ -60,6 +61,8 @@ class MarkName(StrEnum):
     """Speculative work of this turn was thrown away: the caller went on speaking."""
     LLM_WASTED = "llm_wasted"
     """What the language model had computed for a guess that was thrown away: counts, no time."""
+    ACTED = "acted"
+    """Something was done lest the turn be late, or it is known now what that saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +77,5 @@ class Mark:
     """Of `llm_wasted`: prefilled."""
     output_tokens: int = 0
     """Of `llm_wasted`: generated."""
+    taken: ActionTaken | None = None
+    """Of `acted`."""

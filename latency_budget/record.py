@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .actions import ActionTaken
 from .turn import Span, Stage, TurnId
 
 NS_PER_MS = 1_000_000
@@ -81,6 +82,8 @@ class TurnRecord:
     """Prefilled by the language model for guesses that were thrown away."""
     wasted_output_tokens: int = 0
     """Generated for them."""
+    actions: tuple[ActionTaken, ...] = ()
+    """What was done lest it be late, in the order of the ladder."""
 
     @property
     def e2e_server_ms(self) -> float | None:

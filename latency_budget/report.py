@@ -79,6 +79,14 @@ def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: fl
         "opener": record.opener,
         "cut_in": record.cut_in,
         "interrupted": record.interrupted,
+        "actions": [
+            {
+                "action": taken.action.value,
+                "predicted_ms": taken.predicted_ms,
+                "saved_ms": taken.saved_ms,
+            }
+            for taken in record.actions
+        ],
         "stages": {
             stage.value: {"spent_ms": time.spent_ms, "exposed_ms": time.exposed_ms}
             for stage, time in record.stages.items()

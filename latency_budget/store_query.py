@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from .actions import Action, ActionTaken
 from .record import StageTime
 from .store_schema import MIGRATIONS, StoredTurn, stored_turns
 from .turn import Stage
@@ -66,7 +67,13 @@ def read_turns(path: Path, wanted: TurnFilter | None = None) -> list[StoredTurn]
         ):
             time = StageTime(row["spent_ns"], row["exposed_ns"])
             stages.setdefault(row["turn_id"], {})[Stage(row["stage"])] = time
-        return stored_turns(rows, stages)
+        actions: dict[int, list[ActionTaken]] = {}
+        for row in connection.execute(
+            f"SELECT * FROM actions WHERE turn_id IN ({chosen})", (*values, limit)
+        ):
+            taken = ActionTaken(Action(row["action"]), row["predicted_ms"], row["saved_ms"])
+            actions.setdefault(row["turn_id"], []).append(taken)
+        return stored_turns(rows, stages, actions)
 
 
 def unix_ns_of(text: str) -> int:

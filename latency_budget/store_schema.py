@@ -7,10 +7,11 @@ that was released: add one.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from .actions import ActionTaken
 from .budget import EMBEDDED, PROFILES, Budget
 from .history import TurnEntry
 from .record import Origin, StageTime, TurnRecord
@@ -62,6 +63,17 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             spent_ns INTEGER NOT NULL,
             exposed_ns INTEGER NOT NULL,
             PRIMARY KEY (turn_id, stage)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE actions (
+            turn_id INTEGER NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
+            action TEXT NOT NULL,
+            predicted_ms REAL NOT NULL,
+            saved_ms REAL,
+            PRIMARY KEY (turn_id, action)
         ) WITHOUT ROWID
         """,
     ),
@@ -147,16 +159,29 @@ def insert(connection: sqlite3.Connection, stored: StoredTurn) -> None:
             for stage, time in record.stages.items()
         ],
     )
+    connection.executemany(
+        "INSERT INTO actions VALUES (?, ?, ?, ?)",
+        [
+            (cursor.lastrowid, taken.action.value, taken.predicted_ms, taken.saved_ms)
+            for taken in record.actions
+        ],
+    )
 
 
 def stored_turns(
-    rows: Iterable[sqlite3.Row], stages: Mapping[int, Mapping[Stage, StageTime]]
+    rows: Iterable[sqlite3.Row],
+    stages: Mapping[int, Mapping[Stage, StageTime]],
+    actions: Mapping[int, Sequence[ActionTaken]],
 ) -> list[StoredTurn]:
-    """Turns of rows of `turns` joined with `sessions`, with their stages by row."""
-    return [_stored_turn(row, stages.get(row["id"], {})) for row in rows]
+    """Turns of rows of `turns` joined with `sessions`, with their stages and actions by row."""
+    return [
+        _stored_turn(row, stages.get(row["id"], {}), actions.get(row["id"], ())) for row in rows
+    ]
 
 
-def _stored_turn(row: sqlite3.Row, stages: Mapping[Stage, StageTime]) -> StoredTurn:
+def _stored_turn(
+    row: sqlite3.Row, stages: Mapping[Stage, StageTime], actions: Sequence[ActionTaken]
+) -> StoredTurn:
     detail = json.loads(row["detail"])
     plain = {name: bool(row[name]) if name in _FLAGS else row[name] for name in _PLAIN}
     record = TurnRecord(
@@ -166,6 +191,7 @@ def _stored_turn(row: sqlite3.Row, stages: Mapping[Stage, StageTime]) -> StoredT
         incomplete=tuple(detail["incomplete"]),
         spans=_spans(detail["spans"]),
         path=_spans(detail["path"]),
+        actions=tuple(actions),
         **plain,
     )
     entry = TurnEntry(

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, cast, get_args
 
+from .actions import Action, ActionTaken
 from .marks import Mark, MarkName
 from .turn import SessionId, TurnId
 
@@ -34,6 +35,7 @@ MAX_NESTED_LISTS = 8
 
 _KINDS = frozenset(get_args(Kind))
 _MARKS = frozenset(name.value for name in MarkName)
+_ACTIONS = frozenset(action.value for action in Action)
 _PLAIN = frozenset({str, int, bool, type(None)})
 _RESERVED = ("at_ns", "kind", "turn", "type")
 
@@ -81,6 +83,7 @@ class Trace:
                 record.at_ns,
                 _count(record, "prompt_tokens"),
                 _count(record, "output_tokens"),
+                _action(record) if record.type == MarkName.ACTED else None,
             )
             for record in self.of_kind("mark")
         )
@@ -131,9 +134,15 @@ class TraceWriter:
         self._appended += 1
 
     def append_mark(self, mark: Mark) -> None:
-        counts = {}
+        counts: dict[str, Value] = {}
         if mark.prompt_tokens or mark.output_tokens:
             counts = {"prompt_tokens": mark.prompt_tokens, "output_tokens": mark.output_tokens}
+        if mark.taken is not None:
+            counts = {
+                "action": mark.taken.action.value,
+                "predicted_ms": mark.taken.predicted_ms,
+                "saved_ms": mark.taken.saved_ms,
+            }
         self.append(mark.at_ns, "mark", mark.turn, mark.name.value, **counts)
 
     def lines(self) -> Iterator[str]:
@@ -181,6 +190,21 @@ def _count(record: TraceRecord, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TraceError(f"mark {record.type}: {name} is {value!r}, not a count")
     return value
+
+
+def _action(record: TraceRecord) -> ActionTaken:
+    name = record.fields.get("action")
+    times = [record.fields.get(key) for key in ("predicted_ms", "saved_ms")]
+    if name not in _ACTIONS:
+        raise TraceError(f"mark {record.type}: there is no action named {name!r}")
+    predicted_ms, saved_ms = (None if t is None else _milliseconds(record, t) for t in times)
+    return ActionTaken(Action(name), predicted_ms or 0.0, saved_ms)
+
+
+def _milliseconds(record: TraceRecord, value: Value) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TraceError(f"mark {record.type}: {value!r} is no time in ms")
+    return float(value)
 
 
 def _line(entry: dict[str, object]) -> str:

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .actions import ActionTaken
 from .budget import EMBEDDED, Budget
 from .record import NS_PER_MS, Origin, TurnRecord
 from .report import PERCENTILES
@@ -38,6 +39,7 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
             bar = _bar(stage, record, columns, axis_ns, budget)
             numbers = f"{time.spent_ms:{_NUMBER_COLUMNS}.1f}{time.exposed_ms:{_NUMBER_COLUMNS}.1f}"
             lines.append(f"{stage.value:<{_LABEL_COLUMNS}}{numbers}  {bar}".rstrip())
+    lines += [_action_line(taken) for taken in record.actions]
     if record.wasted_ns:
         prompt, output = record.wasted_prompt_tokens, record.wasted_output_tokens
         tokens = f", {prompt} + {output} tokens" if prompt or output else ""
@@ -96,6 +98,11 @@ def _headline(record: TurnRecord, budget: Budget) -> str:
         if applies:
             parts.append(words)
     return f"{parts[0]} {', '.join(parts[1:])}"
+
+
+def _action_line(taken: ActionTaken) -> str:
+    saved = "" if taken.saved_ms is None else f", saved {taken.saved_ms:.0f} ms"
+    return f"action {taken.action}: {taken.predicted_ms:.0f} ms predicted{saved}"
 
 
 def _axis(columns: int, axis_ns: int, budget: Budget) -> str:

@@ -96,11 +96,13 @@ class Engine:
         *,
         clock: Clock | None = None,
         on_progress: Callable[[float], None] = lambda share: None,
+        wrap: Callable[[Backend], Backend] = lambda backend: backend,
     ) -> "Engine":
         """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
 
         `on_progress` hears, on the calling thread, which share of the weights is converted; it
-        hears nothing where they need not be. Raises ModelError naming the file, what was found and
+        hears nothing where they need not be. `wrap` may put something around what calculates, to
+        watch or to slow it. Raises ModelError naming the file, what was found and
         what is supported.
         """
         config = config or EngineConfig()
@@ -113,7 +115,7 @@ class Engine:
         if config.draft_model is not None:
             drafters.append(load_drafter(config.draft_model, vocabulary.tokenizer, config))
         return cls(
-            backend,
+            wrap(backend),
             vocabulary,
             context_length=context_length,
             config=config,

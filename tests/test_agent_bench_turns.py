@@ -59,7 +59,7 @@ def test_ways_to_answer() -> None:
     assert guess.serve_args == ["--set", "agent.guess=false"]
     assert guess.turn_detection is None
     assert naive.turn_detection == {"type": "server_vad", "silence_duration_ms": 500}
-    assert naive.serve_args.count("--set") == 6
+    assert naive.serve_args.count("--set") == 7
     assert ways(naive=False, without=[]) == [WHOLE]
 
 

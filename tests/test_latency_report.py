@@ -156,6 +156,7 @@ def test_turn_json_has_exactly_the_promised_fields() -> None:
         "opener": False,
         "cut_in": False,
         "interrupted": False,
+        "actions": [],
         "reply_s": 1.25,
     }
     assert list(stages) == [stage.value for stage in Stage]

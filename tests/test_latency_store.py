@@ -243,7 +243,9 @@ def test_older_files_are_brought_up_to_date(path: Path, monkeypatch: pytest.Monk
     more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)", "INSERT INTO later VALUES (7)"))
     monkeypatch.setattr(store_schema, "MIGRATIONS", more)
     monkeypatch.setattr("latency_budget.store_query.MIGRATIONS", more)
-    with pytest.raises(StoreError, match="version 1, and this program reads version 2"):
+    with pytest.raises(
+        StoreError, match=f"version {len(MIGRATIONS)}, and this program reads version {len(more)}"
+    ):
         read_turns(path)
     again = TurnStore(path, wall_ns=lambda: NOW_NS)
     again.start()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latency_budget import Mark, MarkName, TurnId, TurnLedger
+from latency_budget.actions import Action, ActionTaken
 from latency_budget.report import waterfall_json
 from latency_budget.trace import TraceError, TraceWriter, read_trace
 from latency_budget.turn import SessionId, Stage
@@ -15,15 +16,15 @@ from latency_budget.waterfall import waterfall
 TURN = TurnId(7)
 MS = 1_000_000
 
+TIMES = st.integers(-(10**12), 10**12)
+COUNTS = st.integers(0, 999)
+SPANS_MS = st.floats(-1e6, 1e6)
+TAKEN = st.builds(ActionTaken, st.sampled_from(Action), SPANS_MS, st.none() | SPANS_MS)
+PLAIN = st.sampled_from([name for name in MarkName if name is not MarkName.ACTED])
+
 MARKS = st.lists(
-    st.builds(
-        Mark,
-        st.just(TURN),
-        st.sampled_from(list(MarkName)),
-        st.integers(-(10**12), 10**12),
-        st.integers(0, 999),
-        st.integers(0, 999),
-    ),
+    st.builds(Mark, st.just(TURN), PLAIN, TIMES, COUNTS, COUNTS)
+    | st.builds(Mark, st.just(TURN), st.just(MarkName.ACTED), TIMES, taken=TAKEN),
     max_size=40,
 )
 

@@ -10,7 +10,7 @@ from agent import events as ev
 from agent.errors import StageError
 from agent.notices import Usage
 from agent.playback import HeardWord
-from agent.ports import ChatMessage, Heard, OnMark, ReplyToken, Speech
+from agent.ports import FULL_EFFORT, ChatMessage, Effort, Heard, OnMark, ReplyToken, Speech
 from agent.settings import TurnDetection
 from latency_budget.turn import TurnId
 from tts.speakable import SpeakablePiece
@@ -27,6 +27,7 @@ class FakeChat:
         self.calls: list[tuple[str, object]] = []
         self.hold: asyncio.Event | None = None
         """Set: generation waits for it before the first token."""
+        self.is_small = False
         self.warming: asyncio.Event | None = None
         """Set: a warm-up waits for it."""
         self.warmed = asyncio.Event()
@@ -91,6 +92,11 @@ class FakeChat:
                 self.calls.append(("preview cancelled", text))
                 raise
 
+    def use_small_model(self, small: bool) -> None:
+        if small != self.is_small:
+            self.calls.append(("small", small))
+        self.is_small = small
+
     async def close(self) -> None:
         self.closed = True
 
@@ -153,6 +159,7 @@ class FakeEars(_DeafEars):
         self.fed: list[int] = []
         self.detection: TurnDetection | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
+        self.effort = FULL_EFFORT
         self.running = asyncio.Event()
         self._pauses = 0
         """The utterance that may go on."""
@@ -173,8 +180,9 @@ class FakeEars(_DeafEars):
     def close(self, utterance: int, *, was_echo: bool = False) -> None:
         self.closed.append(utterance)
 
-    def set_detection(self, detection: TurnDetection | None) -> None:
+    def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         self.detection = detection
+        self.effort = effort
 
     async def commit(self) -> int:
         if not self._pauses == self.utterance > 0:

@@ -1,0 +1,117 @@
+"""What the latency budget's policy decides, done in one session.
+
+The policy knows times and names (`latency_budget/policy.py`); here the names get their meaning:
+which setting of the ears, of the piece cutter, of the chat an action changes, and back. What it
+decides before a turn is done when the caller begins to speak; what it decides within a turn is
+asked for by whoever is about to act. Each action taken is a mark of its turn.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from latency_budget.actions import Action, ActionTaken
+from latency_budget.budget import Budget
+from latency_budget.clock import Clock
+from latency_budget.lags import Progress, progress_of
+from latency_budget.policy import Policy
+from latency_budget.turn import TurnId
+from tts.speakable import CutterConfig
+
+from .ports import FULL_EFFORT, ChatPort, EarsPort, Effort
+from .settings import TurnDetection
+from .turn_log import TurnLog
+
+SHORT_WORDS: Final = 3
+SHORT_CHARS: Final = 10
+"""Of a first piece that has to be short: the least, so that it is heard as a beginning and lasts
+until the next piece is there (0.7 s)."""
+
+SHORT_MAX_WORDS: Final = 4
+"""Without any mark after so many words, it ends where a phrase begins."""
+
+
+def shortened(cutting: CutterConfig) -> CutterConfig:
+    """The same with a first piece of a few words."""
+    return replace(
+        cutting,
+        opening_min_words=min(cutting.opening_min_words, SHORT_WORDS),
+        opening_min_chars=min(cutting.opening_min_chars, SHORT_CHARS),
+        opening_max_words=SHORT_MAX_WORDS,
+    )
+
+
+class Enforcement:
+    """Belongs to one session."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        clock: Clock,
+        log: TurnLog,
+        ears: EarsPort,
+        chat: ChatPort,
+        detection: TurnDetection | None,
+    ) -> None:
+        """`detection`: how the client wants the end of a turn to be found."""
+        self._detection = detection
+        self._policy = policy
+        self._clock = clock
+        self._log = log
+        self._ears = ears
+        self._chat = chat
+        self._effort = FULL_EFFORT
+
+    def detects(self, detection: TurnDetection | None) -> None:
+        """The client wants the end of a turn to be found in another way."""
+        self._detection = detection
+        self._ears.set_detection(detection, self._effort)
+
+    def speech_began(self, *, is_overlap: bool) -> None:
+        """Do what the turn that the caller begins calls for. `is_overlap`: the agent can be heard,
+        and partial words tell whether to go on."""
+        standing = self._policy.standing()
+        if is_overlap:
+            standing = tuple(t for t in standing if t.action is not Action.SKIP_PARTIALS)
+        actions = {taken.action for taken in standing}
+        effort = Effort(
+            pauses_sooner=Action.PAUSE_SOONER in actions,
+            decodes_tail=Action.TAIL_DECODE in actions,
+            skips_partials=Action.SKIP_PARTIALS in actions,
+        )
+        if effort != self._effort:
+            self._effort = effort
+            self._ears.set_detection(self._detection, effort)
+        self._chat.use_small_model(Action.SMALL_MODEL in actions)
+        for taken in standing:
+            self._log.acted(taken, self._clock.now_ns())
+
+    def cutting(self, turn: TurnId, plain: CutterConfig) -> CutterConfig:
+        """How the reply that is being asked for is to be cut."""
+        progress = self._progress(turn)
+        if progress is None:
+            return plain
+        taken = self._policy.short_clause(progress, _own_total_ms(self._log.budget))
+        if taken is None:
+            return plain
+        self._log.acted(taken, progress.now_ns, turn)
+        return shortened(plain)
+
+    def opener(self, turn: TurnId) -> ActionTaken | None:
+        """Whether an opener is worth saying now, and what it is likely to save."""
+        progress = self._progress(turn)
+        if progress is None:
+            return None
+        return self._policy.opener(progress)
+
+    def opened(self, turn: TurnId, taken: ActionTaken, saved_ms: float | None = None) -> None:
+        """An opener was said; or it is known what it saved."""
+        taken = replace(taken, saved_ms=saved_ms)
+        self._log.acted(taken, self._clock.now_ns(), turn)
+
+    def _progress(self, turn: TurnId) -> Progress | None:
+        return progress_of(self._log.times(turn), self._clock.now_ns())
+
+
+def _own_total_ms(budget: Budget) -> int:
+    """Without the wait that the client asked for, which says nothing about the chain."""
+    return budget.total_ms - budget.widened_ms

@@ -1,0 +1,42 @@
+"""What can be done about a turn that is about to miss its budget: the ladder, and what came of it.
+
+In order of what a caller may notice: nothing, a reply that begins with fewer words, a word in front
+of it, a smaller model behind it. What is done for one turn stands in that turn's account; a refusal
+belongs to no turn and is counted by the service.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """A rung. The names stand in the store, metrics, JSON and traces."""
+
+    PAUSE_SOONER = "pause_sooner"
+    """A shorter silence counts as a pause, so that a reply is prepared sooner. Pays where the words
+    are known before the pause is."""
+    SHORT_CLAUSE = "short_clause"
+    """The first piece of the reply ends after a few words, without a mark if need be."""
+    TAIL_DECODE = "tail_decode"
+    """The older part of a long utterance is recognized while it goes on, so that the last pass has
+    only the rest."""
+    SKIP_PARTIALS = "skip_partials"
+    """No partial transcripts while the caller speaks: the recognizer is free at the pause. (Second
+    tries at doubtful words are not skipped: one turn in 230 needs one, and is wrong without.)"""
+    OPENER = "opener"
+    """Words kept at hand are said in front of the reply."""
+    SMALL_MODEL = "small_model"
+    """The call's next replies are a smaller model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTaken:
+    """What was done for one turn."""
+
+    action: Action
+    predicted_ms: float
+    """What it was to save of the wait for the reply, when it was decided."""
+    saved_ms: float | None = None
+    """What it did save. An opener's is exact: until the reply's own first sound. Of the others it
+    is the time of the stages that it acts on, against the middle of the last turns without it;
+    negative where it took longer. None: there were no such turns to compare with, or no time."""

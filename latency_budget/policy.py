@@ -1,0 +1,286 @@
+"""Acting before a turn is late: a prediction, a ladder of actions, and what each of them brings.
+
+Theory of operation
+-------------------
+*Prediction.* What a reply needs is a chain of links (`lags.py`). Of a turn under way the links that
+lie behind are known, and those ahead are taken to last as long as four in five of the latest turns
+(`recent.py`). Before a turn, the whole chain of the latest turns stands for it (`predicted_ms`).
+The wait for the end of the turn is not predicted, because it must not be shortened: it belongs to
+the caller.
+
+*Ladder.* Some actions change how the next turn is listened to, or who answers it, and are switched
+on and off after a turn (`STANDING`). As long as the chain is predicted to end after the budget, the
+next of them whose saving is worth having are switched on, as many as the lateness takes. The others
+are decided within a turn: whoever prepares a reply asks whether its first clause is to be short, or
+whether an opener is due, with the prediction of that turn in hand.
+
+*Hysteresis.* After a switch the latest chains are forgotten, so that nothing more is done before
+the effect was seen in MIN_TURNS turns. An action is given up one at a time, and only where the
+chain without its saving has been well below the budget (CALM) for CALM_TURNS turns running.
+
+*Does it pay?* The stages that an action works on are timed in turns with it and in turns without
+it. Where the middle of the ones is not below the middle of the others by a quarter of what was
+promised, the action is set aside for SET_ASIDE_TURNS turns, and whoever looks is told. With no
+turns to compare (it was on from the beginning) it is left out of every TRY_EVERY-th turn.
+
+Pure: no clock, no thread; a recorded session replays it (`python -m latency_budget`). It knows
+times and names of actions; what these do is the business of those who ask. Nothing here changes a
+word that was heard: actions apply to what is not begun.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .actions import Action, ActionTaken
+from .lags import Lags, Progress, lags_of
+from .recent import LIKELY, WINDOW, RecentLags, quantile
+from .record import NS_PER_MS, TurnRecord
+from .rung import Rung
+
+MIN_TURNS: Final = 5
+"""Before the first prediction, and after each switch."""
+
+MIN_SAVING_MS: Final = 8.0
+"""Less is not worth a switch: half a token, or what one core's frequency moves."""
+
+CAPTIONS_MS: Final = 50.0
+"""What partial transcripts are worth: people read them, and the language model reads along. At the
+embedded models' 150 ms a pass they cost 16 ms."""
+
+CALM: Final = 0.85
+"""Of the budget. Nearer to 1, an action would be on and off by turns."""
+
+CALM_TURNS: Final = 8
+
+SET_ASIDE_TURNS: Final = 200
+"""Until an action that did not pay may try again: the load may have changed by then."""
+
+TRY_EVERY: Final = 32
+"""One turn in so many goes without a standing action, so that there is something to compare."""
+
+PARTIAL_EVERY_MS: Final = 600.0
+"""Between two partial passes, while the caller speaks."""
+
+HUSH_MS: Final = 32.0
+"""Silence after which the pass begins that brings the final words."""
+
+STANDING: Final = (
+    *(Action.PAUSE_SOONER, Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL),
+)
+"""Switched on and off between turns, in this order."""
+
+Target = Callable[[Lags], float | None]
+"""The time that an action works on, in ms."""
+
+
+def _sum(*names: str) -> Target:
+    def target(lags: Lags) -> float | None:
+        values: list[float | None] = [getattr(lags, name) for name in names]
+        known = [value for value in values if value is not None]
+        return sum(known) if len(known) == len(values) else None
+
+    return target
+
+
+TARGETS: Final[Mapping[Action, Target]] = {
+    Action.PAUSE_SOONER: _sum("words_ms", "wait_ms"),
+    Action.SHORT_CLAUSE: _sum("clause_ms", "tts_ms"),
+    Action.TAIL_DECODE: _sum("words_ms"),
+    Action.SKIP_PARTIALS: _sum("words_ms", "wait_ms", "prefill_ms"),
+    Action.SMALL_MODEL: _sum("prefill_ms", "clause_ms"),
+}
+
+SHORT_SHARE: Final = 0.5
+"""Of a first clause and its sound that a short one leaves, until it was measured: three words where
+six are usual."""
+
+SMALL_SHARE: Final = 0.5
+"""The same of a model's time that a smaller one takes. Nobody would load one that is nearer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionState:
+    """How an action stands, for those who watch."""
+
+    action: Action
+    is_on: bool
+    """Of those that are decided within a turn: it may be."""
+    is_set_aside: bool
+    """It did not pay."""
+    times: int
+    """Turns in which it was taken."""
+    predicted_ms: float
+    """Summed over those turns."""
+    saved_ms: float
+    """Summed over those for which it is known."""
+    times_set_aside: int
+
+
+class Policy:
+    """Of one service: stages are shared, so what is learned from one call holds for all. One
+    thread."""
+
+    def __init__(self, available: Collection[Action] = frozenset(Action)) -> None:
+        """`available`: what can be done here; nothing: it only predicts."""
+        self.recent: Final = RecentLags()
+        self._rungs = {action: Rung() for action in Action if action in available}
+        self._chains: deque[float] = deque(maxlen=WINDOW)
+        """From the last voiced sample to the ear but for the wait for the turn's end; since the
+        last switch."""
+        self._turns = 0
+        self._calm_turns = 0
+
+    # --- before a turn ---
+
+    def standing(self) -> tuple[ActionTaken, ...]:
+        """What is done for the turn that begins now, beside what is decided within it."""
+        if self._turns % TRY_EVERY == TRY_EVERY - 1:
+            return ()
+        return tuple(
+            ActionTaken(action, self._saving_ms(action))
+            for action in STANDING
+            if action in self._rungs and self._rungs[action].is_on
+        )
+
+    def predicted_ms(self) -> float | None:
+        """From the caller's last voiced sample to the first sound, had it not to be waited for
+        whether the turn is over. None before there were turns enough."""
+        return quantile(self._chains, LIKELY) if len(self._chains) >= MIN_TURNS else None
+
+    # --- within a turn ---
+
+    def short_clause(self, progress: Progress, total_ms: int) -> ActionTaken | None:
+        """Whether the reply that is being asked for is to begin with a short piece."""
+        saving_ms = self._saving_ms(Action.SHORT_CLAUSE)
+        ready_ns, after_ms = self.recent.ready_ns(progress), self.recent.likely_ms("after_ms")
+        if not self._may(Action.SHORT_CLAUSE) or saving_ms < MIN_SAVING_MS or ready_ns is None:
+            return None
+        late_ms = (ready_ns - progress.voiced_ns) / NS_PER_MS + (after_ms or 0.0) - total_ms
+        return ActionTaken(Action.SHORT_CLAUSE, saving_ms) if late_ms > 0 else None
+
+    def opener(self, progress: Progress) -> ActionTaken | None:
+        """Words kept at hand, said now, and how long they are likely to be heard before the reply.
+        None where they have not been worth it."""
+        if not self._may(Action.OPENER):
+            return None
+        ready_ns = self.recent.ready_ns(progress)
+        left_ms = 0.0 if ready_ns is None else (ready_ns - progress.now_ns) / NS_PER_MS
+        return ActionTaken(Action.OPENER, left_ms)
+
+    # --- after a turn ---
+
+    def observe(self, record: TurnRecord, total_ms: int) -> TurnRecord:
+        """Learn from a turn that is over and was held to this budget. Gives the record back with
+        what its actions saved."""
+        lags = lags_of(record)
+        if lags is None:
+            return record
+        self._turns += 1
+        record = replace(record, actions=tuple(self._count(each, lags) for each in record.actions))
+        taken = {each.action for each in record.actions}
+        for action, rung in self._rungs.items():
+            time_ms = TARGETS[action](lags) if action in TARGETS else None
+            if time_ms is not None and action not in taken:
+                rung.left_out(time_ms)
+            if not rung.pays:
+                rung.set_aside(self._turns + SET_ASIDE_TURNS)
+                self._chains.clear()
+        self.recent.add(lags)
+        if lags.ready_ms is not None:
+            self._chains.append(lags.ready_ms + (lags.after_ms or 0.0))
+        self._climb(total_ms)
+        return record
+
+    def states(self) -> list[ActionState]:
+        """In the order of the ladder."""
+        return [
+            ActionState(
+                action,
+                is_on=rung.is_on if action in STANDING else self._may(action),
+                is_set_aside=rung.aside_until > self._turns,
+                times=rung.times,
+                predicted_ms=rung.predicted_ms,
+                saved_ms=rung.saved_ms,
+                times_set_aside=rung.times_set_aside,
+            )
+            for action, rung in self._rungs.items()
+        ]
+
+    # --- inside ---
+
+    def _may(self, action: Action) -> bool:
+        rung = self._rungs.get(action)
+        return rung is not None and rung.aside_until <= self._turns
+
+    def _count(self, taken: ActionTaken, lags: Lags) -> ActionTaken:
+        """Count an action of this turn in, and say what it saved."""
+        rung = self._rungs.get(taken.action)
+        if rung is None:
+            return taken
+        target = TARGETS.get(taken.action)
+        return rung.told(taken) if target is None else rung.compared(taken, target(lags))
+
+    def _climb(self, total_ms: int) -> None:
+        """Go up the ladder where the next turn is likely to be late, and down where none is."""
+        predicted_ms = self.predicted_ms()
+        if predicted_ms is None:
+            return
+        late_ms = predicted_ms - total_ms
+        if late_ms > 0:
+            self._calm_turns = 0
+            self._go_up(late_ms)
+            return
+        standing = [each for each in STANDING if each in self._rungs and self._rungs[each].is_on]
+        is_calm = standing and predicted_ms + self._saving_ms(standing[-1]) < CALM * total_ms
+        self._calm_turns = self._calm_turns + 1 if is_calm else 0
+        if self._calm_turns >= CALM_TURNS:
+            self._calm_turns = 0
+            self._rungs[standing[-1]].is_on = False
+            self._chains.clear()
+
+    def _go_up(self, late_ms: float) -> None:
+        """Switch on as many actions as that lateness takes."""
+        for action in STANDING:
+            saving_ms = self._saving_ms(action)
+            is_free = self._may(action) and not self._rungs[action].is_on
+            if late_ms > 0 and is_free and saving_ms >= MIN_SAVING_MS:
+                self._rungs[action].is_on = True
+                self._chains.clear()
+                late_ms -= saving_ms
+
+    def _saving_ms(self, action: Action) -> float:
+        """What it is likely to save: as measured, or by what is known of the stages."""
+        rung, recent = self._rungs.get(action), self.recent
+        if rung is not None and rung.measured_ms is not None:
+            return max(0.0, rung.measured_ms)
+        match action:
+            case Action.PAUSE_SOONER:
+                pass_ms = recent.middle_ms("pass_ms")
+                return HUSH_MS if pass_ms is not None and pass_ms < HUSH_MS / 4 else 0.0
+            case Action.SHORT_CLAUSE:
+                return (1 - SHORT_SHARE) * recent.middle_sum_ms("clause_ms", "tts_ms")
+            case Action.TAIL_DECODE:
+                return (recent.likely_ms("pass_ms") or 0.0) - (recent.middle_ms("pass_ms") or 0.0)
+            case Action.SKIP_PARTIALS:
+                cost_ms = _partials_cost_ms(recent.middle_ms("words_ms") or 0.0)
+                return cost_ms if cost_ms >= CAPTIONS_MS else 0.0
+            case Action.SMALL_MODEL:
+                return (1 - SMALL_SHARE) * recent.middle_sum_ms("prefill_ms", "clause_ms")
+            case Action.OPENER:
+                return 0.0
+
+
+def _partials_cost_ms(words_ms: float) -> float:
+    """What partial passes add to the wait for words that come so long after the last sound.
+
+    A pass of p ms that begins every PARTIAL_EVERY_MS is under way in p / PARTIAL_EVERY_MS of all
+    pauses, for half of p on average: words = HUSH_MS + p + p^2 / (2 PARTIAL_EVERY_MS), solved for
+    p.
+    """
+    delay_ms = max(0.0, words_ms - HUSH_MS)
+    every_ms = PARTIAL_EVERY_MS
+    pass_ms = every_ms * (math.sqrt(1 + 2 * delay_ms / every_ms) - 1)
+    return delay_ms - pass_ms
