@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
+import os
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.actions import Action
-from latency_budget.clock import Clock, unix_ns
+from latency_budget.admission import Admission, Crowd
+from latency_budget.clock import Clock, processor_ns, unix_ns
 from latency_budget.history import TurnEntry, TurnHistory, entry_json
+from latency_budget.lags import lags_of
 from latency_budget.marks import Mark
 from latency_budget.policy import Policy
 from latency_budget.store import TurnStore
@@ -64,17 +68,25 @@ class BargeIns:
 class Calls:
     """Belongs to the server's event loop."""
 
-    def __init__(self, config: Config, clock: Clock, store: TurnStore | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: TurnStore | None = None,
+        processor_ns: Callable[[], int] = processor_ns,
+    ) -> None:
         """`store` outlives the process; None: turns are remembered in memory only."""
         self.draining = False
         self.history = TurnHistory()
         self.store: Final = store
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
+        self.admission: Final = Admission(os.cpu_count() or 1)
+        self._processor_ns = processor_ns
         self.policy: Final = Policy(_available(config))
         self.admitted = 0
         self.refused = 0
-        """Because all lines were busy."""
+        """Because all lines were busy, or those inside would have been answered too late."""
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
@@ -101,6 +113,7 @@ class Calls:
         )
         call = Call(session_id, agent, trace)
         self._active[session_id] = call
+        self._note_usage()
         self._empty.clear()
         self.admitted += 1
         self._traces[session_id] = trace
@@ -113,11 +126,24 @@ class Calls:
         self.events.publish(
             "mark",
             call.session_id,
-            lambda: {"turn": mark.turn, "name": mark.name.value, "at_ms": mark.at_ns / 1e6},
+            lambda: {
+                **{"turn": mark.turn, "name": mark.name.value, "at_ms": mark.at_ns / 1e6},
+                **({} if mark.taken is None else {"action": mark.taken.action.value}),
+            },
         )
 
+    def crowd(self) -> Crowd | None:
+        """Why those inside would be answered too late if one more joined; None: they would not."""
+        if not self._config.latency_budget.admission:
+            return None
+        total_ms = self._config.latency_budget.total_ms
+        return self.admission.refuses(len(self), total_ms, self._clock.now_ns())
+
+    def _note_usage(self) -> None:
+        self.admission.used(self._clock.now_ns(), self._processor_ns(), len(self))
+
     def refuse(self, code: str) -> None:
-        """Somebody could not join, because all lines are busy."""
+        """Somebody could not join, because all lines are busy, or one more would be too many."""
         self.refused += 1
         calls = len(self)
         self.events.publish("refusal", None, lambda: {"code": code, "calls": calls})
@@ -126,6 +152,9 @@ class Calls:
         """Learn from a turn that is over, and remember it. It comes back with what it teaches of
         the actions that were taken in it."""
         budget = entry.budget
+        self._note_usage()
+        if (lags := lags_of(entry.record)) is not None:
+            self.admission.turn_over(lags, len(self), self._clock.now_ns())
         record = self.policy.observe(entry.record, budget.total_ms - budget.widened_ms)
         entry = replace(entry, record=record)
         self.history.add(entry)
@@ -140,6 +169,7 @@ class Calls:
 
     def leave(self, call: Call) -> None:
         if self._active.pop(call.session_id, None) is not None:
+            self._note_usage()
             turns = call.num_turns
             self.events.publish(
                 "session", call.session_id, lambda: {"state": "ended", "turns": turns}

@@ -149,6 +149,9 @@ class LatencySettings:
     enforce: bool = True
     """Act where answers are about to be late: shorter first clauses, fewer partial transcripts, and
     so on. false: only watch."""
+    admission: bool = True
+    """Refuse a call with which those in progress would be answered too late, as far as the latest
+    turns and the processor tell. false: only `agent.max_sessions` counts."""
     rehearse: Annotated[
         str,
         Matching(

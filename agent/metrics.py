@@ -26,6 +26,7 @@ from starlette.responses import Response
 
 import llm_engine
 from latency_budget.histogram import Buckets, Histogram
+from latency_budget.policy import Policy
 
 from .calls import Calls
 from .live_events import LiveEvents
@@ -92,7 +93,11 @@ class Metrics:
         yield _gauge("calls", "Calls in progress.", len(calls))
         for name, text, value in (
             ("calls_admitted", "Calls taken since the start.", calls.admitted),
-            ("calls_refused", "Calls refused because all lines were busy.", calls.refused),
+            (
+                "calls_refused",
+                "Calls refused because all lines were busy, or one more would be too many.",
+                calls.refused,
+            ),
             ("turns", "Turns that are over.", counts.turns),
             ("turns_answered", "Turns with an audible answer.", counts.answered),
             ("turns_late", "Turns answered after the budget's total.", counts.late),
@@ -100,10 +105,12 @@ class Metrics:
             ("turns_interrupted", "Turns that the caller interrupted.", counts.interrupted),
             ("turns_reopened", "Turns that go on with one answered too early.", counts.reopened),
             ("turns_openers", "Turns whose late reply began with an opener.", counts.openers),
+            ("turns_prepared", "Turns whose reply a guess had begun.", counts.prepared),
             ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
         ):
             yield _counter(name, text, value)
         yield from self._latency()
+        yield from _policy(calls.policy)
         yield from self._overlaps()
         labels = ["stage"]
         ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
@@ -164,6 +171,39 @@ class Metrics:
             for client in (STOCK, DUCKS):
                 family.add_metric([client], found[client])
             yield family
+
+
+def _policy(policy: Policy) -> Iterator[Metric]:
+    """What is done about turns that are about to be late, and what comes of it."""
+    predicted_ms = policy.predicted_ms()
+    if predicted_ms is not None:
+        text = "What the next turn is predicted to take, but for the wait for its end."
+        yield _gauge("turn_predicted_seconds", text, predicted_ms / 1e3)
+    labels = ["action"]
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+        "is_on": GaugeMetricFamily("halfsec_action_on", "1 where it may be taken.", labels=labels),
+        "is_set_aside": GaugeMetricFamily(
+            "halfsec_action_set_aside", "1 while it rests, because it did not pay.", labels=labels
+        ),
+        "times": CounterMetricFamily(
+            "halfsec_actions", "Turns in which it was taken.", labels=labels
+        ),
+        "times_set_aside": CounterMetricFamily(
+            "halfsec_actions_set_aside", "How often it did not pay.", labels=labels
+        ),
+    }
+    seconds = {
+        name: GaugeMetricFamily(
+            f"halfsec_action_{name}_seconds_sum", f"{text}, over all turns.", labels=labels
+        )
+        for name, text in (("predicted", "What it was to save"), ("saved", "What it saved"))
+    }
+    for state in policy.states():
+        for name, family in families.items():
+            family.add_metric([state.action.value], float(getattr(state, name)))
+        seconds["predicted"].add_metric([state.action.value], state.predicted_ms / 1e3)
+        seconds["saved"].add_metric([state.action.value], state.saved_ms / 1e3)
+    yield from (*families.values(), *seconds.values())
 
 
 def _engine(stats: llm_engine.EngineStats) -> Iterator[Metric]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -49,6 +50,7 @@ BROKEN: Final = Refusal(
     503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
 )
 BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
+CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +107,9 @@ class RealtimeSocket:
             refusal = BROKEN if self._stages.status == "broken" else WARMING
         if refusal is None and self._calls.full:
             refusal = BUSY
+            self._calls.refuse(refusal.code)
+        if refusal is None and (crowd := self._calls.crowd()) is not None:
+            refusal = replace(CROWDED, message=f"{crowd.reason} Try again later.")
             self._calls.refuse(refusal.code)
         if refusal is None:
             return False

@@ -225,6 +225,7 @@ class Session:
         if isinstance(heard.event, ev.SpeechStarted):
             is_overlap = self._machine.agent not in (Agent.IDLE, Agent.PREPARING)
             self._enforcement.speech_began(is_overlap=is_overlap)
+            self._log.guessed(MarkName.SPEECH_STARTED, self._around.clock.now_ns())
         if heard.event is not None:
             self.feed(heard.event)
 

@@ -116,6 +116,24 @@ class Budget:
         )
         return Budget(self.name, self.total_ms + wait_ms, allowances, widened_ms=wait_ms)
 
+    def overlaid(self, overlay: "Overlay") -> "Budget":
+        """The same on another kind of line: its allowances in place of ours, the total by as much
+        longer, the name with its name behind a "+". Raises `BudgetError` on a widened budget."""
+        if self.widened_ms:
+            raise BudgetError(f"budget {self.name}: put {overlay.name} on it before it is widened")
+        others = {allowance.stage: allowance for allowance in overlay.allowances}
+        allowances = tuple(others.get(a.stage, a) for a in self.allowances)
+        total_ms = sum(allowance.ms for allowance in allowances)
+        return Budget(f"{self.name}+{overlay.name}", total_ms, allowances)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What another kind of line changes of any budget."""
+
+    name: str
+    allowances: tuple[Allowance, ...]
+
 
 _CAPTURE = Allowance(Stage.CAPTURE, 40, "a client's 20 ms frames, sent in twos, on a near network")
 _TOOL = Allowance(Stage.TOOL, 0, "a tool runs behind a spoken filler, or the turn is late")
@@ -193,10 +211,29 @@ PROFILES: Mapping[str, Budget] = MappingProxyType(
 """Budgets by the name of their preset."""
 
 
+TELEPHONY = Overlay(
+    "telephony",
+    (
+        Allowance(Stage.CAPTURE, 80, "estimate: 20 ms frames behind a carrier's 40 ms of buffer"),
+        Allowance(Stage.PACING, 20, "a carrier takes whole frames of 20 ms"),
+        Allowance(Stage.TRANSPORT, 110, "estimate: the way back through buffer and network"),
+    ),
+)
+
+OVERLAYS: Mapping[str, Overlay] = MappingProxyType({TELEPHONY.name: TELEPHONY})
+"""Kinds of line by their name."""
+
+
 def budget_profile(name: str = EMBEDDED.name) -> Budget:
-    """The budget of a preset. Raises `BudgetError` naming those there are."""
-    try:
-        return PROFILES[name]
-    except KeyError:
+    """The budget of a preset, or of one on another kind of line: "embedded+telephony".
+
+    Raises `BudgetError` naming those there are.
+    """
+    preset, plus, overlay = name.partition("+")
+    if preset not in PROFILES or (plus and overlay not in OVERLAYS):
         known = ", ".join(sorted(PROFILES))
-        raise BudgetError(f"no budget profile named {name!r}; there are: {known}") from None
+        overlays = ", ".join(f"+{each}" for each in sorted(OVERLAYS))
+        raise BudgetError(
+            f"no budget profile named {name!r}; there are: {known}, each also with {overlays}"
+        )
+    return PROFILES[preset].overlaid(OVERLAYS[overlay]) if plus else PROFILES[preset]

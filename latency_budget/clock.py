@@ -43,3 +43,8 @@ def unix_ns() -> int:
     """Wall-clock nanoseconds since 1970, for headers, log lines and ages of files only: never for
     durations."""
     return time.time_ns()
+
+
+def processor_ns() -> int:
+    """Processor time that this process has used, on all cores."""
+    return time.process_time_ns()

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .budget import EMBEDDED, Budget
+from .lags import was_prepared
 from .record import NS_PER_MS, TurnRecord
 from .report import Json, report_json, summarize, turn_json, waterfall_json
 from .turn import SessionId
@@ -44,6 +45,8 @@ class TurnCounts:
     reopened: int = 0
     openers: int = 0
     incomplete: int = 0
+    prepared: int = 0
+    """Their reply was begun before they were decided over."""
 
 
 class TurnHistory:
@@ -77,6 +80,7 @@ class TurnHistory:
             reopened=so_far.reopened + record.reopened,
             openers=so_far.openers + record.opener,
             incomplete=so_far.incomplete + bool(record.incomplete),
+            prepared=so_far.prepared + was_prepared(record),
         )
 
     @property

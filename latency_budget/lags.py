@@ -22,6 +22,8 @@ class Lags:
 
     words_ms: float | None = None
     """From the caller's last voiced sample to the words of the pass that counted."""
+    speech_ms: float | None = None
+    """How long the caller had spoken."""
     pass_ms: float | None = None
     """From asking for that pass to its words."""
     wait_ms: float | None = None
@@ -57,6 +59,7 @@ def lags_of(record: TurnRecord) -> Lags | None:
     )
     lags = Lags(
         words_ms=None if words is None else _ms(0, words.end_ns),
+        speech_ms=None if record.speech_ns is None else record.speech_ns / NS_PER_MS,
         pass_ms=None if words is None else _ms(words.start_ns, words.end_ns),
         wait_ms=None if words is None or prefill is None else _ms(words.end_ns, prefill.start_ns),
         decided_ms=None if endpoint is None else _ms(0, endpoint.end_ns),
@@ -77,6 +80,13 @@ def lags_of(record: TurnRecord) -> Lags | None:
         ready_ms=_ms(0, tts.end_ns),
         after_ms=max(0.0, after_ns / NS_PER_MS),
     )
+
+
+def was_prepared(record: TurnRecord) -> bool:
+    """Whether its reply was begun before it was decided that the turn is over."""
+    asked = [span.start_ns for span in record.spans if span.stage is Stage.LLM_PREFILL]
+    decided = [span.end_ns for span in record.spans if span.stage is Stage.ENDPOINT]
+    return bool(asked and decided) and min(asked) < max(decided)
 
 
 def _own_ready_ms(record: TurnRecord) -> float | None:

@@ -1,14 +1,14 @@
 """The account of one turn: marks go in, spent and exposed time per stage come out.
 
-Stages are the stretches between marks (`_stage_spans`). Which of them the caller waited for is
+Stages are the stretches between marks (`stage_spans`). Which of them the caller waited for is
 decided in `critical_path`; this module decides which marks count.
 
 A turn may be tried several times before it is answered, because replies are prepared at every
 pause. Only the attempt that was released counts. Which occurrence of a mark that is:
 
 ==================================  ==============================================================
-caller_last_voiced, audio_received  the last, even after the release: the caller went on speaking,
-                                    and a release before that is a cut-in
+caller_last_voiced, audio_received, the last, even after the release: the caller went on speaking,
+speech_started                      and a release before that is a cut-in
 speech_paused                       the last; it voids an earlier endpoint (the turn re-opened)
 endpoint                            the last
 asr_start                           the last; it opens a new pass and discards the one before
@@ -29,18 +29,10 @@ that was made before the release and arrives after it (another thread made it) i
 its place is empty. Once something was discarded, a mark that has no open pass or request, or is
 older than it, comes from work that was cancelled and had not stopped yet, and is dropped.
 
-One rule on clocks: `first_piece` and `tts_start` are made by two threads. Where they appear in the
-wrong order the speech starts at the later one, or an inversion of microseconds would hide the
-clause behind it from the critical path.
-
 A reply that was held back on purpose (`pace_start` to `pace_end`) waits in pacing like any other
 that is ready; how long stands in `paced_ns` as well, so that both latencies can be told. One whose
 first sound is an opener made the caller wait for the stage that was at work when the opener was
 put in front of it: that stage's stretch ends there.
-
-Where the turn was decided over as soon as its words were there, the silence had been long enough
-before: the caller waited for the recognizer, and the wait for the end of the turn ends where the
-pass began.
 
 A turn with marks missing or in the wrong order is kept and says so in `incomplete`; a pair in the
 wrong order gives no span, and its time shows as a gap.
@@ -49,18 +41,15 @@ wrong order gives no span, and its time shows as a gap.
 from collections.abc import Iterable, Mapping
 
 from .actions import Action, ActionTaken
-from .critical_path import busy_ns, critical_path
+from .critical_path import critical_path
 from .marks import Mark, MarkName
-from .record import Origin, StageTime, TurnRecord
+from .record import Origin, TurnRecord
+from .stage_spans import WORK, relative, stage_spans, stage_times
 from .turn import Span, Stage, TurnId
 
 MAX_TOOL_SPANS = 96
 """Three spans a round. An agent that calls tools in more than 32 rounds before its first word is
 lost anyway; further rounds show as gaps and the record says so."""
-
-AT_ONCE_NS = 2_000_000
-"""An endpoint that follows the words so soon was decided by their coming. Another thread's work may
-lie between the two; the silence is looked at again only every 32 ms."""
 
 _M = MarkName
 _ASR_PASS = (_M.ASR_START, _M.ASR_FINAL)
@@ -72,13 +61,7 @@ _REPLY_ATTEMPT = (
     _M.TTS_FIRST_CHUNK,
     _M.FIRST_AUDIBLE_READY,
 )
-_WORK = (
-    (Stage.ASR, _M.ASR_START, _M.ASR_FINAL),
-    (Stage.LLM_PREFILL, _M.REPLY_REQUESTED, _M.LLM_FIRST_TOKEN),
-    (Stage.LLM_CLAUSE, _M.LLM_FIRST_TOKEN, _M.FIRST_PIECE),
-    (Stage.TTS, _M.TTS_START, _M.FIRST_AUDIBLE_READY),
-)
-_CALLER = frozenset({_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
+_CALLER = frozenset({_M.SPEECH_STARTED, _M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
 _ONCE = frozenset(
     {
         *(_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED),
@@ -103,7 +86,7 @@ _NEEDED_OPENED = (_M.REPLY_REQUESTED, _M.FIRST_AUDIBLE_READY, _M.RELEASED)
 _ORDERED = (
     (_M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED),
     (_M.SPEECH_PAUSED, _M.ENDPOINT),
-    *((start, end) for _, start, end in _WORK),
+    *((start, end) for _, start, end in WORK),
     (_M.FIRST_PIECE, _M.TTS_START),
     (_M.FIRST_AUDIBLE_READY, _M.RELEASED),
     (_M.PACE_START, _M.PACE_END),
@@ -170,7 +153,7 @@ class TurnLedger:
         if released_ns is None or (heard_ns is not None and heard_ns < released_ns):
             heard_ns = None
         end_ns = released_ns if heard_ns is None else heard_ns
-        spans = self._spans()
+        spans = (*stage_spans(self._at), *self._tool_spans)
         path: tuple[Span, ...] = ()
         cut_in = False
         paced_ns = 0
@@ -188,7 +171,7 @@ class TurnLedger:
         return TurnRecord(
             turn=self.turn,
             origin=origin,
-            stages=_stage_times(spans, path),
+            stages=stage_times(spans, path),
             e2e_server_ns=_elapsed_ns(origin_ns, released_ns),
             e2e_ear_ns=_elapsed_ns(origin_ns, heard_ns),
             answered=released_ns is not None,
@@ -199,10 +182,13 @@ class TurnLedger:
             wasted_ns=self._wasted_ns,
             wasted_prompt_tokens=self._wasted_prompt_tokens,
             wasted_output_tokens=self._wasted_output_tokens,
-            spans=_relative(spans, origin_ns),
-            path=_relative(path, origin_ns),
+            spans=relative(spans, origin_ns),
+            path=relative(path, origin_ns),
             paced_ns=paced_ns,
             opener=_M.OPENER in self._at,
+            speech_ns=_elapsed_ns(
+                self._at.get(_M.SPEECH_STARTED), self._at.get(_M.CALLER_LAST_VOICED)
+            ),
             actions=tuple(self._actions[each] for each in Action if each in self._actions),
         )
 
@@ -277,7 +263,7 @@ class TurnLedger:
 
     def _discard(self, names: tuple[MarkName, ...], at_ns: int) -> None:
         """Forget an attempt and count what it cost; work without an end ran until now."""
-        for _, start, end in _WORK:
+        for _, start, end in WORK:
             if start in names and (start_ns := self._at.get(start)) is not None:
                 self._wasted_ns += max(0, self._at.get(end, at_ns) - start_ns)
         for name in names:
@@ -301,36 +287,6 @@ class TurnLedger:
         if start_ns is None or until_ns is None:
             return 0
         return max(0, min(until_ns, end_ns) - max(start_ns, origin_ns))
-
-    def _spans(self) -> tuple[Span, ...]:
-        """The work that counts, on the session's clock, in the order of the stages."""
-        at = self._at
-        received_ns, paused_ns = at.get(_M.AUDIO_RECEIVED), at.get(_M.SPEECH_PAUSED)
-        ready_ns, endpoint_ns = at.get(_M.FIRST_AUDIBLE_READY), at.get(_M.ENDPOINT)
-        opener_ns = at.get(_M.OPENER)
-        listening_ns = received_ns if paused_ns is None else paused_ns
-        patient_ns = at[_M.ASR_START] if _words_decided(at) else endpoint_ns
-        tts_start_ns = at.get(_M.TTS_START)
-        if tts_start_ns is not None:
-            tts_start_ns = max(tts_start_ns, at.get(_M.FIRST_PIECE, tts_start_ns))
-        releasable_ns = ready_ns
-        if ready_ns is not None and endpoint_ns is not None:
-            releasable_ns = max(ready_ns, endpoint_ns)
-        stretches = [
-            (Stage.CAPTURE, at.get(_M.CALLER_LAST_VOICED), received_ns),
-            (Stage.ENDPOINT, received_ns, paused_ns),
-            (Stage.ENDPOINT, listening_ns, patient_ns),
-            *((stage, at.get(start), at.get(end, opener_ns)) for stage, start, end in _WORK[:3]),
-            (Stage.TTS, tts_start_ns, ready_ns),
-            (Stage.PACING, releasable_ns, at.get(_M.RELEASED)),
-            (Stage.TRANSPORT, at.get(_M.RELEASED), at.get(_M.HEARD)),
-        ]
-        spans = [
-            Span(stage, start_ns, end_ns)
-            for stage, start_ns, end_ns in stretches
-            if start_ns is not None and end_ns is not None and start_ns < end_ns
-        ]
-        return (*spans, *self._tool_spans)
 
     def _flaws(self, origin: Origin) -> tuple[str, ...]:
         needed: tuple[MarkName, ...] = (*_NEEDED_SPOKEN, *_NEEDED)
@@ -357,16 +313,6 @@ def _has_newer_pass(at: Mapping[MarkName, int]) -> bool:
     return requested_ns is not None and pass_ns is not None and pass_ns > requested_ns
 
 
-def _words_decided(at: Mapping[MarkName, int]) -> bool:
-    """Whether the silence had been long enough, and only the words were missing."""
-    start_ns, final_ns, endpoint_ns = (
-        at.get(name) for name in (_M.ASR_START, _M.ASR_FINAL, _M.ENDPOINT)
-    )
-    if start_ns is None or final_ns is None or endpoint_ns is None:
-        return False
-    return start_ns <= final_ns <= endpoint_ns <= final_ns + AT_ONCE_NS
-
-
 def records_of(marks: Iterable[Mark]) -> tuple[TurnRecord, ...]:
     """The records of a session's turns, in the order of their numbers."""
     ledgers: dict[TurnId, TurnLedger] = {}
@@ -381,20 +327,3 @@ def _elapsed_ns(origin_ns: int | None, end_ns: int | None) -> int | None:
     if origin_ns is None or end_ns is None or end_ns < origin_ns:
         return None
     return end_ns - origin_ns
-
-
-def _relative(spans: Iterable[Span], origin_ns: int | None) -> tuple[Span, ...]:
-    """On the turn's own clock, which starts at its origin; empty where that is unknown."""
-    if origin_ns is None:
-        return ()
-    return tuple(Span(s.stage, s.start_ns - origin_ns, s.end_ns - origin_ns) for s in spans)
-
-
-def _stage_times(spans: Iterable[Span], path: Iterable[Span]) -> dict[Stage, StageTime]:
-    work: dict[Stage, list[Span]] = {stage: [] for stage in Stage}
-    for span in spans:
-        work[span.stage].append(span)
-    exposed_ns = dict.fromkeys(Stage, 0)
-    for span in path:
-        exposed_ns[span.stage] += span.end_ns - span.start_ns
-    return {stage: StageTime(busy_ns(work[stage]), exposed_ns[stage]) for stage in Stage}

@@ -15,6 +15,8 @@ from .turn import TurnId
 class MarkName(StrEnum):
     """What happened. The names stand in traces and events."""
 
+    SPEECH_STARTED = "speech_started"
+    """The detector heard the caller begin."""
     CALLER_LAST_VOICED = "caller_last_voiced"
     """The caller's last voiced frame ended: sample position mapped to the clock by the session.
     The origin of a spoken turn. May move later while the turn is open. A typed turn has none."""

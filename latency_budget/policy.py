@@ -15,8 +15,10 @@ are decided within a turn: whoever prepares a reply asks whether its first claus
 whether an opener is due, with the prediction of that turn in hand.
 
 *Hysteresis.* After a switch the latest chains are forgotten, so that nothing more is done before
-the effect was seen in MIN_TURNS turns. An action is given up one at a time, and only where the
-chain without its saving has been well below the budget (CALM) for CALM_TURNS turns running.
+the effect was seen in MIN_TURNS turns. Actions are given up one at a time, the last one first,
+where the chain has been well below the budget (CALM) for CALM_TURNS turns running. Where it is
+needed again soon after, twice as many calm turns are asked for the next time: a load that stays
+costs a few late turns in ever longer intervals.
 
 *Does it pay?* The stages that an action works on are timed in turns with it and in turns without
 it. Where the middle of the ones is not below the middle of the others by a quarter of what was
@@ -54,6 +56,8 @@ CALM: Final = 0.85
 """Of the budget. Nearer to 1, an action would be on and off by turns."""
 
 CALM_TURNS: Final = 8
+MAX_CALM_TURNS: Final = 512
+"""Before an action is given up: at first, and at most."""
 
 SET_ASIDE_TURNS: Final = 200
 """Until an action that did not pay may try again: the load may have changed by then."""
@@ -66,6 +70,13 @@ PARTIAL_EVERY_MS: Final = 600.0
 
 HUSH_MS: Final = 32.0
 """Silence after which the pass begins that brings the final words."""
+
+SHORTEST_WINDOW_MS: Final = 10_000.0
+"""Of audio that a pass takes in at least, silence included: the time of a pass grows with what is
+beyond it."""
+
+WINDOW_MARGIN_MS: Final = 2_200.0
+"""Of that silence."""
 
 STANDING: Final = (
     *(Action.PAUSE_SOONER, Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL),
@@ -132,6 +143,10 @@ class Policy:
         last switch."""
         self._turns = 0
         self._calm_turns = 0
+        self._patience = CALM_TURNS
+        """Calm turns until an action is given up."""
+        self._given_up_at = 0
+        """Number of the turn."""
 
     # --- before a turn ---
 
@@ -234,22 +249,26 @@ class Policy:
             self._go_up(late_ms)
             return
         standing = [each for each in STANDING if each in self._rungs and self._rungs[each].is_on]
-        is_calm = standing and predicted_ms + self._saving_ms(standing[-1]) < CALM * total_ms
-        self._calm_turns = self._calm_turns + 1 if is_calm else 0
-        if self._calm_turns >= CALM_TURNS:
+        self._calm_turns = self._calm_turns + 1 if predicted_ms < CALM * total_ms else 0
+        if standing and self._calm_turns >= self._patience:
             self._calm_turns = 0
+            self._given_up_at = self._turns
             self._rungs[standing[-1]].is_on = False
             self._chains.clear()
 
     def _go_up(self, late_ms: float) -> None:
         """Switch on as many actions as that lateness takes."""
+        climbed = False
         for action in STANDING:
             saving_ms = self._saving_ms(action)
             is_free = self._may(action) and not self._rungs[action].is_on
             if late_ms > 0 and is_free and saving_ms >= MIN_SAVING_MS:
-                self._rungs[action].is_on = True
-                self._chains.clear()
+                self._rungs[action].is_on = climbed = True
                 late_ms -= saving_ms
+        if climbed:
+            self._chains.clear()
+            is_again = self._given_up_at and self._turns - self._given_up_at <= self._patience
+            self._patience = min(2 * self._patience, MAX_CALM_TURNS) if is_again else CALM_TURNS
 
     def _saving_ms(self, action: Action) -> float:
         """What it is likely to save: as measured, or by what is known of the stages."""
@@ -263,7 +282,9 @@ class Policy:
             case Action.SHORT_CLAUSE:
                 return (1 - SHORT_SHARE) * recent.middle_sum_ms("clause_ms", "tts_ms")
             case Action.TAIL_DECODE:
-                return (recent.likely_ms("pass_ms") or 0.0) - (recent.middle_ms("pass_ms") or 0.0)
+                window_ms = (recent.likely_ms("speech_ms") or 0.0) + WINDOW_MARGIN_MS
+                beyond = max(0.0, 1 - SHORTEST_WINDOW_MS / window_ms)
+                return (recent.middle_ms("pass_ms") or 0.0) * beyond
             case Action.SKIP_PARTIALS:
                 cost_ms = _partials_cost_ms(recent.middle_ms("words_ms") or 0.0)
                 return cost_ms if cost_ms >= CAPTIONS_MS else 0.0

@@ -82,6 +82,9 @@ class TurnRecord:
     """Prefilled by the language model for guesses that were thrown away."""
     wasted_output_tokens: int = 0
     """Generated for them."""
+    speech_ns: int | None = None
+    """How long the caller spoke, pauses included, in the utterance that was answered. None: not
+    known."""
     actions: tuple[ActionTaken, ...] = ()
     """What was done lest it be late, in the order of the ladder."""
 

@@ -15,8 +15,8 @@ from .actions import ActionTaken
 COMPARED: Final = 16
 """Turns on each side of the comparison, at most."""
 
-MIN_COMPARED: Final = 6
-"""On each side, before anything is concluded: the middle of six moves by little for one outlier."""
+MIN_COMPARED: Final = 5
+"""On each side, before anything is concluded: one outlier moves the middle of five by little."""
 
 PAYS: Final = 0.25
 """Of what was promised."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .actions import ActionTaken
-from .budget import EMBEDDED, PROFILES, Budget
+from .budget import EMBEDDED, Budget, BudgetError, budget_profile
 from .history import TurnEntry
 from .record import Origin, StageTime, TurnRecord
 from .turn import SessionId, Span, Stage, TurnId
@@ -191,6 +191,7 @@ def _stored_turn(
         incomplete=tuple(detail["incomplete"]),
         spans=_spans(detail["spans"]),
         path=_spans(detail["path"]),
+        speech_ns=detail.get("speech_ns"),
         actions=tuple(actions),
         **plain,
     )
@@ -208,7 +209,10 @@ def _stored_turn(
 def budget_of(profile: str, total_ms: int, widened_ms: int) -> Budget:
     """The budget that a turn was held to. A profile that this version does not know keeps its name
     and is divided as the embedded one."""
-    known = PROFILES.get(profile, EMBEDDED)
+    try:
+        known = budget_profile(profile)
+    except BudgetError:
+        known = EMBEDDED
     budget = known.with_total(total_ms - widened_ms).widened(widened_ms)
     return budget if known.name == profile else replace(budget, name=profile)
 
@@ -221,6 +225,7 @@ def _storable(text: str) -> str:
 def _detail(record: TurnRecord) -> str:
     detail = {
         "incomplete": record.incomplete,
+        "speech_ns": record.speech_ns,
         "spans": [(span.stage.value, span.start_ns, span.end_ns) for span in record.spans],
         "path": [(span.stage.value, span.start_ns, span.end_ns) for span in record.path],
     }

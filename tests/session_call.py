@@ -14,9 +14,11 @@ from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
 from agent.turn_log import TurnLog
+from latency_budget.actions import Action
 from latency_budget.budget import EMBEDDED
 from latency_budget.clock import Clock, SystemClock
 from latency_budget.history import TurnEntry
+from latency_budget.policy import Policy
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
@@ -39,6 +41,7 @@ class Call:
         openers: tuple[str, ...] = (),
         idle: IdleRules = NOT_IDLE,
         hearing: EarsPort | None = None,
+        policy: Policy | None = None,
     ) -> None:
         """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
         place of the fake ears."""
@@ -74,6 +77,7 @@ class Call:
             openers=openers,
             idle=idle,
             idle_prompt="Hey?",
+            policy=policy or Policy({Action.OPENER}),
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
@@ -115,6 +119,7 @@ async def call_with(  # noqa: PLR0913
     ducks: bool = False,
     clock: Clock | None = None,
     idle: IdleRules = NOT_IDLE,
+    policy: Policy | None = None,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -127,6 +132,7 @@ async def call_with(  # noqa: PLR0913
         ducks=ducks,
         clock=clock,
         idle=idle,
+        policy=policy,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

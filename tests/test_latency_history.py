@@ -38,7 +38,7 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     history.add(TurnEntry(A, turn(5, released_ms=300, reopened=10)))
     history.add(TurnEntry(A, turn(5, released_ms=None)))
     assert history.counts == TurnCounts(
-        turns=6, answered=5, late=1, cut_in=1, interrupted=1, reopened=1, incomplete=2
+        turns=6, answered=5, late=1, cut_in=1, interrupted=1, reopened=1, incomplete=2, prepared=5
     )
 
 

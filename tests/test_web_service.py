@@ -43,6 +43,7 @@ def service() -> Iterator[str]:
         [
             *(sys.executable, "-m", "agent", "serve", "--port", str(port)),
             *("--set", "latency_budget.store=false"),
+            *("--set", "latency_budget.enforce=false", "--set", "latency_budget.admission=false"),
         ],
         cwd=ROOT,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},

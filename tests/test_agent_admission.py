@@ -1,0 +1,96 @@
+"""Callers who are refused lest those inside are answered too late."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from agent.calls import Calls
+from agent.config import Config, LatencySettings
+from latency_budget.admission import MIN_TURNS, Crowd
+from latency_budget.clock import ManualClock
+from latency_budget.history import TurnEntry
+from latency_budget.turn import SessionId
+
+from .chain_turns import chain_turn
+from .live import LiveServer
+from .live_call import call_to
+
+pytest_plugins = ["tests.live_fixtures"]
+
+SECOND_MS = 1000
+CORES = 2
+
+
+class House:
+    """A service in which one call talks, as much as the processor is told to be used for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        monkeypatch.setattr("os.cpu_count", lambda: CORES)
+        self.clock = ManualClock()
+        self.processor_ns = 0
+        config = replace(Config(), latency_budget=LatencySettings(**settings))
+        self.calls = Calls(config, self.clock, processor_ns=lambda: self.processor_ns)
+        self.call = self.calls.admit(SessionId("s"), "default")
+
+    def turns(self, share: float, **links: float) -> None:
+        """Enough to judge by, eight seconds each."""
+        for number in range(MIN_TURNS):
+            self.clock.advance_ms(8 * SECOND_MS)
+            self.processor_ns += round(8e9 * share * CORES)
+            record = chain_turn(**links, number=number + 1)  # type: ignore[arg-type]
+            self.calls.turn_over(self.call, TurnEntry(SessionId("s"), record))
+
+
+async def test_one_more_is_let_in_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch)
+    house.turns(0.1)
+    assert house.calls.crowd() is None
+
+
+async def test_one_more_is_refused_where_answers_would_be_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    house.turns(0.3)  # 350 ms become 612
+    crowd = house.calls.crowd()
+    assert crowd is not None
+    assert crowd.predicted_ms == pytest.approx(350 * 0.7 / 0.4 + 40)
+    house.calls.leave(house.call)
+    assert house.calls.crowd() is None, "the line is free"
+
+
+async def test_the_operator_may_let_everybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch, admission=False)
+    house.turns(0.5, words=900)
+    assert house.calls.crowd() is None
+
+
+async def test_who_is_refused_is_told_why_and_when_to_come_back(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.calls, "crowd", lambda: Crowd(612.3, 500))
+    refused = live.calls.refused
+    with pytest.raises(InvalidStatus) as caught:
+        async with call_to(live.url):
+            pass
+    response = caught.value.response
+    assert response.status_code == 503
+    assert int(response.headers["Retry-After"]) > 0
+    body = response.body or b""
+    assert b"over_budget" in body
+    assert b"up to 612 ms, and 500 ms are promised" in body
+    assert live.calls.refused == refused + 1
+    monkeypatch.undo()
+    async with call_to(live.url) as call:
+        await call.prove_alive()
+
+
+async def test_the_metrics_tell_of_actions_and_predictions(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.http, timeout=30, trust_env=False) as http:
+        text = (await asyncio.wait_for(http.get("/metrics"), 30)).text
+    assert 'halfsec_action_on{action="opener"} 1.0' in text
+    assert 'halfsec_actions_total{action="opener"} 0.0' in text

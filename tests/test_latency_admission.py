@@ -1,0 +1,97 @@
+"""Who is let in: by the chains of those inside, and the processor that a call uses."""
+
+import math
+
+import pytest
+
+from latency_budget.admission import (
+    EVIDENCE_NS,
+    FULL,
+    MIN_CALL_S,
+    MIN_TURNS,
+    Admission,
+)
+from latency_budget.lags import Lags
+
+S = 10**9
+
+
+def service(share: float, ready_ms: float, *, calls: int = 1, cores: int = 2) -> Admission:
+    """Has had `calls` for a minute, each with this share of the processor, and turns enough."""
+    admission = Admission(cores)
+    admission.used(0, 0, calls)
+    admission.used(60 * S, round(60 * S * share * calls * cores), calls)
+    for _ in range(MIN_TURNS):
+        admission.turn_over(Lags(ready_ms=ready_ms, after_ms=40), calls, 60 * S)
+    return admission
+
+
+def test_a_call_uses_its_part_of_the_processor() -> None:
+    assert service(0.2, 300).per_call() == pytest.approx(0.2)
+    assert service(0.2, 300, calls=3).per_call() == pytest.approx(0.2)
+
+
+def test_a_chain_grows_with_what_others_use() -> None:
+    admission = service(0.2, 300)
+    assert admission.predicted_ms(1, 60 * S) == pytest.approx(340)
+    assert admission.predicted_ms(2, 60 * S) == pytest.approx(300 * 0.8 / 0.6 + 40)
+    assert admission.predicted_ms(4, 60 * S) == pytest.approx(300 * 0.8 / 0.2 + 40)
+    assert admission.predicted_ms(5, 60 * S) == math.inf
+    assert FULL < 5 * 0.2
+
+
+def test_one_more_is_refused_before_those_inside_are_late() -> None:
+    admission = service(0.2, 300)
+    assert admission.refuses(1, 500, 60 * S) is None
+    admission = service(0.2, 350, calls=2)
+    crowd = admission.refuses(2, 500, 60 * S)
+    assert crowd is not None
+    assert crowd.predicted_ms == pytest.approx(350 * 0.6 / 0.4 + 40)
+    assert "565 ms, and 500 ms are promised" in crowd.reason
+    assert admission.refuses(2, 900, 60 * S) is None
+
+
+def test_a_full_processor_is_reason_enough() -> None:
+    crowd = service(0.4, 50, calls=2).refuses(2, 500, 60 * S)
+    assert crowd is not None
+    assert crowd.reason == "The processor is busy with the calls in progress."
+
+
+def test_nobody_is_refused_while_the_line_is_free() -> None:
+    assert service(0.9, 9000).refuses(0, 500, 60 * S) is None
+
+
+def test_nobody_is_refused_on_little_evidence() -> None:
+    admission = Admission(2)
+    for _ in range(MIN_TURNS):
+        admission.turn_over(Lags(ready_ms=9000, after_ms=40), 1, 60 * S)
+    assert admission.refuses(1, 500, 60 * S) is None, "no processor time is known"
+    admission.used(0, 0, 1)
+    admission.used(round((MIN_CALL_S - 1) * S), S, 1)
+    assert admission.refuses(1, 500, 60 * S) is None
+    few = service(0.2, 9000)
+    assert few.refuses(1, 500, 60 * S + EVIDENCE_NS + 1) is None, "it was too long ago"
+    assert few.predicted_ms(1, 60 * S + EVIDENCE_NS + 1) is None
+
+
+def test_the_door_does_not_flap() -> None:
+    admission = service(0.2, 400)  # 573 ms with one more
+    assert admission.refuses(1, 500, 60 * S) is not None
+    assert admission.refuses(1, 600, 60 * S) is not None, "once closed, it takes nine tenths"
+    assert admission.refuses(1, 640, 60 * S) is None
+    assert admission.refuses(1, 600, 60 * S) is None
+
+
+def test_only_the_last_minute_of_processor_time_counts() -> None:
+    admission = service(0.2, 300)
+    for second in range(61, 200):
+        admission.used(second * S, round(24 * S + (second - 60) * 0.8 * S), 1)
+    assert admission.per_call() == pytest.approx(0.4)
+
+
+def test_time_without_calls_is_nobodys() -> None:
+    admission = Admission(1)
+    admission.used(0, 0, 1)
+    admission.used(30 * S, 6 * S, 0)
+    admission.used(59 * S, 6 * S, 1)
+    assert admission.per_call() == pytest.approx(0.2)

@@ -1,0 +1,52 @@
+"""What the policy would have done, told from turns that are over."""
+
+from dataclasses import replace
+
+from latency_budget import SessionId
+from latency_budget.actions import Action, ActionTaken
+from latency_budget.history import TurnEntry
+from latency_budget.policy import MIN_TURNS, Policy
+from latency_budget.replay import foresight_table, replay
+
+from .chain_turns import chain_turn
+
+
+def entries(count: int, **links: float) -> list[TurnEntry]:
+    return [
+        TurnEntry(SessionId("s"), chain_turn(**links, number=number))  # type: ignore[arg-type]
+        for number in range(1, count + 1)
+    ]
+
+
+def test_each_turn_is_asked_about_with_what_was_known_before_it() -> None:
+    found, states = replay(entries(MIN_TURNS + 1, words=700, pass_ms=450), Policy())
+    assert [each.predicted_ms for each in found[:MIN_TURNS]] == [None] * MIN_TURNS
+    assert found[0].would == ()
+    assert {t.action for t in found[1].would} == {Action.SHORT_CLAUSE}
+    assert {t.action for t in found[-1].would} == {
+        *(Action.SKIP_PARTIALS, Action.SHORT_CLAUSE, Action.SMALL_MODEL),
+    }
+    assert all(state.times == 0 for state in states), "would is not did"
+
+
+def test_turns_in_time_call_for_nothing() -> None:
+    found, _ = replay(entries(20), Policy())
+    assert [each.would for each in found] == [()] * 20
+    assert found[-1].predicted_ms == 390
+
+
+def test_the_table_says_what_would_be_done_and_what_was() -> None:
+    did = ActionTaken(Action.SHORT_CLAUSE, 60.0)
+    entry = TurnEntry(SessionId("s"), chain_turn(clause=30, actions=(did,), number=9))
+    found, states = replay([*entries(MIN_TURNS, words=700, pass_ms=450), entry], Policy())
+    text = foresight_table(found, states)
+    assert "turn 1: ? predicted, ready after 850\n" in text
+    assert "turn 9: ? predicted, ready after 290; would: skip_partials (190), " in text
+    assert "; did: short_clause (60)\n" in text
+    assert text.endswith("short_clause: in 1 turns, 60 ms predicted, 60 ms saved")
+
+
+def test_a_turn_without_marks_is_told_as_unknown() -> None:
+    record = replace(chain_turn(number=2), e2e_server_ns=None)
+    found, states = replay([TurnEntry(SessionId("s"), record)], Policy())
+    assert "turn 2: ? predicted, ready after ?" in foresight_table(found, states)
