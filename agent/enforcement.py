@@ -81,7 +81,7 @@ class Enforcement:
         if effort != self._effort:
             self._effort = effort
             self._ears.set_detection(self._detection, effort)
-        self._chat.use_small_model(Action.SMALL_MODEL in actions)
+        self._chat.use_small_model(small=Action.SMALL_MODEL in actions)
         for taken in standing:
             self._log.acted(taken, self._clock.now_ns())
 

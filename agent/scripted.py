@@ -69,7 +69,7 @@ class ScriptedChat:
     async def preview(self, text: str) -> None:
         """Nothing to prefill."""
 
-    def use_small_model(self, small: bool) -> None:
+    def use_small_model(self, *, small: bool) -> None:
         """There is no model."""
 
     async def close(self) -> None:

@@ -124,7 +124,7 @@ class Chat:
             with _as_stage_errors():
                 await conversation.warm(text)
 
-    def use_small_model(self, small: bool) -> None:
+    def use_small_model(self, *, small: bool) -> None:
         is_there = self._small is not None and self._small.model is not None
         self._wanted = self._small if small and self._small and is_there else self._large
 

@@ -92,7 +92,7 @@ class FakeChat:
                 self.calls.append(("preview cancelled", text))
                 raise
 
-    def use_small_model(self, small: bool) -> None:
+    def use_small_model(self, *, small: bool) -> None:
         if small != self.is_small:
             self.calls.append(("small", small))
         self.is_small = small
