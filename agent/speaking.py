@@ -13,7 +13,7 @@ from tts.resample import StreamResampler
 from .playback import HeardWord
 from .ports import Speech
 from .reply import APOLOGY
-from .stage_thread import StageThread
+from .stage_thread import NORMAL, URGENT, StageThread
 
 VOICE_TIMEOUT_S: Final = 8.0
 """A sentence of 20 words takes 0.3 s with the slower voice. This long, something hangs."""
@@ -51,12 +51,14 @@ class Speaking:
         self._rate_hz = rate_hz
 
     async def speak(self, piece: tts.SpeakablePiece) -> AsyncGenerator[Speech, None]:
-        """Raises StageError."""
+        """Raises StageError. The first piece of a reply goes before later pieces of others, whose
+        callers have something to listen to."""
 
         def start(voice: tts.Voice) -> Iterator[Speech]:
             return _converted(voice.synthesize(piece), self._rate_hz)
 
-        speeches = self._stage.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S)
+        priority = NORMAL if piece.index else URGENT
+        speeches = self._stage.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S, priority=priority)
         async with aclosing(speeches):
             async for speech in speeches:
                 yield speech

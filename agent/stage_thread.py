@@ -159,13 +159,19 @@ class StageThread(Generic[Model]):
             raise StageError(self.name, f"The {self.name} stage failed: {error}") from error
 
     async def iterate(
-        self, start: Callable[[Model], Iterator[Answer]], *, timeout_s: float
+        self,
+        start: Callable[[Model], Iterator[Answer]],
+        *,
+        timeout_s: float,
+        priority: int = NORMAL,
     ) -> AsyncGenerator[Answer, None]:
         """Run a generator on the owner thread, one item a job: others get their turn between."""
-        items = await self.call(start, timeout_s=timeout_s)
+        items = await self.call(start, timeout_s=timeout_s, priority=priority)
         done = object()
         while True:
-            item = await self.call(lambda _: next(items, done), timeout_s=timeout_s)
+            item = await self.call(
+                lambda _: next(items, done), timeout_s=timeout_s, priority=priority
+            )
             if item is done:
                 return
             yield item  # type: ignore[misc]  # not `done`, so an Answer

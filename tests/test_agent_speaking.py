@@ -1,5 +1,8 @@
 """The words that a voice keeps at hand, as the real voice says them."""
 
+import asyncio
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +41,48 @@ async def test_openers_are_kept_with_the_time_of_each_word(rate_hz: int) -> None
         assert list(stage.kept) == [APOLOGY, *OPENERS]
     finally:
         await stage.thread.close()
+
+
+class Recited:
+    """A voice that says when it may, and notes what it said."""
+
+    name = "recited"
+    rate_hz = 24_000
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.begun = threading.Event()
+        self.said: list[str] = []
+
+    def synthesize(self, piece: tts.SpeakablePiece) -> Iterator[tts.SpeechChunk]:
+        self.begun.set()
+        self.may_go_on.wait(30)
+        self.said.append(piece.text)
+        yield tts.SpeechChunk(np.zeros(240, np.int16), 24_000, piece.span, (), is_last=True)
+
+    def warm(self) -> None:
+        """Nothing to warm."""
+
+
+async def test_who_waits_for_the_first_word_goes_before_who_is_listening() -> None:
+    recited = Recited()
+    stage = VoiceStage("recited", lambda: recited)
+    await stage.thread.start()
+
+    async def speak(text: str, index: int) -> None:
+        piece = tts.SpeakablePiece(text, (0, len(text)), index)
+        async for _ in Speaking(stage, 24_000).speak(piece):
+            pass
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(speak("under way", 1))
+            await asyncio.to_thread(recited.begun.wait, 30)
+            group.create_task(speak("later", 2))
+            group.create_task(speak("first", 0))
+            while stage.thread.waiting < 2:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.001)
+            recited.may_go_on.set()
+    finally:
+        await stage.thread.close()
+    assert recited.said == ["under way", "first", "later"]
