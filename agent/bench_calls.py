@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.marks import Mark
@@ -22,6 +23,7 @@ from .client_errors import CallEndedError
 from .exchange import NS_PER_MS, Exchange
 from .heard_words import HeardWords
 from .loudspeaker import NS_PER_S
+from .stereo_check import StereoCall, recorded_call
 from .talk import fetch_trace
 from .turn_recordings import TurnRecording
 
@@ -65,6 +67,8 @@ class CallPlan:
     backchannels: Sequence[Backchannel] = ()
     is_stock: bool = False
     """Offers no extensions: stops playing when it is told that somebody speaks."""
+    stereo: Path | None = None
+    """Records the call to this file, and what the file says of it."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,8 @@ class HeldCall:
     """What was wrong with them."""
     asides: list[Aside] = field(default_factory=list)
     """What was said over replies, and what came of those."""
+    stereo: StereoCall | None = None
+    """What a recording of it says, if one was made."""
     errors: list[str] = field(default_factory=list)
 
     def all_errors(self) -> list[str]:
@@ -115,6 +121,8 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
                 held.errors.append(str(error))
             caller.stop()
         held.exchanges = caller.exchanges
+        if plan.stereo is not None:
+            held.stereo = await asyncio.to_thread(recorded_call, caller, plan.stereo)
         try:
             held.marks = await _marks(url, call.session_id)
         except TraceError as error:

@@ -26,6 +26,7 @@ from .figures import (
     wilson_interval,
 )
 from .own_server import ServerFigures
+from .stereo_check import show_stereo, stereo_figures
 
 Json = dict[str, Any]
 
@@ -62,6 +63,7 @@ def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -
             "mismatches": [line for call in calls for line in call.mismatches],
         },
         "backchannels": aside_figures([aside for call in calls for aside in call.asides]),
+        "stereo": stereo_figures([call.stereo for call in calls if call.stereo is not None]),
         "errors": [error for call in calls for error in call.all_errors()],
     }
 
@@ -147,6 +149,7 @@ def show(result: Json) -> None:
         print(f"{stage:<14}{times['spent_ms']:>8.0f}{times['exposed_ms']:>9.0f}")
     _show_barge_ins(result["barge_ins"])
     _show_backchannels(result["backchannels"])
+    show_stereo(result["stereo"])
     _show_server(result["server"])
     for error in result["errors"]:
         print(f"error: {error}")

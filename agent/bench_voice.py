@@ -9,7 +9,8 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,9 +24,13 @@ from .client import wait_ready
 from .client_errors import ConnectError
 from .errors import BenchError
 from .own_server import OwnServer, own_server
+from .stereo_check import missed_stereo
 from .turn_recordings import TurnRecording, find_recordings
 
 START_TIMEOUT_S: Final = 120.0
+
+TEMPORARY: Final = Path()
+"""In place of a folder: recordings are measured and not kept."""
 
 
 async def measure(
@@ -40,7 +45,7 @@ async def measure(
     total = sum(len(batch) for batches in rounds for batch in batches)
     for number, batches in enumerate(rounds):
         first = number * len(batches)
-        plans = [_reseeded(plan, first + caller) for caller in range(len(batches))]
+        plans = [_of_call(plan, first + caller) for caller in range(len(batches))]
         with contextlib.nullcontext() if server is None else server.calls():
             held += await hold_round(batches, url, plans)
         done = sum(len(call.exchanges) for call in held)
@@ -48,10 +53,12 @@ async def measure(
     return held
 
 
-def _reseeded(plan: CallPlan, number: int) -> CallPlan:
+def _of_call(plan: CallPlan, number: int) -> CallPlan:
+    """Each call has seeds and a file of its own."""
     seeds = (plan.barge_in_seed, plan.aside_seed)
     barge_in, aside = (None if seed is None else seed + number for seed in seeds)
-    return replace(plan, barge_in_seed=barge_in, aside_seed=aside)
+    stereo = None if plan.stereo is None else plan.stereo / f"call-{number + 1:03}.wav"
+    return replace(plan, barge_in_seed=barge_in, aside_seed=aside, stereo=stereo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         is_stock=options.stock,
     )
     with contextlib.ExitStack() as stack:
+        if options.stereo is not None:
+            plan = replace(plan, stereo=stack.enter_context(_folder(options.stereo)))
         server = None
         if options.url is None:
             server = stack.enter_context(own_server(options.serve_args.split()))
@@ -88,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.gate_barge_in,
     )
     missed += missed_backchannels(result, options.gate_backchannels)
+    missed += missed_stereo(result["stereo"], options.gate_stereo)
     print("".join(f"{line}\n" for line in missed), end="")
     complete = len(result["turns"]) == len(recordings) and not result["missed"]
     return int(bool(missed or result["barge_ins"]["mismatches"]) or not complete)
@@ -99,6 +109,20 @@ def _backchannels(options: argparse.Namespace) -> tuple[str | None, list[Backcha
         return None, []
     folder = options.backchannels_from
     return synthesized() if folder is None else recorded(folder)
+
+
+@contextlib.contextmanager
+def _folder(wanted: Path) -> Iterator[Path]:
+    """Where recordings of calls go: for good where one was named. Raises BenchError."""
+    if wanted != TEMPORARY:
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BenchError(f"Can't write to {wanted}: {error.strerror}") from None
+        yield wanted
+        return
+    with tempfile.TemporaryDirectory(prefix="halfsec-stereo-") as folder:
+        yield Path(folder)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -144,6 +168,21 @@ def _parser() -> argparse.ArgumentParser:
         "--stock",
         action="store_true",
         help="call as a stock client, which stops playing at once instead of turning it down",
+    )
+    parser.add_argument(
+        "--stereo",
+        nargs="?",
+        type=Path,
+        const=TEMPORARY,
+        metavar="DIR",
+        help="record every call, caller left and agent right, measure the recordings, and hold the "
+        "accounts of server and client against them; kept in DIR, if there is one",
+    )
+    parser.add_argument(
+        "--gate-stereo",
+        type=float,
+        metavar="MS",
+        help="fail where more than 5 %% of the turns differ from the recording by more",
     )
     return parser
 

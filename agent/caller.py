@@ -66,17 +66,18 @@ class Caller:
         record: bool = True,
         cut_after_s: float | None = None,
     ) -> None:
-        """`on_event` sees every event as it comes. `record` keeps what was heard. `cut_after_s`:
+        """`on_event` sees every event as it comes. `record` keeps what was said
+        and heard. `cut_after_s`:
         has enough of each answer once so much of it was heard, and cancels the rest."""
         self.exchanges: list[Exchange] = []
         self.loudspeaker = Loudspeaker(record=record)
+        self.microphone = Microphone(call.input_rate_hz, record=record)
         self.closed: ev.Closed | None = None
         """How the call ended, once it has."""
         self._call = call
         self._clock = SystemClock() if clock is None else clock
         self._sleep = sleep
         self._on_event = on_event
-        self._microphone = Microphone(call.input_rate_hz)
         self._current: Exchange | None = None
         """The one that was begun last: what comes back belongs to it."""
         self._open_replies: dict[str, Exchange | None] = {}
@@ -98,7 +99,7 @@ class Caller:
         """Speak int16 [n] with the next frame, or when all before it is said. `voiced_s`: up to
         where it is voiced, if that is known better than it can be heard. `is_aside`: no answer is
         wanted, and what comes back belongs to the exchange before."""
-        exchange = self._microphone.add(pcm, rate_hz, voiced_s)
+        exchange = self.microphone.add(pcm, rate_hz, voiced_s)
         if not is_aside:
             self.exchanges.append(exchange)
             return exchange
@@ -134,7 +135,7 @@ class Caller:
     def is_quiet(self, now_ns: int) -> bool:
         """Nothing to say, to hear or to wait for since a moment."""
         if (
-            self._microphone.busy
+            self.microphone.busy
             or self._unanswered
             or self._open_replies
             or self.loudspeaker.playing(now_ns)
@@ -169,11 +170,11 @@ class Caller:
             frame_number += 1
             due_ns = frame_ns + FRAME_MS * NS_PER_MS
             await self._sleep(max(0, due_ns - self._clock.now_ns()) / NS_PER_S)
-            frame, begun = self._microphone.frame(frame_ns)
+            frame, begun = self.microphone.frame(frame_ns)
             if begun is not None and not begun.is_aside:
                 self._current = begun
                 self._unanswered = begun.last_voiced_ns is not None
-            await self._call.send_audio(frame, self._microphone.rate_hz)
+            await self._call.send_audio(frame, self.microphone.rate_hz)
             await self._tick(self._clock.now_ns())
 
     async def _tick(self, now_ns: int) -> None:
@@ -193,7 +194,7 @@ class Caller:
             onset_ns = self.loudspeaker.onset_ns(response_id)
             if onset_ns is not None and exchange.last_voiced_ns <= onset_ns <= since_ns:
                 self._cut.add(response_id)
-                self._microphone.hush()
+                self.microphone.hush()
                 await self._call.cancel()
 
     # --- the ears ---
@@ -211,7 +212,7 @@ class Caller:
                 case ev.Duck(item_id, at_ns):
                     self.loudspeaker.duck(item_id, at_ns)
                     if self._current is not None and self.loudspeaker.playing(at_ns):
-                        self._current.ducked(at_ns, self._microphone.rate_hz)
+                        self._current.ducked(at_ns, self.microphone.rate_hz)
                 case ev.Unduck(item_id, at_ns):
                     self.loudspeaker.unduck(item_id, at_ns)
                     if self._current is not None:
@@ -267,5 +268,5 @@ class Caller:
         for exchange in self.exchanges:
             exchange.account(self.loudspeaker)
         if barged_in and self._current is not None:
-            self._current.silenced(at_ns, self._microphone.rate_hz)
+            self._current.silenced(at_ns, self.microphone.rate_hz)
         await self._reports.stopped(position)

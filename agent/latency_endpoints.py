@@ -74,7 +74,7 @@ class LatencyEndpoints:
         return JSONResponse(body)
 
     async def events(self, request: Request) -> Response:
-        """What happens, as it happens, as server-sent events."""
+        """What happens, as it happens, as server-sent events. A stream ends after some minutes."""
         events = self._calls.events
         if events.full:
             return error_response(503, "Too many listen already; try again when one has gone.")

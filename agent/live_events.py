@@ -4,6 +4,10 @@ Everything goes into one ring, a tuple each, whether or not anybody looks: that 
 than a microsecond, and whoever was gone for a moment can ask for what he missed. JSON is made when
 an event is sent, once for each listener. A listener that is too slow to follow the ring is told how
 many events he lost, and goes on with the oldest there is.
+
+One who does not read at all can't be told from one who does: the system takes megabytes for him
+before anything has to wait, and a quiet service says 20 bytes a minute. So every stream ends after
+`STREAM_S`. Whoever is there asks again, as browsers do by themselves, and misses nothing.
 """
 
 import asyncio
@@ -19,6 +23,13 @@ MAX_KEPT: Final = 4096
 
 MAX_LISTENERS: Final = 32
 """Each costs the loop the JSON of every event."""
+
+STREAM_S: Final = 300.0
+"""Of a stream. So long someone who has gone, or never reads, takes one of the places; each end
+costs those who listen a request."""
+
+RETRY_MS: Final = 1000
+"""After the end of a stream, for browsers: they wait three seconds if nobody says."""
 
 HEARTBEAT_S: Final = 15.0
 """A comment line, so that proxies keep the connection and a listener that is gone is noticed."""
@@ -62,15 +73,16 @@ class LiveEvents:
         self, *, session: str | None = None, after_id: int | None = None
     ) -> AsyncIterator[str]:
         """Server-sent events from now on, or after `after_id`. Of one session where it is named;
-        what belongs to no session is told to all."""
+        what belongs to no session is told to all. Ends after `STREAM_S`."""
         next_id = self._next_id if after_id is None else after_id + 1
         if next_id > self._next_id:  # of a server before this one
             next_id = self._ring[0][0] if self._ring else self._next_id
-        waker = asyncio.Event()
+        waker, is_over = asyncio.Event(), asyncio.Event()
         self._wakers.add(waker)
+        timer = asyncio.get_running_loop().call_later(STREAM_S, _set_both, is_over, waker)
         try:
-            yield ": halfsec\n\n"
-            while not self._is_closed:
+            yield f": halfsec\nretry: {RETRY_MS}\n\n"
+            while not (self._is_closed or is_over.is_set()):
                 waker.clear()
                 texts, next_id = self._texts(next_id, session), self._next_id
                 for text in texts:
@@ -78,6 +90,7 @@ class LiveEvents:
                 if await _is_quiet(waker):
                     yield ": still here\n\n"
         finally:
+            timer.cancel()
             self._wakers.discard(waker)
 
     def _texts(self, next_id: int, session: str | None) -> list[str]:
@@ -95,6 +108,11 @@ class LiveEvents:
                 texts.append(_text(number, kind, data))
         lost, found = texts[: next_id < oldest_id], texts[next_id < oldest_id :]
         return [*lost, *reversed(found)]
+
+
+def _set_both(first: asyncio.Event, second: asyncio.Event) -> None:
+    first.set()
+    second.set()
 
 
 async def _is_quiet(waker: asyncio.Event) -> bool:

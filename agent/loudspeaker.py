@@ -157,19 +157,22 @@ class Loudspeaker:
         """Seconds of a reply that were or will be played."""
         return self._played_s.get(response_id, 0.0)
 
-    def recording(self, rate_hz: int) -> Int16:
-        """All that was played in the rate of the replies, from the first sample to the last, with
-        silence in between. Replies in another rate are left out. Only with `record`."""
+    def recording(self, rate_hz: int, start_ns: int | None = None) -> Int16:
+        """All that was played in the rate of the replies, from `start_ns` or the first sample to
+        the last, with silence in between. Replies in another rate are left out. Only with
+        `record`."""
         pieces = [piece for piece in self._pieces if piece.rate_hz == rate_hz]
         if not pieces:
             return np.zeros(0, np.int16)
-        start_ns = pieces[0].start_ns
-        sound = np.zeros((pieces[-1].end_ns - start_ns) * rate_hz // NS_PER_S + 1, np.int16)
+        if start_ns is None:
+            start_ns = pieces[0].start_ns
+        length = (pieces[-1].end_ns - start_ns) * rate_hz // NS_PER_S + 1
+        sound = np.zeros(max(0, length), np.int16)
         for piece in pieces:
             if piece.pcm is not None:
                 first = (piece.start_ns - start_ns) * rate_hz // NS_PER_S
                 last = min(first + piece.num_samples, len(sound))
                 ducking = self._ducked.get(piece.item_id, Ducking())
                 heard = ducking.applied(piece.pcm[: last - first], rate_hz, piece.start_ns)
-                sound[first:last] = heard
+                sound[max(first, 0) : max(last, 0)] = heard[max(-first, 0) :]
         return sound

@@ -37,8 +37,13 @@ def load_recording(path: Path) -> tuple[Int16, int]:
 class Microphone:
     """Speaks recordings one after the other, at the call's rate."""
 
-    def __init__(self, rate_hz: int) -> None:
+    def __init__(self, rate_hz: int, *, record: bool = False) -> None:
+        """`record` keeps what was given out."""
         self.rate_hz = rate_hz
+        self.started_ns: int | None = None
+        """When the first frame begins; None before it was asked for."""
+        self._record = record
+        self._given: list[Int16] = []
         self._frame = rate_hz * FRAME_MS // 1000
         self._waiting: deque[Exchange] = deque()
         self._speaking: tuple[Exchange, int] | None = None
@@ -71,7 +76,20 @@ class Microphone:
         self._speaking = None
 
     def frame(self, at_ns: int) -> tuple[Int16, Exchange | None]:
-        """The 20 ms that begin at `at_ns`, and the exchange that begins with them, if one does."""
+        """The 20 ms that begin at `at_ns`, and the exchange that begins with them, if one does.
+        Each frame begins where the one before ends."""
+        if self.started_ns is None:
+            self.started_ns = at_ns
+        frame, begun = self._next(at_ns)
+        if self._record:
+            self._given.append(frame)
+        return frame, begun
+
+    def recording(self) -> Int16:
+        """All that was given out, from the first frame on. Only with `record`."""
+        return np.concatenate([np.zeros(0, np.int16), *self._given])
+
+    def _next(self, at_ns: int) -> tuple[Int16, Exchange | None]:
         begun = None
         if self._speaking is None and self._waiting:
             begun = self._waiting.popleft()

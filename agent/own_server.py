@@ -6,8 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 from latency_budget.clock import SystemClock
@@ -17,6 +19,8 @@ from .errors import BenchError
 
 STOP_S: Final = 10.0
 """Calls are over by then; a server that still has not ended is killed."""
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
@@ -60,7 +64,13 @@ class OwnServer:
 
 @contextlib.contextmanager
 def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
-    """Run `halfsec serve` on a free port for the length of the block. Raises BenchError."""
+    """Run `halfsec serve` on a free port for the length of the block. Raises BenchError, and
+    SystemExit where this process is told to end: the server ends with it."""
+    with _ending_in_order():
+        yield from _served(arguments)
+
+
+def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -92,3 +102,24 @@ def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block by SystemExit, once, instead of the process at once. Without
+    effect outside of the main thread, which alone can do that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)  # the server is being stopped already
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -36,6 +36,14 @@ MAX_ARRIVALS: Final = 4096
 """Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
 last word still matters to the clock."""
 
+STEADY_NS: Final = 1_000_000_000
+"""Within which frames are compared to find the one that came most directly. Longer, and the drift
+of a sound card counts; shorter, and a network that stalls is not seen through."""
+
+MAX_JITTER_NS: Final = 200_000_000
+"""By which a frame is held up. What is later belongs to a stream that stood still between, as when
+somebody mutes himself."""
+
 Answer = TypeVar("Answer")
 
 
@@ -52,18 +60,31 @@ class Arrivals:
     def when(self, sample: int) -> tuple[int, int]:
         """When a sample was spoken (as far as a real-time stream tells), and when it arrived.
 
-        The newest arrival stands for samples that are not in yet. Needs at least one arrival.
+        The network holds frames up, some more than others. Where one of the last second, counted on
+        in real time, has the sample spoken earlier than its own frame does, that one was held up
+        less. Frames from before a gap in the stream would have it far too early. The newest arrival
+        stands for samples that are not in yet. Needs at least one arrival.
         """
-        for received, at_ns in reversed(self._arrivals):
-            if received <= sample:
+        arrivals = reversed(self._arrivals)
+        own_sample, own_ns = next(arrivals)
+        if sample >= own_sample:
+            return own_ns, own_ns
+        earliest_ns = spoken_ns = _counted(own_sample, own_ns, sample)
+        for received, at_ns in arrivals:
+            if received > sample:
+                own_ns = at_ns
+                earliest_ns = spoken_ns = _counted(received, at_ns, sample)
+                continue
+            other_ns = _counted(received, at_ns, sample)
+            if at_ns < own_ns - STEADY_NS or other_ns < spoken_ns - MAX_JITTER_NS:
                 break
-            found = (received, at_ns)
-        else:
-            found = self._arrivals[0]
-        if sample >= self._arrivals[-1][0]:
-            return (self._arrivals[-1][1],) * 2
-        received, at_ns = found
-        return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ, at_ns
+            earliest_ns = min(earliest_ns, other_ns)
+        return earliest_ns, own_ns
+
+
+def _counted(received: int, at_ns: int, sample: int) -> int:
+    """When a sample was spoken, if the last of so many was at this time."""
+    return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ
 
 
 class Passes:

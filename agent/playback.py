@@ -128,7 +128,7 @@ class Playback:
         if self.sent >= chunk.end_sample:
             self._pending.popleft()
             self._forget(self.sent - KEPT_S * self.rate_hz)
-        since_anchor = _duration_ns(first_sample - self._anchor_sample, self.rate_hz)
+        since_anchor = duration_ns(first_sample - self._anchor_sample, self.rate_hz)
         return Outgoing(pcm, first_sample, self._anchor_ns + since_anchor, text)
 
     def _forget(self, sample: int) -> None:
@@ -165,17 +165,17 @@ class Playback:
         if self._anchor_ns is None:
             return 0
         played_then = self.sent - self._lead + 1
-        return self._anchor_ns + _duration_ns(played_then - self._anchor_sample, self.rate_hz)
+        return self._anchor_ns + duration_ns(played_then - self._anchor_sample, self.rate_hz)
 
     def end_ns(self) -> int:
         """When the last sample sent so far will have been played."""
         if self._anchor_ns is None:
             return 0
-        return self._anchor_ns + _duration_ns(self.sent - self._anchor_sample, self.rate_hz)
+        return self._anchor_ns + duration_ns(self.sent - self._anchor_sample, self.rate_hz)
 
     def lasts_until_ns(self, now_ns: int) -> int:
         """When all that was pushed so far will have been played, if it is sent from now on."""
-        return now_ns + _duration_ns(self._queued - self.position(now_ns), self.rate_hz)
+        return now_ns + duration_ns(self._queued - self.position(now_ns), self.rate_hz)
 
     def position(self, now_ns: int) -> int:
         """Samples that the client can have played by now, if it played without a gap."""
@@ -221,5 +221,6 @@ def _faded_in(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]
     return faded
 
 
-def _duration_ns(num_samples: int, rate_hz: int) -> int:
+def duration_ns(num_samples: int, rate_hz: int) -> int:
+    """Of so many samples, rounded up."""
     return -(-num_samples * 1_000_000_000 // rate_hz)

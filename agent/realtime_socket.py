@@ -28,7 +28,8 @@ from .reply_desk import Surroundings
 from .session import Session
 from .settings import SessionSettings
 from .stages import Stages
-from .turn_log import OnTurn, TurnLog
+from .turn_log import TurnLog
+from .unheard import OnTurn
 from .visitors import Refusal, Visitors, shown, turn_away
 from .wire.realtime import RealtimeProtocol
 

@@ -25,7 +25,8 @@ from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
 from .conversation import ItemId, Modality
 from .errors import StageError
 from .notices import Notice, ReplyAudio, ReplyText, Usage
-from .playback import HeardWord, Outgoing, Playback
+from .playback import HeardWord, Outgoing, Playback, duration_ns
+from .playback_claims import PlaybackClaims
 from .ports import ChatPort, Speech, VoicePort
 from .settings import ResponseOptions, SessionSettings
 
@@ -85,6 +86,8 @@ class Reply:
     """Sent by earlier responses of it."""
     first_audible_sample: int | None = None
     """Of the playback: where the first sound that a caller can hear was sent."""
+    claims: PlaybackClaims = field(default_factory=PlaybackClaims)
+    """What the client says of its playback."""
     has_speech: bool = False
     """Something of it was synthesized."""
     ended: bool = False
@@ -342,7 +345,10 @@ class ReplyRun:
         if reply.first_audible_sample is None and _max_abs(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
             reply.first_audible_sample = frame.first_sample + offset
-            self.mark(MarkName.RELEASED, self._clock.now_ns())
+            released_ns = self._clock.now_ns()
+            offset_ns = duration_ns(reply.first_audible_sample, reply.playback.rate_hz)
+            reply.claims.released(offset_ns, released_ns)
+            self.mark(MarkName.RELEASED, released_ns)
 
     def _show(self, end: int) -> None:
         reply = self.reply

@@ -37,6 +37,7 @@ from .reply import OnSound, Reply, ReplyRun
 from .reply_items import ReplyItems
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .turn_log import TurnLog
+from .unheard import REPORT_S
 
 
 class OpenVoice(Protocol):
@@ -286,6 +287,12 @@ class ReplyDesk:
         remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn))
+        self._group.create_task(self._await_report(reply))
+
+    async def _await_report(self, reply: Reply) -> None:
+        """Of what was played, for a while."""
+        await asyncio.sleep(REPORT_S)
+        self._log.over.settle(reply.turn)
 
 
 _AboutReply = (

@@ -29,7 +29,8 @@ from .notices import (
     ReplyStatus,
     Usage,
 )
-from .playback import samples_claimed
+from .playback import duration_ns, samples_claimed
+from .playback_claims import PlaybackClaims
 from .reply import Reply
 from .turn_log import TurnLog
 
@@ -133,6 +134,7 @@ class ReplyItems:
             usage_before=reply.usage,
             spoken_before_s=reply.spoken_s,
             first_audible_sample=None,
+            claims=PlaybackClaims(),
             ended=False,
         )
         self._kept[reply.item_id] = before
@@ -182,16 +184,13 @@ class ReplyItems:
     def played(self, item_id: ItemId, played_ms: int) -> None:
         """A client's running report of its playback."""
         reply = self._kept.get(item_id)
-        if reply is not None:
-            now_ns = self._clock.now_ns()
-            reply.playback.report(played_ms, now_ns)
-            first = reply.first_audible_sample
-            if first is not None:
-                since_first_ns = played_ms * 1_000_000 - first * 1_000_000_000 // (
-                    reply.playback.rate_hz
-                )
-                if since_first_ns >= 0:
-                    self._log.mark(reply.turn, MarkName.HEARD, now_ns - since_first_ns)
+        if reply is None:
+            return
+        playback, now_ns = reply.playback, self._clock.now_ns()
+        playback.report(played_ms, now_ns)
+        sent_ns = duration_ns(playback.sent, playback.rate_hz)
+        for name, at_ns in reply.claims.claim(played_ms, sent_ns, now_ns):
+            self._log.mark(reply.turn, name, at_ns)
 
     def _end(
         self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int

@@ -123,6 +123,7 @@ class Session:
                     self._script.next = self._profile.greeting
                     self.feed(ev.ReplyRequested())
         finally:
+            self._log.over.settle_all()
             await self._context.chat.close()
 
     async def handle(self, request: ask.Request) -> None:

@@ -6,6 +6,7 @@ forgotten when the utterance is dropped.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from latency_budget.actions import ActionTaken
@@ -20,14 +21,12 @@ from .commands import Command
 from .events import Event
 from .ports import Heard
 from .records import to_record
+from .unheard import OnTurn, Unheard
 
 MAX_LATE: Final = 4
 """Turns whose ledger still takes marks after their end: reports of playback come late."""
 
 _TO_COME: Final = TurnId(0)
-
-OnTurn = Callable[[TurnEntry], None]
-"""Takes a finished turn."""
 
 OnMark = Callable[[Mark], None]
 """Takes a mark when it gets its turn."""
@@ -51,7 +50,7 @@ class TurnLog:
         """What turns are held to from now on."""
         self._session_id = session_id
         self.trace = trace
-        self._on_turn = on_turn
+        self.over = Unheard(on_turn)
         self._on_mark = on_mark
         self._ledgers: dict[TurnId, TurnLedger] = {}
         self._pending: list[Mark] = []
@@ -99,6 +98,7 @@ class TurnLog:
         ledger = self._ledgers.get(mark.turn)
         if ledger is not None:
             ledger.add(mark)
+            self.over.marked(mark.turn, mark.name)
 
     def heard(self, heard: Heard, turn: TurnId) -> None:
         """Keep what an utterance says about time, for the turn that it will become."""
@@ -132,6 +132,7 @@ class TurnLog:
     def reply_begun(self, turn: TurnId, now_ns: int, *, greets: bool = False) -> None:
         """The turn has a number now: open its ledger with what the caller did. `greets`: the words
         are given, and nobody asked for them."""
+        self.over.settle_all()
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
             del self._ledgers[old]
@@ -147,16 +148,15 @@ class TurnLog:
         """All of the reply was sent, or it was cut: the turn is history."""
         ledger = self._ledgers.get(turn)
         if ledger is not None:
-            asked = self._asked.get(turn, "")
-            entry = TurnEntry(
+            entry_of = partial(
+                TurnEntry,
                 self._session_id,
-                ledger.record(),
-                self.budget,
-                caller_text=asked,
+                budget=self.budget,
+                caller_text=self._asked.get(turn, ""),
                 agent_text=text,
                 reply_s=reply_s,
             )
-            self._on_turn(entry)
+            self.over.over(ledger, entry_of)
 
 
 def _append(

@@ -105,18 +105,30 @@ def frame_rms(pcm: Pcm, frame: int = VOICED_FRAME) -> npt.NDArray[np.float64]:
 def last_voiced_sample(pcm: Pcm, first_sample: int = 0) -> int | None:
     """The last sample of the last voiced frame of an utterance; None when nothing is voiced.
 
-    `pcm` is the utterance with whatever follows it, and `first_sample` its position in the call.
-    A frame of 20 ms is voiced when its RMS lies within 25 dB of the 99th percentile. This rule, not
-    the voice detector, is where reported latencies start.
+    `pcm` is the utterance with the silence around it, and `first_sample` its position in the call.
+    A frame of 20 ms is voiced when its RMS lies within 25 dB of the utterance's 99th percentile.
+    This rule, not the voice detector, is where reported latencies start.
     """
     rms = frame_rms(pcm)
-    if len(rms) == 0:
+    voiced = _voiced(rms, rms)
+    if voiced is None:
         return None
-    reference = float(np.quantile(rms, 0.99))
+    # Silence is no part of it: the longer it lasted, the lower a percentile of all would be.
+    voiced = _voiced(rms, rms[voiced[0] : voiced[-1] + 1])
+    assert voiced is not None  # its percentile is higher than the one before, not its maximum
+    return first_sample + (int(voiced[-1]) + 1) * VOICED_FRAME - 1
+
+
+def _voiced(
+    rms: npt.NDArray[np.float64], utterance: npt.NDArray[np.float64]
+) -> npt.NDArray[np.intp] | None:
+    """Frames that are voiced, by the loudness of these; None where they are silent."""
+    if len(utterance) == 0:
+        return None
+    reference = float(np.quantile(utterance, 0.99))
     if reference < 1e-6:
         return None
-    voiced = np.flatnonzero(rms >= reference * math.pow(10, -VOICED_RANGE_DB / 20))
-    return first_sample + (int(voiced[-1]) + 1) * VOICED_FRAME - 1
+    return np.flatnonzero(rms >= reference * math.pow(10, -VOICED_RANGE_DB / 20))
 
 
 def quietest_sample(pcm: Pcm, first: int, last: int) -> int:

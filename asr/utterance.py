@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from .audio import RATE_HZ, last_voiced_sample, quietest_sample, samples_from_ms
+from .audio import RATE_HZ, VOICED_FRAME, last_voiced_sample, quietest_sample, samples_from_ms
 from .endpointing import EndpointingConfig
 from .recording import Recording
 from .stabilizer import Stabilized, Stabilizer
@@ -137,9 +137,11 @@ class Utterance:
         return voiced_ms >= self._config.min_voiced_ms
 
     def last_voiced(self, end: int) -> int | None:
-        """See `audio.last_voiced_sample`; of what is still there before `end`."""
+        """See `audio.last_voiced_sample`; of what is still there before `end`. Frames count from
+        the call's first sample, so that it is no matter where speech was found to begin."""
         first = self.began if self._onset is None else self._onset
         first = max(first, self._recording.first_sample)
+        first += -first % VOICED_FRAME
         return last_voiced_sample(self._recording.read(first, end), first)
 
     def job(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:

@@ -14,11 +14,9 @@ endpoint                            the last
 asr_start                           the last; it opens a new pass and discards the one before
 reply_requested                     the last; it opens a new attempt and discards the one before,
                                     unless a tool ran between: then both passes count
-other marks of an attempt           the first of the attempt: the reply's later pieces pass the
-                                    same points and must not move it
-released, heard, reply_done,        the first: they happen once, and a repeated report is an echo
-interrupted, greeting, reopened,
-opener, pace_start, pace_end
+other marks of an attempt           the first of it: later pieces of the reply pass the same points
+released and the others of `_ONCE`  the first: they happen once, and a repeated report is an echo
+heard                               the earliest, for reports are held up; see `ear.py`
 discarded                           all: the attempt is void, and its pass unless a newer began
 llm_wasted                          all: their counts add up, and their times say nothing
 acted                               the last of each action; that of an attempt is void with it
@@ -42,6 +40,7 @@ from collections.abc import Iterable, Mapping
 
 from .actions import Action, ActionTaken
 from .critical_path import critical_path
+from .ear import doubts, heard_ns
 from .marks import Mark, MarkName
 from .record import Origin, TurnRecord
 from .stage_spans import WORK, relative, stage_spans, stage_times
@@ -64,7 +63,7 @@ _REPLY_ATTEMPT = (
 _CALLER = frozenset({_M.SPEECH_STARTED, _M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
 _ONCE = frozenset(
     {
-        *(_M.GREETING, _M.RELEASED, _M.HEARD, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED),
+        *(_M.GREETING, _M.RELEASED, _M.HEARD_DOUBTED, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED),
         *(_M.PACE_START, _M.PACE_END, _M.OPENER),
     }
 )
@@ -131,6 +130,8 @@ class TurnLedger:
                 self._actions[mark.taken.action] = mark.taken
         elif name in _CALLER:
             self._at[name] = at_ns
+        elif name is _M.HEARD:
+            self._at[name] = min(at_ns, self._at.get(name, at_ns))
         elif name in _ONCE:
             self._at.setdefault(name, at_ns)
         elif _M.RELEASED in self._at:
@@ -149,10 +150,8 @@ class TurnLedger:
     def record(self) -> TurnRecord:
         """The account so far. May be asked at any time, and again."""
         origin, origin_ns = self._origin()
-        released_ns, heard_ns = self._at.get(_M.RELEASED), self._at.get(_M.HEARD)
-        if released_ns is None or (heard_ns is not None and heard_ns < released_ns):
-            heard_ns = None
-        end_ns = released_ns if heard_ns is None else heard_ns
+        released_ns, at_ear_ns = self._at.get(_M.RELEASED), heard_ns(self._at)
+        end_ns = released_ns if at_ear_ns is None else at_ear_ns
         spans = (*stage_spans(self._at), *self._tool_spans)
         path: tuple[Span, ...] = ()
         cut_in = False
@@ -173,7 +172,7 @@ class TurnLedger:
             origin=origin,
             stages=stage_times(spans, path),
             e2e_server_ns=_elapsed_ns(origin_ns, released_ns),
-            e2e_ear_ns=_elapsed_ns(origin_ns, heard_ns),
+            e2e_ear_ns=_elapsed_ns(origin_ns, at_ear_ns),
             answered=released_ns is not None,
             cut_in=cut_in,
             interrupted=_M.INTERRUPTED in self._at,
@@ -301,6 +300,7 @@ class TurnLedger:
             for earlier, later in _ORDERED
             if earlier in at and later in at and at[later] < at[earlier]
         ]
+        flaws += doubts(at)
         if self._lost_tool_spans:
             flaws.append(f"more than {MAX_TOOL_SPANS} spans of tool rounds")
         return tuple(flaws)

@@ -12,6 +12,7 @@ pass began.
 from collections.abc import Iterable, Mapping
 
 from .critical_path import busy_ns
+from .ear import heard_ns
 from .marks import MarkName
 from .record import StageTime
 from .turn import Span, Stage
@@ -50,7 +51,7 @@ def stage_spans(at: Mapping[MarkName, int]) -> tuple[Span, ...]:
         *((stage, at.get(start), at.get(end, opener_ns)) for stage, start, end in WORK[:3]),
         (Stage.TTS, tts_start_ns, ready_ns),
         (Stage.PACING, releasable_ns, at.get(_M.RELEASED)),
-        (Stage.TRANSPORT, at.get(_M.RELEASED), at.get(_M.HEARD)),
+        (Stage.TRANSPORT, at.get(_M.RELEASED), heard_ns(at)),
     ]
     spans = [
         Span(stage, start_ns, end_ns)

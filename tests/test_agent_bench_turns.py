@@ -151,7 +151,7 @@ def test_a_conversation_with_barge_ins(
         model_path(name)
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
     out = tmp_path / "out.json"
-    behaviour = ["--barge-in", "--backchannels"]
+    behaviour = ["--barge-in", "--backchannels", "--stereo", str(tmp_path / "calls")]
     bench_voice.main([str(RECORDINGS), "--turns", "4", *behaviour, "--json", str(out)])
     result = json.loads(out.read_text())
     assert result["backchannel_source"] == "synthesized (hibari)"
@@ -162,7 +162,17 @@ def test_a_conversation_with_barge_ins(
     assert result["summary"]["turns"] == 4
     assert result["barge_ins"]["replies_checked"] >= 3
     assert result["barge_ins"]["mismatches"] == []
+    heard = result["stereo"]
+    assert heard["calls"] == [path.name for path in sorted((tmp_path / "calls").iterdir())]
+    assert heard["compared"] >= 1
+    assert {row["call"] for row in heard["turns"]} <= set(heard["calls"])
     print(capsys.readouterr().out)
+
+
+def test_recordings_of_calls_need_a_folder_to_lie_in(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BenchError, match="Can't write to"):
+        bench_voice.main([str(RECORDINGS), "--stereo", str(tmp_path / "file")])
 
 
 @pytest.mark.models

@@ -119,6 +119,19 @@ async def test_the_end_of_the_service_ends_all_streams() -> None:
     assert events.num_listeners == 0
 
 
+async def test_a_stream_ends_after_a_while_and_its_place_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_events, "STREAM_S", 0.01)
+    events = LiveEvents()
+    number_of(events, 1)
+    async with asyncio.timeout(30):
+        texts = [text async for text in events.listen(after_id=0)]
+    assert texts[0] == ": halfsec\nretry: 1000\n\n", "it comes again in a second"
+    assert [parsed(text) for text in texts[1:]] == [(1, "mark", {"session": "s1", "number": 1})]
+    assert events.num_listeners == 0
+
+
 async def test_calls_tell_of_themselves() -> None:
     calls = Calls(Config(), SystemClock())
     stream = calls.events.listen()
@@ -168,6 +181,24 @@ async def test_too_many_listeners_are_refused() -> None:
     assert (await LatencyEndpoints(calls).events(request())).status_code == 503
     await streams[0].aclose()  # type: ignore[attr-defined]
     assert (await LatencyEndpoints(calls).events(request())).status_code == 200
+
+
+@pytest.mark.models
+async def test_nobody_keeps_a_place_who_never_reads(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_events, "STREAM_S", 0.3)
+    events = live.calls.events
+    reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+    writer.write(b"GET /v1/latency/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    await writer.drain()
+    await reader.readuntil(b": halfsec")  # and nothing more
+    for _ in range(3000):
+        if not events.num_listeners:
+            break
+        await asyncio.sleep(0.01)
+    assert events.num_listeners == 0
+    writer.close()
 
 
 @pytest.mark.models

@@ -68,3 +68,13 @@ def test_what_is_no_time_is_refused_with_the_name_of_the_field(
     (answer,) = protocol.receive(json.dumps(event))
     assert isinstance(answer, say.Problem)
     assert answer.param == field
+
+
+@pytest.mark.parametrize("lie", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_is_no_json(lie: str) -> None:
+    protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
+    (answer,) = protocol.receive(
+        f'{{"type": "halfsec.playback", "item_id": "item_1", "played_ms": {lie}}}'
+    )
+    assert isinstance(answer, say.Problem)
+    assert answer.message.endswith("is not JSON.")

@@ -108,3 +108,11 @@ def test_of_equally_quiet_places_the_latest() -> None:
 
 def test_no_room_to_choose_cuts_at_the_first_place() -> None:
     assert quietest_sample(tone(1), 100, 100 + VOICED_FRAME) == 100
+
+
+@pytest.mark.parametrize("around_s", [0.0, 0.3, 4.0])
+def test_silence_around_an_utterance_does_not_count(around_s: float) -> None:
+    """Its loudest frames are one in fifty of its own, and less of all there are."""
+    said = [tone(0.04, 0.5), tone(1.96, 0.25), tone(0.4, 0.5 * 10 ** (-27 / 20))]
+    pcm = np.concatenate([silence(around_s), *said, silence(around_s)])
+    assert last_voiced_sample(pcm) == round((around_s + 2.0) * RATE_HZ) - 1

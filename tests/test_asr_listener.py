@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asr.audio import RATE_HZ
+from asr.audio import RATE_HZ, VOICED_FRAME
 from asr.endpointing import (
     EndpointEvent,
     SpeechPaused,
@@ -118,6 +118,18 @@ def test_the_last_voiced_sample_is_found_in_the_audio_not_by_the_detector() -> N
     assert job is not None
     assert job.last_voiced_sample is not None
     assert job.last_voiced_sample - (len(said(1)) + len(soft)) in range(-1, 320)
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_the_last_voiced_sample_is_the_same_wherever_speech_was_found(before: int) -> None:
+    """Frames count from the call's first sample, so other recordings of the call agree."""
+    ears = listener()
+    feed(ears, silence(1.0 + 0.032 * before))
+    job = ears.finalize(1, paused(ears).at_sample)
+    assert job is not None
+    assert job.last_voiced_sample is not None
+    end = len(silence(1.0 + 0.032 * before)) + len(said(1))
+    assert job.last_voiced_sample == -(-end // VOICED_FRAME) * VOICED_FRAME - 1
 
 
 def test_the_next_utterance_has_none_of_the_last_ones_audio() -> None:
