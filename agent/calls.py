@@ -4,7 +4,7 @@ import asyncio
 import logging
 import statistics
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from latency_budget.turn import SessionId
 
 from .config import Config
 from .live_events import LiveEvents
+from .trace_export import TraceExporter
+from .turn_spans import FinishedCall, FinishedTurn
 
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
@@ -28,13 +30,25 @@ MAX_TRACES: Final = 16
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The same instant on two clocks."""
+
+    now_ns: int
+    """Monotonic."""
+    unix_ns: int
+
+
 class Call:
     """One admitted call."""
 
-    def __init__(self, session_id: SessionId, agent: str, trace: TraceWriter) -> None:
+    def __init__(
+        self, session_id: SessionId, agent: str, trace: TraceWriter, began: Beginning
+    ) -> None:
         self.session_id = session_id
         self.agent = agent
         self.trace = trace
+        self.began: Final = began
         self.num_turns = 0
         self._waits_ms: list[float] = []
         """From the caller's last word to the answer, for each turn that was answered."""
@@ -64,11 +78,19 @@ class BargeIns:
 class Calls:
     """Belongs to the server's event loop."""
 
-    def __init__(self, config: Config, clock: Clock, store: TurnStore | None = None) -> None:
-        """`store` outlives the process; None: turns are remembered in memory only."""
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: TurnStore | None = None,
+        exporter: TraceExporter | None = None,
+    ) -> None:
+        """`store` outlives the process; None: turns are remembered in memory only. `exporter`
+        tells of them elsewhere."""
         self.draining = False
         self.history = TurnHistory()
         self.store: Final = store
+        self.exporter: Final = exporter
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
         self.policy: Final = Policy(_available(config))
@@ -93,13 +115,14 @@ class Calls:
 
     def admit(self, session_id: SessionId, agent: str) -> Call:
         """Count a call in. The caller has checked `full` and `draining`."""
+        began = Beginning(self._clock.now_ns(), unix_ns())
         trace = TraceWriter(
             session_id,
-            started_unix_ns=unix_ns(),
+            started_unix_ns=began.unix_ns,
             config_fingerprint=self._fingerprint,
-            origin_ns=self._clock.now_ns(),
+            origin_ns=began.now_ns,
         )
-        call = Call(session_id, agent, trace)
+        call = Call(session_id, agent, trace, began)
         self._active[session_id] = call
         self._empty.clear()
         self.admitted += 1
@@ -131,11 +154,15 @@ class Calls:
         self.history.add(entry)
         call.turn(entry)
         self.events.publish("turn", call.session_id, lambda: entry_json(entry))
+        kept = entry
+        if not self._config.latency_budget.store_texts:
+            kept = replace(entry, caller_text="", agent_text="")
         if self.store is not None:
-            kept = entry
-            if not self._config.latency_budget.store_texts:
-                kept = replace(entry, caller_text="", agent_text="")
             self.store.add(StoredTurn(kept, unix_ns(), call.agent, self._fingerprint))
+        if self.exporter is not None:
+            offset_ns = call.began.unix_ns - call.began.now_ns
+            model = self._config.llm_engine.model
+            self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
         return entry
 
     def leave(self, call: Call) -> None:
@@ -144,11 +171,29 @@ class Calls:
             self.events.publish(
                 "session", call.session_id, lambda: {"state": "ended", "turns": turns}
             )
+            self._export(call)
         if (trace := self._traces.pop(call.session_id, None)) is not None:
             self._traces[call.session_id] = trace
         self._forget_traces()
         if not self._active:
             self._empty.set()
+
+    def _export(self, call: Call) -> None:
+        """A call that is over; its turns were told of as they ended."""
+        if self.exporter is None:
+            return
+        began = call.began
+        end_unix_ns = began.unix_ns + self._clock.now_ns() - began.now_ns
+        self.exporter.add(
+            FinishedCall(
+                call.session_id,
+                call.agent,
+                began.unix_ns,
+                end_unix_ns,
+                call.num_turns,
+                call.p50_ms,
+            )
+        )
 
     def _forget_traces(self) -> None:
         """Of calls that are over only: a long one outlasts many short ones."""

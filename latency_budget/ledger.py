@@ -204,6 +204,7 @@ class TurnLedger:
             paced_ns=paced_ns,
             opener=_M.OPENER in self._at,
             actions=tuple(self._actions[each] for each in Action if each in self._actions),
+            started_ns=min(self._at.values(), default=None) if origin_ns is None else origin_ns,
         )
 
     def _add_work(self, name: MarkName, at_ns: int) -> None:
@@ -385,9 +386,7 @@ def _elapsed_ns(origin_ns: int | None, end_ns: int | None) -> int | None:
 
 def _relative(spans: Iterable[Span], origin_ns: int | None) -> tuple[Span, ...]:
     """On the turn's own clock, which starts at its origin; empty where that is unknown."""
-    if origin_ns is None:
-        return ()
-    return tuple(Span(s.stage, s.start_ns - origin_ns, s.end_ns - origin_ns) for s in spans)
+    return () if origin_ns is None else tuple(span.shifted(-origin_ns) for span in spans)
 
 
 def _stage_times(spans: Iterable[Span], path: Iterable[Span]) -> dict[Stage, StageTime]:
