@@ -6,7 +6,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from latency_budget.turn import SessionId
 
 from .config import Config
 from .live_events import LiveEvents
+from .trace_export import TraceExporter
+from .turn_spans import FinishedCall, FinishedTurn
 
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
@@ -32,13 +34,25 @@ MAX_TRACES: Final = 16
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The same instant on two clocks."""
+
+    now_ns: int
+    """Monotonic."""
+    unix_ns: int
+
+
 class Call:
     """One admitted call."""
 
-    def __init__(self, session_id: SessionId, agent: str, trace: TraceWriter) -> None:
+    def __init__(
+        self, session_id: SessionId, agent: str, trace: TraceWriter, began: Beginning
+    ) -> None:
         self.session_id = session_id
         self.agent = agent
         self.trace = trace
+        self.began: Final = began
         self.num_turns = 0
         self._waits_ms: list[float] = []
         """From the caller's last word to the answer, for each turn that was answered."""
@@ -73,12 +87,15 @@ class Calls:
         config: Config,
         clock: Clock,
         store: TurnStore | None = None,
+        exporter: TraceExporter | None = None,
         processor_ns: Callable[[], int] = processor_ns,
     ) -> None:
-        """`store` outlives the process; None: turns are remembered in memory only."""
+        """`store` outlives the process; None: turns are remembered in memory only. `exporter`
+        tells of them elsewhere."""
         self.draining = False
         self.history = TurnHistory()
         self.store: Final = store
+        self.exporter: Final = exporter
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
         self.admission: Final = Admission(os.cpu_count() or 1)
@@ -105,13 +122,14 @@ class Calls:
 
     def admit(self, session_id: SessionId, agent: str) -> Call:
         """Count a call in. The caller has checked `full` and `draining`."""
+        began = Beginning(self._clock.now_ns(), unix_ns())
         trace = TraceWriter(
             session_id,
-            started_unix_ns=unix_ns(),
+            started_unix_ns=began.unix_ns,
             config_fingerprint=self._fingerprint,
-            origin_ns=self._clock.now_ns(),
+            origin_ns=began.now_ns,
         )
-        call = Call(session_id, agent, trace)
+        call = Call(session_id, agent, trace, began)
         self._active[session_id] = call
         self._note_usage()
         self._empty.clear()
@@ -160,11 +178,15 @@ class Calls:
         self.history.add(entry)
         call.turn(entry)
         self.events.publish("turn", call.session_id, lambda: entry_json(entry))
+        kept = entry
+        if not self._config.latency_budget.store_texts:
+            kept = replace(entry, caller_text="", agent_text="")
         if self.store is not None:
-            kept = entry
-            if not self._config.latency_budget.store_texts:
-                kept = replace(entry, caller_text="", agent_text="")
             self.store.add(StoredTurn(kept, unix_ns(), call.agent, self._fingerprint))
+        if self.exporter is not None:
+            offset_ns = call.began.unix_ns - call.began.now_ns
+            model = self._config.llm_engine.model
+            self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
         return entry
 
     def leave(self, call: Call) -> None:
@@ -174,11 +196,29 @@ class Calls:
             self.events.publish(
                 "session", call.session_id, lambda: {"state": "ended", "turns": turns}
             )
+            self._export(call)
         if (trace := self._traces.pop(call.session_id, None)) is not None:
             self._traces[call.session_id] = trace
         self._forget_traces()
         if not self._active:
             self._empty.set()
+
+    def _export(self, call: Call) -> None:
+        """A call that is over; its turns were told of as they ended."""
+        if self.exporter is None:
+            return
+        began = call.began
+        end_unix_ns = began.unix_ns + self._clock.now_ns() - began.now_ns
+        self.exporter.add(
+            FinishedCall(
+                call.session_id,
+                call.agent,
+                began.unix_ns,
+                end_unix_ns,
+                call.num_turns,
+                call.p50_ms,
+            )
+        )
 
     def _forget_traces(self) -> None:
         """Of calls that are over only: a long one outlasts many short ones."""

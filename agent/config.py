@@ -163,11 +163,17 @@ class LatencySettings:
     store: bool = True
     """Keep the account of every turn in HALFSEC_HOME/turns.sqlite: times, no audio."""
     store_texts: bool = False
-    """Keep the words of caller and agent there as well."""
+    """Keep the words of caller and agent there as well, and tell them to `otlp_endpoint`."""
     store_days: Annotated[int, Between(1, 36_500)] = 90
     """Older turns are forgotten."""
     store_turns: Annotated[int, Between(1, 10_000_000)] = 200_000
     """The newest that are kept, at about 1 kB each."""
+    otlp_endpoint: Annotated[
+        str, Matching(r"(https?://[^\s/?#@]+(/[^\s?#@]*)?)?", "empty, or like http://HOST:4318")
+    ] = ""
+    """An OpenTelemetry collector that gets a trace of every turn, as http://localhost:4318; needs
+    the extra `otel`. Keys go into OTEL_EXPORTER_OTLP_HEADERS. Words only where `store_texts` is
+    on. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

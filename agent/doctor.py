@@ -12,13 +12,21 @@ from typing import Final, Literal
 from .config import Config
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .port_check import halfsec_runs, listening_problem
-from .preflight import fetch_command, shortfalls
+from .preflight import (
+    INSTALL_OTEL,
+    OTEL_PACKAGES,
+    fetch_command,
+    missing_exports,
+    otel_is_disabled,
+    shortfalls,
+)
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr",
 )  # fmt: skip
 _OPTIONAL: Final = frozenset({"piper-tts", "uvloop"})
+_ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
 _ROOM_BYTES: Final = 512 << 20
@@ -69,6 +77,7 @@ def examine(config: Config) -> Iterator[Section]:
     """The report, section by section. Loads no model and imports no heavy package."""
     yield Section("Machine", tuple(_machine()))
     yield Section("Packages", tuple(_packages(config)))
+    yield Section("Exports", (_traces(config),))
     yield Section("State", tuple(_state()))
     yield Section("Models", tuple(_models(config)))
     yield Section("Port", (_port(config),))
@@ -114,6 +123,20 @@ def _packages(config: Config) -> Iterator[Finding]:
                 yield Finding(name, "not installed", "note")
             else:
                 yield Finding(name, "not installed", "WRONG", "make run, or pip install -e .")
+
+
+def _traces(config: Config) -> Finding:
+    endpoint, missing = config.latency_budget.otlp_endpoint, missing_exports()
+    if endpoint and missing:
+        return Finding("traces", f"{' and '.join(missing)} not installed", "WRONG", INSTALL_OTEL)
+    if endpoint and otel_is_disabled():
+        return Finding("traces", "none: OTEL_SDK_DISABLED is true", "note")
+    if endpoint:
+        version = importlib.metadata.version(OTEL_PACKAGES[0])
+        return Finding("traces", f"to {endpoint} (OpenTelemetry {version})", "ok")
+    told = next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
+    remedy = f"{told} does not turn them on; that setting does" if told else ""
+    return Finding("traces", "none: latency_budget.otlp_endpoint is empty", "note", remedy)
 
 
 def _state() -> Iterator[Finding]:

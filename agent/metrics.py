@@ -32,6 +32,7 @@ from .calls import Calls
 from .live_events import LiveEvents
 from .overlap_desk import DUCKS, STOCK
 from .stages import ANSWER_TIMEOUT_S, Stages
+from .trace_export import TraceExporter
 
 BUCKET_STEP: Final = 5
 """Of a histogram's buckets, which are a tenth apart, every fifth bound is told: 30 of them, each
@@ -132,6 +133,8 @@ class Metrics:
             yield _gauge("store_turns_waiting", text, store.waiting)
             yield _counter("store_turns_lost", "Turns that could not be kept.", store.lost)
             yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
+        if calls.exporter is not None:
+            yield from _exports(calls.exporter)
 
     def _latency(self) -> Iterator[Metric]:
         """Of turns, in bounds around the budget, and what guesses in vain cost."""
@@ -204,6 +207,20 @@ def _policy(policy: Policy) -> Iterator[Metric]:
         seconds["predicted"].add_metric([state.action.value], state.predicted_ms / 1e3)
         seconds["saved"].add_metric([state.action.value], state.saved_ms / 1e3)
     yield from (*families.values(), *seconds.values())
+
+
+def _exports(exporter: TraceExporter) -> Iterator[Metric]:
+    """Each turn and each call is a trace."""
+    yield _counter("traces_exported", "Traces that reached the collector.", exporter.exported)
+    lost = CounterMetricFamily(
+        "halfsec_traces_dropped", "Traces that will not reach the collector.", labels=["reason"]
+    )
+    lost.add_metric(["queue_full"], exporter.dropped)
+    lost.add_metric(["refused"], exporter.refused)
+    yield lost
+    yield _counter("trace_export_failures", "Attempts to export that failed.", exporter.failures)
+    yield _gauge("traces_waiting", "Traces that are not exported yet.", exporter.waiting)
+    yield _gauge("traces_ok", "1 where traces arrive.", float(exporter.problem is None))
 
 
 def _engine(stats: llm_engine.EngineStats) -> Iterator[Metric]:

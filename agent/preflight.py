@@ -3,13 +3,22 @@
 A model that is whole and yet can't be loaded only its stage can report, while the server warms up.
 """
 
+import importlib.metadata
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from .config import Config
+from .errors import ConfigError
 from .models import HubReference, ModelError, ModelStore, needed_models, needed_voices
 from .near_miss import nearest
+
+OTEL_PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
+"""What the extra `otel` brings."""
+
+INSTALL_OTEL: Final = "pip install -e '.[otel]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,31 @@ def check_models(config: Config, store: ModelStore) -> None:
         sentences.append(f"To download what is needed: {fetch}")
     if sentences:
         raise ModelError(" ".join(sentences))
+
+
+def check_exports(config: Config) -> None:
+    """Raises ConfigError where traces are to be exported and the packages for it are missing."""
+    if config.latency_budget.otlp_endpoint and (missing := missing_exports()):
+        raise ConfigError(
+            f"latency_budget.otlp_endpoint needs {' and '.join(missing)}: {INSTALL_OTEL}",
+            key="latency_budget.otlp_endpoint",
+        )
+
+
+def missing_exports() -> list[str]:
+    """The packages of the extra `otel` that are not here. Imports none of them."""
+    missing = []
+    for name in OTEL_PACKAGES:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    return missing
+
+
+def otel_is_disabled() -> bool:
+    """OpenTelemetry's own switch is off: nothing is exported, whatever our settings say."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def fetch_command(found: list[Shortfall]) -> str:

@@ -37,9 +37,11 @@ from .latency_endpoints import LatencyEndpoints, error_response
 from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, halfsec_home
 from .port_check import explain
+from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
+from .trace_export import TraceExporter
 from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
 
@@ -58,10 +60,14 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(
-    config: Config, stages: Stages, clock: Clock, store: TurnStore | None = None
+    config: Config,
+    stages: Stages,
+    clock: Clock,
+    store: TurnStore | None = None,
+    exporter: TraceExporter | None = None,
 ) -> Starlette:
-    """The ASGI application. Stages and store are started by whoever serves it (`serve`)."""
-    calls = Calls(config, clock, store)
+    """The ASGI application. Its parts are started by whoever serves it (`serve`)."""
+    calls = Calls(config, clock, store, exporter)
     latency = LatencyEndpoints(calls)
     endpoints = Endpoints(config, stages, calls)
     chats = ChatCompletions(config, stages)
@@ -138,11 +144,11 @@ class Endpoints:
             "stages": self._stages.progress(),
             "calls": len(self._calls),
         }
-        problem = None if self._calls.store is None else self._calls.store.problem
-        if problem is not None:
-            body["store"] = problem
+        beside = {"store": self._calls.store, "exporter": self._calls.exporter}
+        problems = {n: part.problem for n, part in beside.items() if part and part.problem}
+        body |= problems
         if status == "ready":
-            return JSONResponse(body if problem is None else {**body, "status": "degraded"})
+            return JSONResponse({**body, "status": "degraded"} if problems else body)
         return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
 
     async def models(self, request: Request) -> Response:
@@ -249,7 +255,8 @@ def listen(host: str, port: int) -> socket.socket:
 async def _serve(config: Config, clock: Clock, listener: socket.socket, started_ns: int) -> int:
     stages = Stages(config, ModelStore(), clock)
     store = _store(config.latency_budget)
-    app = create_app(config, stages, clock, store)
+    exporter = _exporter(config)
+    app = create_app(config, stages, clock, store, exporter)
     calls: Calls = app.state.calls
     server = make_server(app, config.agent.max_sessions)
     stop = asyncio.Event()
@@ -281,6 +288,8 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
     await stages.close()
     if store is not None:
         await asyncio.to_thread(store.close)
+    if exporter is not None:
+        await asyncio.to_thread(exporter.close)
     return status
 
 
@@ -295,6 +304,18 @@ def _store(settings: LatencySettings) -> TurnStore | None:
     )
     store.start()
     return store
+
+
+def _exporter(config: Config) -> TraceExporter | None:
+    """Who tells a collector of turns, and telling; None where there is none to be told."""
+    endpoint = config.latency_budget.otlp_endpoint
+    if not endpoint or otel_is_disabled():
+        return None
+    from .otlp import OtlpSender  # only here: it imports OpenTelemetry, which is an extra
+
+    exporter = TraceExporter(OtlpSender(endpoint, config.fingerprint()))
+    exporter.start()
+    return exporter
 
 
 async def _drain_when(

@@ -189,6 +189,7 @@ class TurnLedger:
                 self._at.get(_M.SPEECH_STARTED), self._at.get(_M.CALLER_LAST_VOICED)
             ),
             actions=tuple(self._actions[each] for each in Action if each in self._actions),
+            started_ns=min(self._at.values(), default=None) if origin_ns is None else origin_ns,
         )
 
     def _add_work(self, name: MarkName, at_ns: int) -> None:

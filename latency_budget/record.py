@@ -1,7 +1,7 @@
 """What became of one turn: the finished account that reports, stores and pages read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .actions import ActionTaken
@@ -87,6 +87,9 @@ class TurnRecord:
     known."""
     actions: tuple[ActionTaken, ...] = ()
     """What was done lest it be late, in the order of the ladder."""
+    started_ns: int | None = field(default=None, compare=False)
+    """Its origin on the clock of its marks; where it has none, its first mark. None of a turn that
+    was read from a store."""
 
     @property
     def e2e_server_ms(self) -> float | None:

@@ -73,9 +73,7 @@ def _words_decided(at: Mapping[MarkName, int]) -> bool:
 
 def relative(spans: Iterable[Span], origin_ns: int | None) -> tuple[Span, ...]:
     """On the turn's own clock, which starts at its origin; empty where that is unknown."""
-    if origin_ns is None:
-        return ()
-    return tuple(Span(s.stage, s.start_ns - origin_ns, s.end_ns - origin_ns) for s in spans)
+    return () if origin_ns is None else tuple(span.shifted(-origin_ns) for span in spans)
 
 
 def stage_times(spans: Iterable[Span], path: Iterable[Span]) -> dict[Stage, StageTime]:

@@ -40,3 +40,7 @@ class Span:
     start_ns: int
     end_ns: int
     """Monotonic, not before `start_ns`."""
+
+    def shifted(self, ns: int) -> "Span":
+        """The same on a clock that is so far ahead."""
+        return Span(self.stage, self.start_ns + ns, self.end_ns + ns)

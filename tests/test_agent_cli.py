@@ -172,6 +172,34 @@ def test_doctor_misses_piper_only_where_a_piper_voice_is_chosen(
     assert "WRONG piper-tts" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "variable", "line"),
+    [
+        ("", "OTEL_X=", "note traces none: latency_budget.otlp_endpoint is empty"),
+        (
+            "",
+            "OTEL_EXPORTER_OTLP_ENDPOINT=http://h:4318",
+            "-> OTEL_EXPORTER_OTLP_ENDPOINT does not turn them on; that setting does",
+        ),
+        ("http://h:4318", "OTEL_X=", "ok traces to http://h:4318 (OpenTelemetry "),
+        (
+            "https://h/otlp",
+            "OTEL_SDK_DISABLED=True",
+            "note traces none: OTEL_SDK_DISABLED is true",
+        ),
+    ],
+)
+def test_doctor_says_where_traces_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, variable: str, line: str
+) -> None:
+    name, _, value = variable.partition("=")
+    monkeypatch.setenv(name, value)
+    setting = f"latency_budget.otlp_endpoint={endpoint}"
+    done = halfsec("doctor", "--port", "0", "--set", setting, home=tmp_path)
+    lines = [" ".join(each.split()) for each in done.stdout.splitlines()]
+    assert [each for each in lines if each.startswith(line)]
+
+
 def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

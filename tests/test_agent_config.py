@@ -131,6 +131,20 @@ def test_values_that_do_not_fit(file_text: str, message: str) -> None:
     assert message in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:4318", "grpc://h:4317", "http://", "http://me:key@h", "http://h?k=1", "http://a b"],
+)
+def test_no_address_of_a_collector(url: str) -> None:
+    with pytest.raises(ConfigError, match="must be empty, or like http://HOST:4318, not "):
+        load_config({"latency_budget.otlp_endpoint": url})
+
+
+@pytest.mark.parametrize("url", ["", "http://localhost:4318", "https://[::1]/api/public/otel"])
+def test_the_address_of_a_collector(url: str) -> None:
+    assert load_config({"latency_budget.otlp_endpoint": url}).latency_budget.otlp_endpoint == url
+
+
 def test_a_long_wrong_value_is_cut() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({"agent.port": "9" * 10_000})

@@ -16,7 +16,9 @@ from agent.calls import Calls
 from agent.config import Config, LlmSettings
 from agent.metrics import Metrics
 from agent.models import ModelStore
+from agent.otlp import OtlpSender
 from agent.stages import Stages
+from agent.trace_export import TraceExporter
 from latency_budget.clock import SystemClock
 from latency_budget.store import TurnStore
 from tests.fakes.llm_models import save_tiny_model
@@ -37,7 +39,8 @@ async def told(tmp_path: Path) -> dict[str, set[str]]:
     save_tiny_model(tmp_path / "tiny", "llama", num_hidden_layers=1)
     settings = LlmSettings(model=str(tmp_path / "tiny"), dtype="float32", context=256, cache_mb=16)
     stages = Stages(Config(llm_engine=settings), ModelStore(tmp_path, {}), SystemClock())
-    calls = Calls(Config(), SystemClock(), TurnStore(tmp_path / "turns.sqlite"))
+    exporter = TraceExporter(OtlpSender("http://127.0.0.1:4318"))
+    calls = Calls(Config(), SystemClock(), TurnStore(tmp_path / "turns.sqlite"), exporter)
     calls.history.add(stored().entry)
     await stages.thinker.start()
     try:

@@ -1,6 +1,7 @@
 """The service as a process: how it starts, drains and ends, and why it may not start."""
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from latency_budget.store_query import read_turns
 
 from .live_call import call_to
 from .models import model_path
+from .otlp_collector import Collector, attributes, serving
 from .service_process import ServiceProcess, service
 
 pytestmark = pytest.mark.models
@@ -254,3 +256,34 @@ async def test_models_of_the_users_own_that_are_cut_short(tmp_path: Path) -> Non
     assert stages == ["asr", "llm"]
     assert any(str(whisper) in line for line in lines)
     assert any(str(story) in line for line in lines)
+
+
+async def test_a_collector_is_told_of_calls_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "*")
+    said = "Tell me about the secret garden."
+    collector = Collector()
+    with serving(collector) as port:
+        address = f"http://127.0.0.1:{port}"
+        async with service("--set", f"latency_budget.otlp_endpoint={address}") as running:
+            await running.listening()
+            await running.line("Ready after")
+            async with call_to(running.url) as call:
+                session_id = call.events[0]["session"]["id"]
+                await call.ask(said, max_output_tokens=4)
+            running.stop()
+            assert await running.ended() == (0, "")
+    (root,) = [span for span in collector.spans() if span.name == "turn"]
+    (over,) = [span for span in collector.spans() if span.name == "call"]
+    stages = [span for span in collector.spans() if span.parent_span_id == root.span_id]
+    assert {attributes(span.attributes)["session.id"] for span in collector.spans()} == {session_id}
+    assert {"llm_prefill", "llm_clause", "tts"} <= {span.name for span in stages}
+    told = attributes(root.attributes)
+    assert told["halfsec.origin"] == "reply_requested"
+    exposed_ms = sum(attributes(span.attributes)["halfsec.exposed_ms"] for span in stages)
+    assert exposed_ms == pytest.approx(told["halfsec.e2e_server_ms"])
+    assert (root.end_time_unix_nano - root.start_time_unix_nano) / 1e6 == pytest.approx(exposed_ms)
+    assert over.start_time_unix_nano < root.start_time_unix_nano
+    assert root.end_time_unix_nano < over.end_time_unix_nano
+    assert not [taken for taken in collector.taken if b"garden" in taken.body]

@@ -19,7 +19,8 @@ PURE = {
         "address config config_layers config_values presets errors settings requests notices "
         "conversation events commands turn_taking turn_tables turn_state turn_coupling "
         "turn_of_agent turn_of_caller barge_in backchannel reopening watchdogs idling guessing "
-        "end_of_turn playback ducking records identifiers chat_context ports turn_score"
+        "end_of_turn playback ducking records identifiers chat_context ports turn_score "
+        "turn_spans"
     ),
     "asr": (
         "audio early offset endpointing far_end stabilizer transcripts repetition utterance "
@@ -37,7 +38,7 @@ PURE = {
 IMPURE_PACKAGES = {
     "asyncio", "threading", "multiprocessing", "socket", "subprocess", "time", "torch",
     "ctranslate2", "onnxruntime", "faster_whisper", "transformers", "websockets", "starlette",
-    "uvicorn", "httpx", "huggingface_hub",
+    "uvicorn", "httpx", "huggingface_hub", "opentelemetry", "requests",
 }  # fmt: skip
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 MAX_FILE_LINES = 400
