@@ -12,7 +12,7 @@ from typing import Any
 from .actions import ActionTaken
 from .budget import EMBEDDED, Budget
 from .record import NS_PER_MS, Origin, TurnRecord
-from .report import PERCENTILES
+from .tally import PERCENTILES
 from .turn import Span, Stage
 
 EXPOSED, HIDDEN, EARLIER, LIMIT, EMPTY = "█", "░", "◂", "│", " "
