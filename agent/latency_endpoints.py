@@ -1,21 +1,22 @@
 """`/v1/latency/*`: what became of turns, the newest from memory, older ones from the store.
 
-Without a time, a profile or a page the answer comes from memory, which has the newest turns, those
-of this moment included. With one it comes from the store: SQLite is read on a thread.
+Without a time, a profile, a window or a page the answer comes from memory, which has the newest
+turns, those of this moment included. With one it comes from the store: SQLite is read on a thread.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from latency_budget.history import profiles_json, turns_json
-from latency_budget.store import TurnStore
+from latency_budget.history import turns_json
 from latency_budget.store_query import StoreError, TurnFilter, read_turns, unix_ns_of
 from latency_budget.store_schema import StoredTurn
+from latency_budget.store_summary import summarize_store
 from latency_budget.turn import SessionId
 
 from .calls import Calls
@@ -25,9 +26,7 @@ MAX_PAGE: Final = 1000
 
 DEFAULT_PAGE: Final = 100
 
-MAX_SUMMED: Final = 10_000
-"""Newest turns that a summary looks at: some 90 us each, of a thread that shares the processors and
-Python's lock with the calls."""
+Found = TypeVar("Found")
 
 FLUSH_S: Final = 1.0
 """For turns of the last moment to reach the file."""
@@ -42,17 +41,20 @@ class LatencyEndpoints:
         """One look into the store at a time: whoever asks for many waits, and not the calls."""
 
     async def summary(self, request: Request) -> Response:
-        """Percentiles, by stage and profile."""
+        """Percentiles, by stage, profile and, with `window` (in seconds), stretch of time."""
+        params = request.query_params
         try:
-            wanted = _filter(request.query_params, MAX_SUMMED)
-            if not _needs_store(wanted):
+            wanted = _filter(params, None)
+            window = params.get("window")
+            window_s = None if window is None else _whole(window, "window")
+            if window_s is None and not _needs_store(wanted):
                 session = None if wanted.session is None else SessionId(wanted.session)
                 return JSONResponse(self._calls.history.summary_json(session))
-            found = await self._read(wanted)
+            return await self._read(
+                lambda path: JSONResponse(summarize_store(path, wanted, window_s))
+            )
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
-        entries = [stored.entry for stored in found]
-        return JSONResponse(await asyncio.to_thread(profiles_json, wanted.session, entries))
 
     async def turns(self, request: Request) -> Response:
         """The newest turns, oldest first. Where there are older ones, `before` asks for them."""
@@ -64,7 +66,7 @@ class LatencyEndpoints:
                 limit = wanted.max_turns or DEFAULT_PAGE
                 listed = self._calls.history.turns_json(session, max_turns=limit)
                 return JSONResponse(listed)
-            found = await self._read(wanted)
+            found = await self._read(lambda path: read_turns(path, wanted))
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
         body = turns_json(wanted.session, [stored.entry for stored in found])
@@ -83,15 +85,17 @@ class LatencyEndpoints:
         stream = events.listen(session=request.query_params.get("session"), after_id=after_id)
         return StreamingResponse(stream, media_type="text/event-stream")
 
-    async def _read(self, wanted: TurnFilter) -> list[StoredTurn]:
+    async def _read(self, look: Callable[[Path], Found]) -> Found:
+        """What `look` finds in the store, on a thread."""
         store = self._calls.store
         if store is None:
             raise StoreError(
                 "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
-                "out since, until, profile and before to get the newest ones."
+                "out since, until, profile, window and before to get the newest ones."
             )
         async with self._reading:
-            return await asyncio.to_thread(_read_newest, store, wanted)
+            await asyncio.to_thread(store.flush, FLUSH_S)
+            return await asyncio.to_thread(look, store.path)
 
 
 def error_response(status: int, message: str) -> JSONResponse:
@@ -100,17 +104,12 @@ def error_response(status: int, message: str) -> JSONResponse:
     return JSONResponse(body, status_code=status)
 
 
-def _read_newest(store: TurnStore, wanted: TurnFilter) -> list[StoredTurn]:
-    store.flush(FLUSH_S)
-    return read_turns(store.path, wanted)
-
-
 def _needs_store(wanted: TurnFilter) -> bool:
     limits = (wanted.profile, wanted.since_unix_ns, wanted.until_unix_ns, wanted.before_row)
     return any(limit is not None for limit in limits)
 
 
-def _filter(params: Mapping[str, str], max_turns: int) -> TurnFilter:
+def _filter(params: Mapping[str, str], max_turns: int | None) -> TurnFilter:
     """Raises ValueError with what is wrong, for the client."""
     before = params.get("before")
     return TurnFilter(

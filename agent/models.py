@@ -114,6 +114,11 @@ def halfsec_home(env: Mapping[str, str] | None = None) -> Path:
     return Path(named or "~/.halfsec").expanduser()
 
 
+def turn_store_path() -> Path:
+    """Where the accounts of turns are kept."""
+    return halfsec_home() / "turns.sqlite"
+
+
 def parse_catalogue(text: str, origin: str) -> dict[str, Model]:
     """The models of a `models.toml`. Raises ModelError naming the model and what is wrong."""
     try:

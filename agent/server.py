@@ -35,7 +35,7 @@ from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
 from .latency_endpoints import LatencyEndpoints, error_response
 from .metrics import Metrics, tell_of_engine
-from .models import ModelStore, halfsec_home
+from .models import ModelStore, turn_store_path
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
@@ -298,7 +298,7 @@ def _store(settings: LatencySettings) -> TurnStore | None:
     if not settings.store:
         return None
     store = TurnStore(
-        halfsec_home() / "turns.sqlite",
+        turn_store_path(),
         max_turns=settings.store_turns,
         max_days=settings.store_days,
     )

@@ -12,10 +12,13 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from .clock import unix_ns
 from .compare import CompareError, Comparison, compare
 from .gate import GateError, misses, read_gate
+from .html_report import Report, html_report
 from .report import report_json, summarize, turn_json
 from .sources import Source, SourceError, read_source
 from .store_query import TurnFilter, unix_ns_of
@@ -25,24 +28,31 @@ DRAWN: Final = 20
 """Turns of a store whose waterfalls are drawn; all count in the table."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, default_source: Path | None = None) -> int:
     """The exit status: 0; 1 where a gate was missed; 2 with one line on stderr where there is
-    nothing to report."""
-    options = _parser().parse_args(argv)
+    nothing to report. `default_source` is read where none is named."""
+    options = _parser(default_source).parse_args(argv)
     try:
-        gate = None if options.gate is None else read_gate(options.gate)
+        gate = () if options.gate is None else read_gate(options.gate)
         wanted = _filter(options)
-        source = read_source(options.source, wanted)
+        source = _source(options.source, wanted, default_source)
         other = None if options.compare is None else read_source(options.compare, wanted)
         found = None if other is None else compare(source.records, other.records)
     except (GateError, SourceError, CompareError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     summary = summarize(source.records)
-    missed = [] if gate is None else misses(gate, summary)
+    missed = misses(gate, summary)
+    if options.html is not None:
+        page = html_report(Report(source, summary, unix_ns(), other, found, gate))
+        try:
+            Path(options.html).write_text(page, encoding="utf-8")
+        except OSError as error:
+            print(f"{options.html}: {error.strerror}", file=sys.stderr)
+            return 2
     if options.json:
         report = _json(source, summary, found)
-        if gate is not None:
+        if gate:
             report["gate_missed"] = missed
         _print(json.dumps(report, indent=2))
     else:
@@ -50,16 +60,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(missed))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(default_source: Path | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec report",
         description="Show where the time of turns went: a waterfall of each turn, and percentiles"
         " over all of them.",
-        epilog="example: halfsec report ~/.halfsec/turns.sqlite --since 2026-11-20 --gate"
+        epilog="example: halfsec report --since 2026-11-20 --html report.html --gate"
         " 'e2e.p95<=500 cutin<=0.02'",
     )
-    parser.add_argument("source", help="a session's trace (JSON lines), or a store (SQLite)")
+    kinds = "a session's trace (JSON lines), or a store (SQLite)"
+    if default_source is None:
+        parser.add_argument("source", help=kinds)
+    else:
+        shown = f"{kinds}; default: {default_source}".replace("%", "%%")
+        parser.add_argument("source", nargs="?", default=str(default_source), help=shown)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write the report with its waterfalls as a page: one file, no script, no network",
+    )
     parser.add_argument(
         "--gate",
         metavar="CONDITIONS",
@@ -81,6 +101,16 @@ def _parser() -> argparse.ArgumentParser:
         help="columns to draw in (default: the terminal's)",
     )
     return parser
+
+
+def _source(path: str, wanted: TurnFilter, default_source: Path | None) -> Source:
+    """Raises SourceError."""
+    if path == str(default_source) and not Path(path).exists():
+        raise SourceError(
+            f"{path}: no turn was kept yet; a server keeps them there (unless latency_budget.store"
+            " is off), or name the trace or store to read"
+        )
+    return read_source(path, wanted)
 
 
 def _filter(options: argparse.Namespace) -> TurnFilter:
@@ -130,10 +160,13 @@ def _blocks(
 ) -> list[str]:
     """What is printed, with an empty line between."""
     name = source.path if source.session is None else f"session {source.session}"
-    drawn = source.entries[-DRAWN:]
+    drawn = source.entries[-DRAWN:] if options.html is None else ()
     left_out = len(source.entries) - len(drawn)
     blocks = [name, *source.doubts]
-    blocks += [f"{left_out} turns before these are not drawn"] if left_out else []
+    if options.html is not None:
+        blocks.append(f"the turns are drawn in {options.html}")
+    elif left_out:
+        blocks.append(f"{left_out} turns before these are not drawn")
     blocks += [waterfall(entry.record, width=options.width, budget=entry.budget) for entry in drawn]
     blocks.append(summary_table(summary))
     if other is not None and found is not None:

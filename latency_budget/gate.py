@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
-from .report import PERCENTILES
+from .tally import PERCENTILES
 from .turn import Stage
 
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {

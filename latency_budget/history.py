@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from .budget import EMBEDDED, Budget
 from .lags import was_prepared
 from .record import NS_PER_MS, TurnRecord
-from .report import Json, report_json, summarize, turn_json, waterfall_json
+from .report import report_json, summarize, turn_json, waterfall_json
+from .tally import Json
 from .turn import SessionId
 from .turn_histograms import TurnHistograms
 

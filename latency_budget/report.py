@@ -1,19 +1,11 @@
-"""Turns as figures and as JSON.
-
-Percentiles are by nearest rank: the smallest value that at least p % of the values do not exceed.
-Each is thus a time that some turn really took, and none is invented between two turns; with fewer
-than 100 turns p99 is simply the slowest.
-"""
+"""Turns as figures and as JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .record import NS_PER_MS, TurnRecord
-from .turn import Span, Stage
-
-PERCENTILES = (50, 90, 95, 99)
-
-Json = dict[str, Any]
+from .tally import Json, Tally
+from .turn import Span
 
 
 def percentile(values: Sequence[int], percent: int) -> int:
@@ -34,36 +26,7 @@ def summarize(records: Iterable[TurnRecord]) -> Json:
     Cut-ins count in their rate (cut-ins per answered turn) and not in the percentiles, which their
     negative times would flatter. Incomplete turns count wherever their end-to-end time is known.
     """
-    turns = tuple(records)
-    answered = [record for record in turns if record.answered]
-    timed = [record for record in answered if record.e2e_ns is not None]
-    at_ear = bool(timed) and all(record.e2e_ear_ns is not None for record in timed)
-    times = [record.e2e_ear_ns if at_ear else record.e2e_server_ns for record in timed]
-    cut_ins = sum(record.cut_in for record in answered)
-    return {
-        "turns": len(turns),
-        "answered": len(answered),
-        "measure": "e2e_ear_ms" if at_ear else "e2e_server_ms",
-        **_percentiles([time for time in times if time is not None]),
-        "e2e_raw_ms": _percentiles(
-            [
-                time - record.paced_ns
-                for time, record in zip(times, timed, strict=True)
-                if time is not None
-            ]
-        ),
-        "openers": sum(record.opener for record in answered),
-        "cut_in_rate": cut_ins / len(answered) if answered else None,
-        "stages": {
-            stage.value: {
-                "spent_ms": _percentiles([record.stages[stage].spent_ns for record in timed]),
-                "exposed_ms": _percentiles(
-                    [_exposed_ns(record, stage, at_ear) for record in timed]
-                ),
-            }
-            for stage in Stage
-        },
-    }
+    return Tally.of(records).summary()
 
 
 def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: float | None) -> Json:
@@ -117,21 +80,6 @@ def report_json(
     """The whole answer: `{session, turns, summary, errors}`; without `turns` where that is None."""
     listed: Json = {} if turns is None else {"turns": list(turns)}
     return {"session": session, **listed, "summary": dict(summary), "errors": list(errors)}
-
-
-def _percentiles(values: Sequence[int]) -> dict[str, float | None]:
-    ordered = sorted(values)
-    return {
-        f"p{percent}": percentile(ordered, percent) / NS_PER_MS if ordered else None
-        for percent in PERCENTILES
-    }
-
-
-def _exposed_ns(record: TurnRecord, stage: Stage, at_ear: bool) -> int:
-    """On the side that is measured: at the server there is no transport."""
-    if stage is Stage.TRANSPORT and not at_ear:
-        return 0
-    return record.stages[stage].exposed_ns
 
 
 def _spans_json(spans: Iterable[Span]) -> list[Json]:

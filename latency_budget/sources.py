@@ -14,6 +14,10 @@ from .turn import SessionId
 SQLITE_HEAD: Final = b"SQLite format 3\0"
 
 
+MAX_READ: Final = 20_000
+"""Newest turns of a store, unless more are asked for: some seconds of reading, 0.15 GB."""
+
+
 class SourceError(Exception):
     """There is nothing to report in the file. The message names it, and says why."""
 
@@ -51,10 +55,15 @@ def read_source(path: str, wanted: TurnFilter | None = None) -> Source:
 
 
 def _store(path: str, wanted: TurnFilter) -> Source:
-    found = read_turns(Path(path), wanted)
+    bounded = wanted if wanted.max_turns else replace(wanted, max_turns=MAX_READ + 1)
+    found = read_turns(Path(path), bounded)
     if not found:
         raise SourceError(f"{path}: no turn in it is as asked for")
-    return Source(path, wanted.session, tuple(stored.entry for stored in found))
+    entries = tuple(stored.entry for stored in found)
+    if wanted.max_turns or len(found) <= MAX_READ:
+        return Source(path, wanted.session, entries)
+    doubt = f"only the newest {MAX_READ} turns were read; --last N takes more"
+    return Source(path, wanted.session, entries[1:], (doubt,))
 
 
 def _trace(path: str, wanted: TurnFilter) -> Source:

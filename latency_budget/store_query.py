@@ -54,7 +54,7 @@ def read_turns(path: Path, wanted: TurnFilter | None = None) -> list[StoredTurn]
     where, values = wanted.where()
     limit = -1 if wanted.max_turns is None else wanted.max_turns
     chosen = f"SELECT turns.id FROM turns WHERE {where} ORDER BY turns.id DESC LIMIT ?"
-    with _connected(path) as connection:
+    with connected(path) as connection:
         rows = connection.execute(
             "SELECT turns.*, agent, fingerprint FROM turns"
             f" JOIN sessions ON sessions.id = turns.session WHERE turns.id IN ({chosen})"
@@ -97,8 +97,8 @@ def unix_ns_of(text: str) -> int:
 
 
 @contextlib.contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """One moment of the file: what is written meanwhile is not seen."""
+def connected(path: Path) -> Iterator[sqlite3.Connection]:
+    """One moment of the file: what is written meanwhile is not seen. Raises StoreError."""
     if not path.is_file():
         raise StoreError(f"{path}: there is no store; a server that keeps turns makes one")
     try:

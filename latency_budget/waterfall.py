@@ -12,7 +12,7 @@ from typing import Any
 from .actions import ActionTaken
 from .budget import EMBEDDED, Budget
 from .record import NS_PER_MS, Origin, TurnRecord
-from .report import PERCENTILES
+from .tally import PERCENTILES
 from .turn import Span, Stage
 
 EXPOSED, HIDDEN, EARLIER, LIMIT, EMPTY = "█", "░", "◂", "│", " "
@@ -30,7 +30,7 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
     The axis runs from the origin to the end of the turn or of the budget, whichever is later.
     """
     width = max(width, _TEXT_COLUMNS + MIN_BAR_COLUMNS)
-    lines = textwrap.wrap(_headline(record, budget), width)
+    lines = textwrap.wrap(headline(record, budget), width)
     if record.e2e_ns is not None:
         columns = width - _TEXT_COLUMNS
         axis_ns = max(record.e2e_ns, budget.total_ms * NS_PER_MS * 26 // 25)
@@ -39,7 +39,7 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
             bar = _bar(stage, record, columns, axis_ns, budget)
             numbers = f"{time.spent_ms:{_NUMBER_COLUMNS}.1f}{time.exposed_ms:{_NUMBER_COLUMNS}.1f}"
             lines.append(f"{stage.value:<{_LABEL_COLUMNS}}{numbers}  {bar}".rstrip())
-    lines += [_action_line(taken) for taken in record.actions]
+    lines += [action_line(taken) for taken in record.actions]
     if record.wasted_ns:
         prompt, output = record.wasted_prompt_tokens, record.wasted_output_tokens
         tokens = f", {prompt} + {output} tokens" if prompt or output else ""
@@ -71,7 +71,8 @@ def _row(label: str, values: Mapping[str, float | None], ranks: Sequence[str]) -
     return f"{label:<21}" + "".join(f"{cell:>9}" for cell in cells)
 
 
-def _headline(record: TurnRecord, budget: Budget) -> str:
+def headline(record: TurnRecord, budget: Budget) -> str:
+    """A turn in a line: its number, its times, and what is to be known of it."""
     parts = [f"turn {record.turn}:"]
     if record.e2e_server_ms is not None:
         parts.append(f"{record.e2e_server_ms:.1f} ms at the server")
@@ -100,7 +101,8 @@ def _headline(record: TurnRecord, budget: Budget) -> str:
     return f"{parts[0]} {', '.join(parts[1:])}"
 
 
-def _action_line(taken: ActionTaken) -> str:
+def action_line(taken: ActionTaken) -> str:
+    """What was done for a turn, in a line."""
     saved = "" if taken.saved_ms is None else f", saved {taken.saved_ms:.0f} ms"
     return f"action {taken.action}: {taken.predicted_ms:.0f} ms predicted{saved}"
 

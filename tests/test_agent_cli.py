@@ -15,6 +15,7 @@ import pytest
 from agent.__main__ import main
 
 from .fakes.hub import FakeHub, serving
+from .test_latency_gate import run, store_of
 
 WEIGHTS = bytes(range(256)) * 90_000
 """23 MB: the hub's client keeps what it has got of a broken download in steps of 10 MB."""
@@ -76,6 +77,7 @@ def test_every_bench_says_what_its_options_are_for(name: str, tmp_path: Path) ->
         (["models", "fetch", "--models-from", "none"], "not a directory"),
         (["models", "fetch", "--set", "tts.voice=nobody"], "There is no model 'nobody'"),
         (["report", "none.jsonl"], "none.jsonl"),
+        (["report"], "turns.sqlite: no turn was kept yet; a server keeps them there"),
         (["talk", "none.wav"], "halfsec: "),
     ],
 )
@@ -85,6 +87,17 @@ def test_a_mistake_is_one_line(arguments: list[str], words: str, tmp_path: Path)
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_report_is_of_the_service_s_own_turns(tmp_path: Path) -> None:
+    home = tmp_path / "100%(s)"
+    store = store_of(home / "turns.sqlite", run(450, 40, 3, 1))
+    done = halfsec("report", "--html", "report.html", home=home, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 turns, 3 answered" in done.stdout
+    assert str(store) in (tmp_path / "report.html").read_text(encoding="utf-8")
+    asked = halfsec("report", "--help", home=home)
+    assert f"default:{store}" in "".join(asked.stdout.split())
 
 
 def test_an_unknown_command(tmp_path: Path) -> None:

@@ -79,6 +79,25 @@ async def test_the_summary_of_a_time(http: httpx.AsyncClient, store: TurnStore) 
     assert (await http.get("/v1/latency/summary")).json()["summary"]["turns"] == 0  # of memory
 
 
+async def test_the_summary_by_windows_of_time(http: httpx.AsyncClient, store: TurnStore) -> None:
+    for number in range(1, 6):
+        store.add(stored(number, at_unix_ns=number * 10**9))
+    found = (await http.get("/v1/latency/summary?window=2")).json()
+    assert list(found) == ["session", "summary", "errors", "profiles", "windows"]
+    assert [window["summary"]["turns"] for window in found["windows"]] == [1, 2, 2]
+    assert found["windows"][1]["since"] == "1970-01-01T00:00:02.000+00:00"
+    assert found["windows"][1]["profiles"]["embedded"]["stages"]["tts"]["spent_ms"]["p50"] == 39
+    assert found["summary"]["turns"] == 5
+    for query, complaint in (
+        ("window=0", "a second or more"),
+        ("window=1h", "window is a whole number"),
+        ("window=99999999999999999999", "window is out of range"),
+    ):
+        answer = await http.get(f"/v1/latency/summary?{query}")
+        assert answer.status_code == 400
+        assert complaint in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("query", "complaint"),
     [

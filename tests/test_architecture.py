@@ -32,7 +32,7 @@ PURE = {
     ),
     "tts": "speakable normalize numbers dates quantities rules markup units abbreviations",
     "latency_budget": (
-        "turn deadline budget ledger policy marks critical_path record history waterfall"
+        "turn deadline budget ledger policy marks critical_path record tally history waterfall"
     ),
 }
 IMPURE_PACKAGES = {

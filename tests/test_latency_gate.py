@@ -182,3 +182,17 @@ def test_turns_of_a_store_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         assert main([path, *options]) == 2
         assert complaint in capsys.readouterr().err
+
+
+def test_a_large_store_is_read_in_part_unless_more_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(store_of(tmp_path / "turns.sqlite", run(450, 40, 10, 1)))
+    for most, said in ((10, []), (9, ["only the newest 9 turns were read; --last N takes more"])):
+        monkeypatch.setattr("latency_budget.sources.MAX_READ", most)
+        assert main([path, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["errors"] == said
+        assert [each["turn"] for each in report["turns"]] == list(range(11 - most, 11))
+    assert main([path, "--json", "--last", "20"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["turns"]) == 10

@@ -41,6 +41,21 @@ def test_every_folder_with_code_is_listed() -> None:
     assert not without_init
 
 
+def test_every_file_that_is_no_code_is_in_the_wheel() -> None:
+    """What is read at run time and not listed is missing only where it is installed."""
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]
+    listed = {
+        path for name in patterns for each in patterns[name] for path in (ROOT / name).glob(each)
+    }
+    on_disk = {
+        path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert on_disk == listed
+
+
 def test_constraints_pin_every_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))

@@ -1,0 +1,13 @@
+"""`halfsec report`: the report of `latency_budget`, of the service's own store if no other file is
+named."""
+
+from collections.abc import Sequence
+
+from latency_budget.__main__ import main as report
+
+from .models import turn_store_path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status; see there."""
+    return report(argv, turn_store_path())
