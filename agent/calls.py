@@ -226,17 +226,6 @@ class Calls:
         for session in over[: max(0, len(over) - MAX_TRACES)]:
             del self._traces[session]
 
-    async def save_trace(self, call: Call) -> None:
-        """Write the trace of a call that is over, where the settings ask for it."""
-        directory = self._config.agent.trace_dir
-        if directory is None:
-            return
-        path = Path(directory, f"{call.session_id}.jsonl")
-        try:
-            await asyncio.to_thread(_write, path, "".join(call.trace.lines()))
-        except OSError as error:
-            _log.error("the trace %s can't be written: %s", path, error.strerror)
-
     async def wait_empty(self) -> None:
         await self._empty.wait()
 
@@ -257,6 +246,17 @@ def _available(config: Config) -> frozenset[Action]:
         return frozenset({Action.OPENER})
     has_small = bool(config.llm_engine.small_model)
     return frozenset(Action) - (frozenset() if has_small else {Action.SMALL_MODEL})
+
+
+async def save_trace(call: Call, directory: str | None) -> None:
+    """Write the trace of a call that is over; None: nowhere."""
+    if directory is None:
+        return
+    path = Path(directory, f"{call.session_id}.jsonl")
+    try:
+        await asyncio.to_thread(_write, path, "".join(call.trace.lines()))
+    except OSError as error:
+        _log.error("the trace %s can't be written: %s", path, error.strerror)
 
 
 def _write(path: Path, text: str) -> None:

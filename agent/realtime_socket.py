@@ -16,7 +16,7 @@ from latency_budget.history import TurnEntry
 from latency_budget.report import turn_json
 
 from . import errors
-from .calls import Call, Calls
+from .calls import Call, Calls, save_trace
 from .config import AgentProfile, Config
 from .connections import CLOSE_TIMEOUT_S
 from .end_of_turn import IdleRules
@@ -94,7 +94,7 @@ class RealtimeSocket:
             self._calls.leave(call)
             _log_end(call, code, reason)
         await _close(websocket, code, "" if reason == CLIENT_LEFT else reason)
-        await self._calls.save_trace(call)
+        await save_trace(call, self._config.agent.trace_dir)
 
     async def _refused(self, websocket: WebSocket) -> bool:
         headers = websocket.headers

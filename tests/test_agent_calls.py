@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from agent.calls import MAX_TRACES, Calls
+from agent.calls import MAX_TRACES, Calls, save_trace
 from agent.config import Config
 from latency_budget.clock import ManualClock
 from latency_budget.history import TurnEntry
@@ -52,19 +52,19 @@ async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
 
 
 async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:
-    house = calls(trace_dir=str(tmp_path / "traces"))
+    house = calls()
     call = house.admit(SessionId("sess_a"), "default")
     call.trace.append(5, "mark", 1, "released")
     house.leave(call)
-    await house.save_trace(call)
+    await save_trace(call, str(tmp_path / "traces"))
     lines = (tmp_path / "traces" / "sess_a.jsonl").read_text().splitlines()
     assert [record.type for record in read_trace(lines).records] == ["released"]
 
 
 async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    house = calls(trace_dir=str(tmp_path / "file" / "traces"))
-    await house.save_trace(house.admit(SessionId("sess_a"), "default"))
+    house = calls()
+    await save_trace(house.admit(SessionId("sess_a"), "default"), str(tmp_path / "file" / "traces"))
 
 
 def test_a_call_counts_its_turns_and_finds_the_middle_wait() -> None:
