@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from latency_budget.history import turns_json
+from latency_budget.replay import states_json
 from latency_budget.store_query import StoreError, TurnFilter, read_turns, unix_ns_of
 from latency_budget.store_schema import StoredTurn
 from latency_budget.store_summary import summarize_store
@@ -49,12 +50,22 @@ class LatencyEndpoints:
             window_s = None if window is None else _whole(window, "window")
             if window_s is None and not _needs_store(wanted):
                 session = None if wanted.session is None else SessionId(wanted.session)
-                return JSONResponse(self._calls.history.summary_json(session))
+                return JSONResponse(
+                    {**self._calls.history.summary_json(session), "policy": self._policy()}
+                )
             return await self._read(
                 lambda path: JSONResponse(summarize_store(path, wanted, window_s))
             )
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
+
+    def _policy(self) -> dict[str, Any]:
+        """What is foreseen now, and what is done about it."""
+        policy = self._calls.policy
+        return {
+            "predicted_ms": policy.predicted_ms(),
+            "actions": states_json(policy.states()),
+        }
 
     async def turns(self, request: Request) -> Response:
         """The newest turns, oldest first. Where there are older ones, `before` asks for them."""

@@ -2,7 +2,8 @@
 may.
 
 Reads a session's trace, or a store of turns. `--gate` makes it a test for a pipeline, `--compare`
-tells whether a second run differs from the first by more than chance.
+tells whether a second run differs from the first by more than chance. Of a trace, and with
+`--policy` of a store, the turns are told to the policy as well: what would it have done?
 """
 
 import argparse
@@ -19,6 +20,8 @@ from .clock import unix_ns
 from .compare import CompareError, Comparison, compare
 from .gate import GateError, misses, read_gate
 from .html_report import Report, html_report
+from .policy import Policy
+from .replay import foresight_json, foresight_table, replay
 from .report import report_json, summarize, turn_json
 from .sources import Source, SourceError, read_source
 from .store_query import TurnFilter, unix_ns_of
@@ -52,6 +55,8 @@ def main(argv: Sequence[str] | None = None, default_source: Path | None = None) 
             return 2
     if options.json:
         report = _json(source, summary, found)
+        if source.is_trace or options.policy:
+            report["policy"] = foresight_json(*replay(source.entries, Policy()))
         if gate:
             report["gate_missed"] = missed
         _print(json.dumps(report, indent=2))
@@ -87,6 +92,11 @@ def _parser(default_source: Path | None) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--compare", metavar="OTHER", help="a second trace or store: is it faster, or is it chance?"
+    )
+    parser.add_argument(
+        "--policy",
+        action="store_true",
+        help="what the policy would have done, turn by turn; of a trace it is always told",
     )
     parser.add_argument("--last", type=int, metavar="N", help="only the newest so many turns")
     choosing = parser.add_argument_group("of a store")
@@ -169,6 +179,8 @@ def _blocks(
         blocks.append(f"{left_out} turns before these are not drawn")
     blocks += [waterfall(entry.record, width=options.width, budget=entry.budget) for entry in drawn]
     blocks.append(summary_table(summary))
+    if source.is_trace or options.policy:
+        blocks.append(foresight_table(*replay(source.entries, Policy())))
     if other is not None and found is not None:
         blocks.append(_comparison(source.path, other.path, found))
     return [*blocks, *missed]

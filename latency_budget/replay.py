@@ -6,13 +6,15 @@ be known.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from .actions import ActionTaken
 from .history import TurnEntry
 from .lags import Progress, lags_of
 from .policy import ActionState, Policy
 from .record import NS_PER_MS, TurnRecord
+from .report import actions_json
+from .tally import Json
 from .turn import Stage
 
 
@@ -62,6 +64,27 @@ def foresight_table(found: Sequence[Foresight], states: Sequence[ActionState]) -
             aside = ", set aside" if state.is_set_aside else ""
             lines.append(f"{state.action}: in {state.times} turns, {saved}{aside}")
     return "\n".join(lines)
+
+
+def foresight_json(found: Sequence[Foresight], states: Sequence[ActionState]) -> Json:
+    """`{turns: [{turn, predicted_ms, would, did}], actions: [...]}`."""
+    return {
+        "turns": [
+            {
+                "turn": each.entry.record.turn,
+                "predicted_ms": each.predicted_ms,
+                "would": actions_json(each.would),
+                "did": actions_json(each.entry.record.actions),
+            }
+            for each in found
+        ],
+        "actions": states_json(states),
+    }
+
+
+def states_json(states: Iterable[ActionState]) -> list[Json]:
+    """How the ladder stands."""
+    return [{**asdict(state), "action": state.action.value} for state in states]
 
 
 def _named(actions: Sequence[ActionTaken]) -> str:

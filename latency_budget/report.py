@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .actions import ActionTaken
 from .record import NS_PER_MS, TurnRecord
 from .tally import Json, Tally
 from .turn import Span
@@ -42,20 +43,25 @@ def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: fl
         "opener": record.opener,
         "cut_in": record.cut_in,
         "interrupted": record.interrupted,
-        "actions": [
-            {
-                "action": taken.action.value,
-                "predicted_ms": taken.predicted_ms,
-                "saved_ms": taken.saved_ms,
-            }
-            for taken in record.actions
-        ],
+        "actions": actions_json(record.actions),
         "stages": {
             stage.value: {"spent_ms": time.spent_ms, "exposed_ms": time.exposed_ms}
             for stage, time in record.stages.items()
         },
         "reply_s": reply_s,
     }
+
+
+def actions_json(actions: Iterable[ActionTaken]) -> list[Json]:
+    """What was done, with what it was to save and did."""
+    return [
+        {
+            "action": taken.action.value,
+            "predicted_ms": taken.predicted_ms,
+            "saved_ms": taken.saved_ms,
+        }
+        for taken in actions
+    ]
 
 
 def waterfall_json(record: TurnRecord) -> Json:

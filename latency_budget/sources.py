@@ -33,6 +33,8 @@ class Source:
     """At least one; without words where they are not kept."""
     doubts: tuple[str, ...] = ()
     """What to know before believing it."""
+    is_trace: bool = False
+    """Of one session, every turn of it."""
 
     @property
     def records(self) -> list[TurnRecord]:
@@ -80,7 +82,7 @@ def _trace(path: str, wanted: TurnFilter) -> Source:
     doubt = f"the first {dropped} records of the session are not in this trace"
     newest = records[-wanted.max_turns :] if wanted.max_turns else records
     entries = tuple(TurnEntry(session, record) for record in newest)
-    return Source(path, session, entries, (doubt,) if dropped else ())
+    return Source(path, session, entries, (doubt,) if dropped else (), is_trace=True)
 
 
 def _read(path: str) -> Trace:

@@ -44,12 +44,14 @@ def test_text(trace_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "turn 1: 300.0 ms at the server" in printed
     assert "turn 2: not answered" in printed
     assert "2 turns, 1 answered" in printed
+    assert "turn 1: ? predicted, ready after " in printed
 
 
 def test_json(trace_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(trace_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report) == ["session", "turns", "summary", "errors"]
+    assert list(report) == ["session", "turns", "summary", "errors", "policy"]
+    assert [turn["turn"] for turn in report["policy"]["turns"]] == [1, 2]
     assert [turn["e2e_server_ms"] for turn in report["turns"]] == [300.0, None]
     assert report["summary"]["p50"] == 300.0
 

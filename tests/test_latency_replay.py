@@ -1,12 +1,19 @@
 """What the policy would have done, told from turns that are over."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from latency_budget import SessionId
+from latency_budget.__main__ import main
 from latency_budget.actions import Action, ActionTaken
 from latency_budget.history import TurnEntry
 from latency_budget.policy import MIN_TURNS, Policy
 from latency_budget.replay import foresight_table, replay
+from latency_budget.store import TurnStore
+from latency_budget.store_schema import StoredTurn
 
 from .chain_turns import chain_turn
 
@@ -50,3 +57,26 @@ def test_a_turn_without_marks_is_told_as_unknown() -> None:
     record = replace(chain_turn(number=2), e2e_server_ns=None)
     found, states = replay([TurnEntry(SessionId("s"), record)], Policy())
     assert "turn 2: ? predicted, ready after ?" in foresight_table(found, states)
+
+
+def test_a_store_is_replayed_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = TurnStore(tmp_path / "turns.sqlite")
+    store.start()
+    did = ActionTaken(Action.SKIP_PARTIALS, 190.0, -5.0)
+    for number in range(1, 9):
+        record = chain_turn(700, pass_ms=450, number=number, actions=(did,))
+        store.add(StoredTurn(TurnEntry(SessionId("s"), record), number))
+    store.close()
+    assert main([str(store.path)]) == 0
+    assert "foresees" not in capsys.readouterr().out
+    assert main([str(store.path), "--policy"]) == 0
+    printed = capsys.readouterr().out
+    assert "; did: skip_partials (190)" in printed
+    assert main([str(store.path), "--policy", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    kept = {"action": "skip_partials", "predicted_ms": 190.0, "saved_ms": -5.0}
+    assert report["turns"][0]["actions"] == [kept]
+    assert report["policy"]["turns"][0]["did"] == [kept]
+    assert report["policy"]["actions"][0]["action"] == "pause_sooner"
