@@ -9,6 +9,7 @@ import pytest
 from latency_budget import SessionId
 from latency_budget.__main__ import main
 from latency_budget.actions import Action, ActionTaken
+from latency_budget.clock import unix_ns
 from latency_budget.history import TurnEntry
 from latency_budget.policy import MIN_TURNS, Policy
 from latency_budget.replay import foresight_table, replay
@@ -67,7 +68,7 @@ def test_a_store_is_replayed_where_that_is_asked_for(
     did = ActionTaken(Action.SKIP_PARTIALS, 190.0, -5.0)
     for number in range(1, 9):
         record = chain_turn(700, pass_ms=450, number=number, actions=(did,))
-        store.add(StoredTurn(TurnEntry(SessionId("s"), record), number))
+        store.add(StoredTurn(TurnEntry(SessionId("s"), record), unix_ns()))
     store.close()
     assert main([str(store.path)]) == 0
     assert "foresees" not in capsys.readouterr().out
