@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from latency_budget.admission import Admission, Crowd
 from latency_budget.clock import Clock, processor_ns, unix_ns
 from latency_budget.history import TurnEntry, TurnHistory, entry_json
 from latency_budget.lags import lags_of
+from latency_budget.machine import usable_cores
 from latency_budget.marks import Mark
 from latency_budget.policy import Policy
 from latency_budget.store import TurnStore
@@ -98,7 +98,7 @@ class Calls:
         self.exporter: Final = exporter
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
-        self.admission: Final = Admission(os.cpu_count() or 1)
+        self.admission: Final = Admission(usable_cores())
         self._processor_ns = processor_ns
         self.policy: Final = Policy(_available(config))
         self.admitted = 0

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from latency_budget.machine import usable_cores
+
 from .config import Config
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .port_check import halfsec_runs, listening_problem
@@ -89,8 +91,7 @@ def _machine() -> Iterator[Finding]:
     remedy = "" if fits else "halfsec needs Python 3.11 or newer"
     yield Finding("python", platform.python_version(), "ok" if fits else "WRONG", remedy)
     yield Finding("platform", platform.platform())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("cores", str(cores))
+    yield Finding("cores", f"{usable_cores():g}")
     memory = _memory_gib()
     if memory is not None:
         few = memory < 3

@@ -171,6 +171,7 @@ def needed_models(config: Config) -> list[str]:
         config.asr.model,
         "smart-turn",
         config.llm_engine.model,
+        *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
         *needed_voices(config),
     ]
 

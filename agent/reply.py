@@ -251,7 +251,7 @@ class ReplyRun:
     async def _generate(self, chat: ChatPort) -> None:
         first = self.reply
         self.mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
-        cutter = PieceCutter(self._cutting())
+        cutter = PieceCutter(self._cutting() if first.speaks else None)
         tokens = chat.generate(
             first.turn,
             deadline_ns=first.deadline.at_ns,

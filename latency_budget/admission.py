@@ -81,7 +81,7 @@ class _Chain:
 class Admission:
     """Of one service."""
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: float) -> None:
         """`cores`: what processor time is a part of."""
         self._cores = cores
         self._chains: deque[_Chain] = deque(maxlen=MAX_TURNS)

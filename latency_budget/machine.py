@@ -22,6 +22,21 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """What this process may use: the cores that it may run on, or less where its container has a
+    quota of processor time. `cgroup`: where that stands."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = float(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1)
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((cgroup / name).read_text() for name in names).split()
+        except (OSError, ValueError):
+            continue
+        if quota.isdigit() and int(period) > 0:  # "max", or -1: none
+            cores = min(cores, int(quota) / int(period))
+    return max(cores, 0.1)
+
+
 def resident_mb(pid: int) -> float | None:
     """Memory of a process that is not swapped out; None where the platform does not tell, or the
     process has ended."""

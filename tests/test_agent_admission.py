@@ -29,7 +29,7 @@ class House:
     """A service in which one call talks, as much as the processor is told to be used for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        monkeypatch.setattr("os.cpu_count", lambda: CORES)
+        monkeypatch.setattr("agent.calls.usable_cores", lambda: CORES)
         self.clock = ManualClock()
         self.processor_ns = 0
         config = replace(Config(), latency_budget=LatencySettings(**settings))

@@ -4,11 +4,13 @@ import errno
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent import model_fetch
+from agent.config import LlmSettings
 from agent.config_layers import load_config
 from agent.model_fetch import ModelFetcher
 from agent.models import (
@@ -338,6 +340,9 @@ def test_what_the_settings_need_is_in_the_list() -> None:
     assert set(needed_models(load_config())) <= set(catalogue)
     config = load_config({"agents.a.voice": "piper-joe", "tts.voice": "hibari-emma"})
     assert needed_models(config)[-2:] == ["hibari", "piper-joe"]
+    settings = LlmSettings(small_model="small", draft_model="~/draft")
+    config = replace(load_config(), llm_engine=settings)
+    assert needed_models(config)[4:6] == ["small", "~/draft"]
 
 
 def test_a_users_own_list(tmp_path: Path) -> None:
