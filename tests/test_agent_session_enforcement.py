@@ -59,7 +59,7 @@ async def test_only_a_reply_that_would_be_late_begins_short(
         await ask(call, "How are you?", voiced_ms_ago=voiced_ms_ago)
         await call.until(say.ReplyEnded)
     assert " ".join(voice.pieces) == REPLY, "no word of it changes"
-    assert (len(voice.pieces[0].split()) <= 4) == is_short
+    assert (len(voice.pieces[0].split()) <= 3) == is_short
     taken = [each.action for each in call.turns[0].record.actions]
     assert taken == ([Action.SHORT_CLAUSE] if is_short else [])
 
@@ -111,7 +111,7 @@ async def test_a_service_that_only_watches_does_nothing() -> None:
         await call.until(say.ReplyEnded)
         assert call.ears.effort == FULL_EFFORT
     assert call.turns[0].record.actions == ()
-    assert len(voice.pieces[0].split()) > 4
+    assert len(voice.pieces[0].split()) > 3
 
 
 async def test_what_an_opener_saves_is_seen_when_the_reply_sounds() -> None:
