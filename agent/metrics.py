@@ -197,7 +197,7 @@ def _policy(policy: Policy) -> Iterator[Metric]:
     }
     seconds = {
         name: GaugeMetricFamily(
-            f"halfsec_action_{name}_seconds_sum", f"{text}, over all turns.", labels=labels
+            f"halfsec_action_{name}_seconds", f"{text}, over all turns.", labels=labels
         )
         for name, text in (("predicted", "What it was to save"), ("saved", "What it saved"))
     }

@@ -20,9 +20,11 @@ from agent.otlp import OtlpSender
 from agent.stages import Stages
 from agent.trace_export import TraceExporter
 from latency_budget.clock import SystemClock
+from latency_budget.policy import MIN_TURNS
 from latency_budget.store import TurnStore
 from tests.fakes.llm_models import save_tiny_model
 
+from .chain_turns import chain_turn
 from .test_latency_store import stored
 
 yaml = pytest.importorskip("yaml")
@@ -42,6 +44,8 @@ async def told(tmp_path: Path) -> dict[str, set[str]]:
     exporter = TraceExporter(OtlpSender("http://127.0.0.1:4318"))
     calls = Calls(Config(), SystemClock(), TurnStore(tmp_path / "turns.sqlite"), exporter)
     calls.history.add(stored().entry)
+    for _ in range(MIN_TURNS):
+        calls.policy.observe(chain_turn(), 500)
     await stages.thinker.start()
     try:
         answer = await Metrics(stages, calls).serve(Request({"type": "http"}))

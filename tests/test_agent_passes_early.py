@@ -78,8 +78,13 @@ class Call:
             await self.hearing._inbox.drained()
 
     async def final(self) -> str:
+        """Its words, once the pass that brought them is forgotten, so that the next may be made:
+        a final that takes words over may be done before the pass it has them from."""
         async with asyncio.timeout(PATIENCE_S):
-            return await self.finals.get()
+            text = await self.finals.get()
+            while self.hearing._listener._out is not None:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.001)
+            return text
 
 
 @asynccontextmanager

@@ -32,7 +32,8 @@ PURE = {
     ),
     "tts": "speakable normalize numbers dates quantities rules markup units abbreviations",
     "latency_budget": (
-        "turn deadline budget ledger policy marks critical_path record tally history waterfall"
+        "turn deadline budget ledger stage_spans marks critical_path record tally history "
+        "waterfall actions lags recent rung policy admission replay"
     ),
 }
 IMPURE_PACKAGES = {
@@ -40,7 +41,10 @@ IMPURE_PACKAGES = {
     "ctranslate2", "onnxruntime", "faster_whisper", "transformers", "websockets", "starlette",
     "uvicorn", "httpx", "huggingface_hub", "opentelemetry", "requests",
 }  # fmt: skip
-CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+CLOCKS = {
+    *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
+    *("process_time", "process_time_ns"),
+}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_CLASS_METHODS = 15
