@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final, Literal
 
 from .config_values import Between, Matching
 from .presets import DEFAULT_PRESET
-from .settings import MAX_PACE_MS
+from .settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
 
 DEFAULT_AGENT: Final = "default"
 
 Pace = Annotated[int, Between(0, MAX_PACE_MS)]
+BudgetMs = Annotated[int, Between(MIN_BUDGET_MS, MAX_BUDGET_MS)]
 Threads = Annotated[int, Between(1, 256)]
 
 
@@ -144,7 +145,7 @@ class TtsSettings:
 class LatencySettings:
     """`[latency_budget]`."""
 
-    total_ms: Annotated[int, Between(50, 60_000)] = 500
+    total_ms: BudgetMs = 500
     """From the caller's last word to the first audible answer."""
     enforce: bool = True
     """Act where answers are about to be late: shorter first clauses, fewer partial transcripts, and
@@ -206,6 +207,9 @@ class AgentProfile:
     """Not set: as `[asr]` says."""
     pace_ms: Pace | None = None
     """Not set: as `[agent]` says."""
+    budget_ms: BudgetMs | None = None
+    """What may lie between the caller's last word and this agent's answer. Not set: as
+    `latency_budget.total_ms` says."""
     preset: str | None = None
     """The preset whose prompt this agent starts from. The models are the server's."""
     tools: tuple[dict[str, Any], ...] = ()
@@ -251,6 +255,11 @@ class Config:
     def pace_ms(self, profile: AgentProfile) -> int:
         """Of this agent's answers."""
         return self.agent.pace_ms if profile.pace_ms is None else profile.pace_ms
+
+    def budget_ms(self, profile: AgentProfile) -> int:
+        """What this agent's answers are held to."""
+        total_ms = self.latency_budget.total_ms
+        return total_ms if profile.budget_ms is None else profile.budget_ms
 
     def effective(self) -> Iterator[EffectiveSetting]:
         """Every setting with its value and origin, in the order of the sections."""

@@ -67,8 +67,7 @@ class RealtimeSocket:
         self._calls = calls
         self._clock = clock
         self._visitors = visitors
-        total_ms = config.latency_budget.total_ms
-        self._budget = budget_profile(config.agent.preset).with_total(total_ms)
+        self._budget = budget_profile(config.agent.preset)
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close."""
@@ -128,6 +127,7 @@ class RealtimeSocket:
             instructions=profile.instructions,
             voice=profile.voice or self._config.tts.voice,
             pace_ms=self._config.pace_ms(profile),
+            budget_ms=self._config.budget_ms(profile),
             tools=profile.tools,
         )
         protocol = RealtimeProtocol(settings, model=model, extensions=extended)

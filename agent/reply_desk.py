@@ -55,7 +55,8 @@ class Surroundings:
     open_voice: OpenVoice
     lead_ms: int
     budget: Budget
-    """From the end of the caller's turn to the first sound, where the client asks for no wait."""
+    """How what may lie between the caller's last word and the answer is divided, whatever the
+    session allows for it."""
     notify: Callable[[Notice], None]
     guesses: bool = True
     """Whether replies are prepared before it is known that the caller is done."""
@@ -196,7 +197,7 @@ class ReplyDesk:
             settings,
             options,
             Playback(rate_hz, around.lead_ms),
-            Deadline.after_ms(around.budget.total_ms, now_ns=around.clock.now_ns()),
+            Deadline.after_ms(settings.budget_ms, now_ns=around.clock.now_ns()),
         )
         voice = around.open_voice(settings.voice, rate_hz)
         mark = self._log.guessed

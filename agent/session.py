@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+from latency_budget.budget import Budget
 from latency_budget.marks import MarkName
 from latency_budget.turn import SessionId
 
@@ -94,7 +95,7 @@ class Session:
         self._replies = ReplyItems(
             around.clock, self.conversation, self._context, self._ids, log, around.notify
         )
-        log.budget = around.budget.widened(asked_wait_ms(settings.turn_detection))
+        log.budget = budget_of(settings, around.budget)
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
@@ -200,8 +201,8 @@ class Session:
         if settings.turn_detection != old.turn_detection:
             rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
             self._enforcement.detects(settings.turn_detection)
-            self._log.budget = around.budget.widened(asked_wait_ms(settings.turn_detection))
             self.feed(ev.RulesChanged(rules))
+        self._log.budget = budget_of(settings, around.budget)
         around.notify(say.SessionUpdated(settings))
 
     def _complain(self, error: HalfsecError) -> None:
@@ -318,3 +319,9 @@ class Session:
         if self._desk is None:
             raise ClientError("The session has not started yet.", code="session_not_started")
         return self._desk
+
+
+def budget_of(settings: SessionSettings, profile: Budget) -> Budget:
+    """What turns are held to from now on: the session's total, and the silence that it asks for."""
+    wait_ms = asked_wait_ms(settings.turn_detection)
+    return profile.with_total(settings.budget_ms).widened(wait_ms)

@@ -13,6 +13,10 @@ WIRE_RATE_HZ: Final[dict[str, int]] = {"pcm16": 24_000, "pcmu": 8_000, "pcma": 8
 MAX_PACE_MS: Final = 5000
 """Beyond it a caller has asked again."""
 
+MIN_BUDGET_MS: Final = 50
+MAX_BUDGET_MS: Final = 60_000
+"""Less than the first no machine can do; more than the second nobody calls a conversation."""
+
 Eagerness = Literal["low", "medium", "high", "auto"]
 
 
@@ -61,6 +65,8 @@ class SessionSettings:
     """None: as many as the reply takes ("inf")."""
     pace_ms: int = 0
     """An answer is not heard before so long after the caller's last word."""
+    budget_ms: int = 500
+    """What may lie between the caller's last word and the first audible answer."""
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"
     echo: dict[str, Any] = field(default_factory=dict)

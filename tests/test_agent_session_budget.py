@@ -1,6 +1,7 @@
 """A whole session on fake stages: what its turns are held to."""
 
 from agent import notices as say
+from agent.config_layers import load_config
 from agent.end_of_turn import asked_wait_ms
 from agent.settings import SemanticVad, ServerVad
 
@@ -23,3 +24,24 @@ async def test_the_silence_that_a_client_asks_for_widens_the_budget() -> None:
 
 def test_with_push_to_talk_nothing_is_waited_for() -> None:
     assert asked_wait_ms(None) == asked_wait_ms(SemanticVad()) == 0
+
+
+async def test_a_session_that_allows_more_is_held_to_that() -> None:
+    async with remembering("One.", "Two.") as (call, _):
+        await change(call, budget_ms=900)
+        await pause(call, "Hello?")
+        await end(call)
+        await call.until(say.ReplyEnded)
+        await change(call, turn_detection=ServerVad(silence_duration_ms=700))
+        await pause(call, "Hello?")
+        await end(call)
+        await call.until(say.ReplyEnded, 2)
+    assert [turn.budget.total_ms for turn in call.turns] == [900, 1600]
+    assert sum(a.ms for a in call.turns[0].budget.allowances) == 900
+
+
+def test_an_agent_may_have_a_budget_of_its_own() -> None:
+    agents = "[agents.slow]\nbudget_ms = 900\n[agents.other]\n"
+    config = load_config(file_text=f"[latency_budget]\ntotal_ms = 600\n{agents}")
+    found = {name: config.budget_ms(profile) for name, profile in config.agents.items()}
+    assert found == {"default": 600, "slow": 900, "other": 600}

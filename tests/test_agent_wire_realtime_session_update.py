@@ -193,12 +193,22 @@ def test_the_pace_is_for_clients_that_offered_extensions() -> None:
     settings = update(protocol, halfsec={"pace_ms": 700}, instructions="A")
     assert settings == SessionSettings(instructions="A", pace_ms=700)
     (frame,) = protocol.send(SessionUpdated(settings))
-    assert json.loads(frame)["session"]["halfsec"] == {"pace_ms": 700}
+    assert json.loads(frame)["session"]["halfsec"] == {"pace_ms": 700, "budget_ms": 500}
     assert update(protocol, instructions="B").pace_ms == 700
-    for wrong in ({"pace_ms": 5001}, {"pace_ms": -1}, {"pace_ms": "fast"}, {}):
+    for wrong in ({"pace_ms": 5001}, {"pace_ms": -1}, {"pace_ms": "fast"}, {"pace_ms": None}):
         assert update_refused(protocol, halfsec=wrong).param == "session.halfsec.pace_ms"
     assert update_refused(protocol, halfsec={"pace_ms": 1, "x": 1}).code == "unknown_parameter"
     plain = make()
     assert update_refused(plain, halfsec={"pace_ms": 700}).code == "unknown_parameter"
     (frame,) = plain.send(SessionUpdated(SessionSettings()))
     assert "halfsec" not in json.loads(frame)["session"]
+
+
+def test_a_session_may_have_a_budget_of_its_own() -> None:
+    protocol = make(extensions=True)
+    settings = update(protocol, halfsec={"budget_ms": 900})
+    assert settings == SessionSettings(budget_ms=900)
+    assert update(protocol, halfsec={"pace_ms": 100}).budget_ms == 900
+    assert update(protocol, halfsec={}).budget_ms == 900
+    for wrong in ({"budget_ms": 49}, {"budget_ms": 60_001}, {"budget_ms": "500"}):
+        assert update_refused(protocol, halfsec=wrong).param == "session.halfsec.budget_ms"

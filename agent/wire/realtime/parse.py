@@ -25,7 +25,14 @@ from agent.requests import (
     TruncateItem,
     UpdateSession,
 )
-from agent.settings import MAX_PACE_MS, WIRE_RATE_HZ, ResponseOptions, SessionSettings
+from agent.settings import (
+    MAX_BUDGET_MS,
+    MAX_PACE_MS,
+    MIN_BUDGET_MS,
+    WIRE_RATE_HZ,
+    ResponseOptions,
+    SessionSettings,
+)
 from agent.wire.encodings import decode_audio
 
 from .fields import MAX_ID_CHARS, Fields, invalid
@@ -86,7 +93,11 @@ def _update(event: Fields, context: Context) -> Request:
     settings = context.settings
     own = session.inside("halfsec") if context.extensions else None
     if own is not None:
-        settings = settings.changed(pace_ms=own.integer("pace_ms", 0, MAX_PACE_MS))
+        if "pace_ms" in own:
+            settings = settings.changed(pace_ms=own.integer("pace_ms", 0, MAX_PACE_MS))
+        if "budget_ms" in own:
+            budget_ms = own.integer("budget_ms", MIN_BUDGET_MS, MAX_BUDGET_MS)
+            settings = settings.changed(budget_ms=budget_ms)
         own.finish()
     return UpdateSession(merge_session(settings, session))
 

@@ -65,9 +65,14 @@ def session_json(
                 "speed": settings.speed,
             },
         },
-        **({"halfsec": {"pace_ms": settings.pace_ms}} if extensions else {}),
+        **({"halfsec": own_json(settings)} if extensions else {}),
         **echo,
     }
+
+
+def own_json(settings: SessionSettings) -> dict[str, Any]:
+    """What OpenAI has no field for."""
+    return {"pace_ms": settings.pace_ms, "budget_ms": settings.budget_ms}
 
 
 def format_json(encoding: AudioEncoding) -> dict[str, Any]:
