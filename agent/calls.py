@@ -15,7 +15,7 @@ from latency_budget.clock import Clock, processor_ns, unix_ns
 from latency_budget.history import TurnEntry, TurnHistory, entry_json
 from latency_budget.lags import lags_of
 from latency_budget.machine import usable_cores
-from latency_budget.marks import Mark
+from latency_budget.marks import Mark, MarkName
 from latency_budget.policy import Policy
 from latency_budget.store import TurnStore
 from latency_budget.store_schema import StoredTurn
@@ -54,6 +54,8 @@ class Call:
         self.trace = trace
         self.began: Final = began
         self.num_turns = 0
+        self.company = 1
+        """Calls when its last reply was asked for, itself among them."""
         self._waits_ms: list[float] = []
         """From the caller's last word to the answer, for each turn that was answered."""
 
@@ -141,6 +143,8 @@ class Calls:
 
     def marked(self, call: Call, mark: Mark) -> None:
         """Something happened in a turn."""
+        if mark.name is MarkName.REPLY_REQUESTED:
+            call.company = len(self)
         self.events.publish(
             "mark",
             call.session_id,
@@ -154,8 +158,8 @@ class Calls:
         """Why those inside would be answered too late if one more joined; None: they would not."""
         if not self._config.latency_budget.admission:
             return None
-        total_ms = self._config.latency_budget.total_ms
-        return self.admission.refuses(len(self), total_ms, self._clock.now_ns())
+        self._note_usage()
+        return self.admission.refuses(len(self), self._clock.now_ns())
 
     def _note_usage(self) -> None:
         self.admission.used(self._clock.now_ns(), self._processor_ns(), len(self))
@@ -169,11 +173,14 @@ class Calls:
     def turn_over(self, call: Call, entry: TurnEntry) -> TurnEntry:
         """Learn from a turn that is over, and remember it. It comes back with what it teaches of
         the actions that were taken in it."""
-        budget = entry.budget
         self._note_usage()
+        _, profile = self._config.profile(call.agent)
+        # A client that wants more than the operator allows can't have others treated worse.
+        own_ms = entry.budget.total_ms - entry.budget.widened_ms
+        total_ms = max(own_ms, self._config.budget_ms(profile))
         if (lags := lags_of(entry.record)) is not None:
-            self.admission.turn_over(lags, len(self), self._clock.now_ns())
-        record = self.policy.observe(entry.record, budget.total_ms - budget.widened_ms)
+            self.admission.turn_over(lags, call.company, total_ms, self._clock.now_ns())
+        record = self.policy.observe(entry.record, total_ms)
         entry = replace(entry, record=record)
         self.history.add(entry)
         call.turn(entry)

@@ -20,6 +20,7 @@ from tts.speakable import CutterConfig
 from .ports import FULL_EFFORT, ChatPort, EarsPort, Effort
 from .settings import TurnDetection
 from .turn_log import TurnLog
+from .warming import Warming
 
 SHORT_WORDS: Final = 2
 SHORT_CHARS: Final = 6
@@ -52,19 +53,27 @@ class Enforcement:
         ears: EarsPort,
         chat: ChatPort,
         detection: TurnDetection | None,
+        warming: Warming,
     ) -> None:
         """`detection`: how the client wants the end of a turn to be found."""
         self._detection = detection
+        self._warming = warming
         self._policy = policy
         self._clock = clock
         self._log = log
         self._ears = ears
         self._chat = chat
         self._effort = FULL_EFFORT
+        self._is_small = False
+        """The next replies are the smaller model's."""
 
     def detects(self, detection: TurnDetection | None) -> None:
-        """The client wants the end of a turn to be found in another way."""
+        """The client wants the end of a turn to be found in another way. Where it says so itself,
+        nobody hears a caller begin, and nothing is to stay as it is now."""
         self._detection = detection
+        if detection is None:
+            self._effort = FULL_EFFORT
+            self._use_small_model(small=False)
         self._ears.set_detection(detection, self._effort)
 
     def speech_began(self, *, is_overlap: bool) -> None:
@@ -73,7 +82,7 @@ class Enforcement:
         standing = self._policy.standing()
         if is_overlap:
             standing = tuple(t for t in standing if t.action is not Action.SKIP_PARTIALS)
-        actions = {taken.action for taken in standing}
+        actions = {taken.action for taken in standing if not taken.left_out}
         effort = Effort(
             pauses_sooner=Action.PAUSE_SOONER in actions,
             decodes_tail=Action.TAIL_DECODE in actions,
@@ -82,9 +91,10 @@ class Enforcement:
         if effort != self._effort:
             self._effort = effort
             self._ears.set_detection(self._detection, effort)
-        self._chat.use_small_model(small=Action.SMALL_MODEL in actions)
+        self._use_small_model(small=Action.SMALL_MODEL in actions)
         for taken in standing:
-            self._log.acted(taken, self._clock.now_ns())
+            if taken.action is not Action.SMALL_MODEL or self._is_small:
+                self._log.acted(taken, self._clock.now_ns())
 
     def cutting(self, turn: TurnId, plain: CutterConfig) -> CutterConfig:
         """How the reply that is being asked for is to be cut."""
@@ -95,7 +105,7 @@ class Enforcement:
         if taken is None:
             return plain
         self._log.acted(taken, progress.now_ns, turn)
-        return shortened(plain)
+        return plain if taken.left_out else shortened(plain)
 
     def opener(self, turn: TurnId) -> ActionTaken | None:
         """Whether an opener is worth saying now, and what it is likely to save."""
@@ -108,6 +118,11 @@ class Enforcement:
         """An opener was said; or it is known what it saved."""
         taken = replace(taken, saved_ms=saved_ms)
         self._log.acted(taken, self._clock.now_ns(), turn)
+
+    def _use_small_model(self, *, small: bool) -> None:
+        before, self._is_small = self._is_small, self._chat.use_small_model(small=small)
+        if self._is_small is not before:
+            self._warming.changed()  # it has the whole history to read, and now there is time
 
     def _progress(self, turn: TurnId) -> Progress | None:
         return progress_of(self._log.times(turn), self._clock.now_ns())

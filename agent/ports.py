@@ -183,9 +183,9 @@ class ChatPort(Protocol):
         the user's next message. It may go on in any way. Returns when that is done."""
         ...
 
-    def use_small_model(self, *, small: bool) -> None:
-        """Whose the next replies are: the smaller model's, where there is one. The history moves
-        with the next message or preview."""
+    def use_small_model(self, *, small: bool) -> bool:
+        """Whose the next replies are to be; whether they are the smaller model's: where there is
+        one, and it works. The history moves with the next message or preview."""
         ...
 
     async def close(self) -> None: ...

@@ -69,8 +69,8 @@ class ScriptedChat:
     async def preview(self, text: str) -> None:
         """Nothing to prefill."""
 
-    def use_small_model(self, *, small: bool) -> None:
-        """There is no model."""
+    def use_small_model(self, *, small: bool) -> bool:
+        return False
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -79,7 +79,13 @@ class Session:
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._enforcement = Enforcement(
-            around.policy, around.clock, log, hearing, chat, settings.turn_detection
+            around.policy,
+            around.clock,
+            log,
+            hearing,
+            chat,
+            settings.turn_detection,
+            self._warming,
         )
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
@@ -280,7 +286,8 @@ class Session:
                 options, self._options = self._options, ResponseOptions()
                 script = self._script.take()
                 is_asked, self._is_asked = self._is_asked or script is not None, False
-                self._log.reply_begun(turn, now_ns, greets=script is not None)
+                greets = script is not None
+                self._log.reply_begun(turn, now_ns, greets=greets, asked=is_asked)
                 voiced_ns = None if is_asked else self._log.times(turn).get(_VOICED)
                 desk.begin(turn, self.settings, options, script, voiced_ns=voiced_ns)
             case cmd.GuessReply(turn, text):

@@ -89,7 +89,8 @@ class Stages:
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
-        return "broken" if any(stage.broken for stage in self.threads().values()) else "ready"
+        needed = [each for each in self.threads().values() if each is not self.small_thinker]
+        return "broken" if any(stage.broken for stage in needed) else "ready"
 
     def progress(self) -> dict[str, str]:
         """Of each stage: "loading" (and how far), "ready", "failed", or "broken: " and why."""

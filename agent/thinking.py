@@ -124,9 +124,10 @@ class Chat:
             with _as_stage_errors():
                 await conversation.warm(text)
 
-    def use_small_model(self, *, small: bool) -> None:
+    def use_small_model(self, *, small: bool) -> bool:
         is_there = self._small is not None and self._small.model is not None
         self._wanted = self._small if small and self._small and is_there else self._large
+        return self._wanted is not self._large
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None
@@ -134,21 +135,29 @@ class Chat:
             await conversation.close()
 
     async def _open(self) -> llm_engine.Conversation:
-        """The conversation, moved to a new engine where the old one was given up."""
+        """The conversation, moved to a new engine where the old one was given up, or where another
+        model is to answer. A smaller one that can't is not asked again in this call."""
         async with self._opening:
-            engine = await self._stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
-            left_engine = self._engine
-            if self._conversation is None or engine is not left_engine:
+            while True:
+                if self._stage is self._small and self._small.model is None:
+                    self._stage = self._wanted = self._large  # who waits for it to be built anew?
+                stage = self._stage
+                engine = await stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+                if self._conversation is not None and engine is self._engine:
+                    return self._conversation
                 try:
                     fresh = await self._opened(engine)
                 except StageError as error:  # no fault of what is to be told after it
-                    raise StageError("llm", error.message) from error
-                left, self._conversation = self._conversation, fresh
-                self._engine = engine
-                home, self._home = self._home, self._stage
-                if left is not None and home is not self._stage and home.model is left_engine:
-                    await left.close()  # it is alive, and may be needed again
-            return self._conversation
+                    if stage is self._large:
+                        raise StageError("llm", error.message) from error
+                    self._stage = self._wanted = self._large
+                    self._small = None
+                    continue
+                left, left_engine, home = self._conversation, self._engine, self._home
+                self._conversation, self._engine, self._home = fresh, engine, stage
+                if left is not None and home is not stage and home.model is left_engine:
+                    await left.close()  # its engine is alive, and may be needed again
+                return fresh
 
     async def _opened(self, engine: llm_engine.Engine) -> llm_engine.Conversation:
         """A conversation that knows what was said. Nothing is left open when cancelled."""

@@ -129,9 +129,11 @@ class TurnLog:
     def caller_said(self, text: str) -> None:
         self._caller_text = f"{self._caller_text} {text}".strip()
 
-    def reply_begun(self, turn: TurnId, now_ns: int, *, greets: bool = False) -> None:
+    def reply_begun(
+        self, turn: TurnId, now_ns: int, *, greets: bool = False, asked: bool = False
+    ) -> None:
         """The turn has a number now: open its ledger with what the caller did. `greets`: the words
-        are given, and nobody asked for them."""
+        are given, and nobody asked for them. `asked`: the client said when."""
         self.over.settle_all()
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
@@ -141,6 +143,8 @@ class TurnLog:
         self._pending.clear()
         if greets:
             self.mark(turn, MarkName.GREETING, now_ns)
+        if asked:
+            self.mark(turn, MarkName.ASKED, now_ns)
         self._asked = {turn: self._caller_text}
         self._caller_text = ""
 

@@ -63,7 +63,7 @@ class UtteranceDesk:
             case cmd.CommitUtterance(utterance, text, by_client):
                 self._ears.close(utterance)
                 self._log.guessed(MarkName.ENDPOINT, now_ns)
-                self._commit(utterance, text, by_client)
+                self._commit(utterance, text, now_ns if by_client else None)
             case cmd.CompleteTranscript(utterance, text):
                 self._complete(utterance, text)
             case cmd.FailTranscript(utterance):
@@ -86,9 +86,12 @@ class UtteranceDesk:
             case _:
                 raise AssertionError(f"no one carries out {command}")
 
-    def _commit(self, utterance: int, text: str | None, by_client: bool) -> None:
+    def _commit(self, utterance: int, text: str | None, by_client_ns: int | None) -> None:
+        """`by_client_ns`: when the client ended it itself."""
         item_id = self._item_of(utterance)
-        if not by_client:
+        if by_client_ns is not None:
+            self._log.guessed(MarkName.ASKED, by_client_ns)
+        else:
             self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
         self._add(item_id, self._context.open_item if utterance == self._going_on else None)
         if text is not None:

@@ -38,5 +38,7 @@ class ActionTaken:
     """What it was to save of the wait for the reply, when it was decided."""
     saved_ms: float | None = None
     """What it did save. An opener's is exact: until the reply's own first sound. Of the others it
-    is the time of the stages that it acts on, against the middle of the last turns without it;
-    negative where it took longer. None: there were no such turns to compare with, or no time."""
+    is what the latest comparisons with turns without it say (`rung.py`); negative where it took
+    longer. None: nothing is known of that yet."""
+    left_out: bool = False
+    """It was called for and not done, to see what it saves."""

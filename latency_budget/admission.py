@@ -12,20 +12,22 @@ With the embedded models on two cores r is 0.2, so that the second caller makes 
 long; measured whole, with the wait that does not grow, answers to two callers took 1.21 times as
 long in the middle and 1.28 times at the 95th percentile.
 
-A caller is refused where the 95th percentile of the chains that are predicted so lies above the
-budget. The wait for the end of the turn is not in it: no caller shortens it by staying away. Nobody
-is refused while no call is in progress, nor on less evidence than MIN_TURNS; and once somebody was,
-the door opens when the prediction is below REOPENS of the budget, so that it does not flap.
+A caller is refused where more than one in twenty of the chains that are predicted so would end
+after its budget. The wait for the end of the turn is not in it: no caller shortens it by staying
+away. Nobody is refused while no call is in progress, nor on less evidence than MIN_TURNS; and once
+somebody was, the door opens when the prediction is below REOPENS of the budget, so that it does not
+flap. Processor time that is used while nobody calls is nobody's.
 
 What is not seen: a device that is busy while the processor is not. Pure; one thread.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from .lags import Lags
-from .recent import quantile
 
 MEASURED_NS: Final = 60 * 10**9
 """Of processor time: some seven turns of a call. Shorter is the luck of who is speaking."""
@@ -62,7 +64,7 @@ class Crowd:
     @property
     def reason(self) -> str:
         """For the caller who is refused."""
-        if self.predicted_ms == float("inf"):
+        if math.isinf(self.predicted_ms):
             return "The processor is busy with the calls in progress."
         return (
             f"With one more call, answers inside would take up to {self.predicted_ms:.0f} ms, and"
@@ -74,6 +76,7 @@ class Crowd:
 class _Chain:
     at_ns: int
     calls: int
+    total_ms: int
     ready_ms: float
     after_ms: float
 
@@ -96,23 +99,25 @@ class Admission:
         while len(self._usage) > 2 and self._usage[1][0] < at_ns - MEASURED_NS:
             self._usage.popleft()
 
-    def turn_over(self, lags: Lags, calls: int, at_ns: int) -> None:
-        """A turn ended, among so many calls."""
+    def turn_over(self, lags: Lags, calls: int, total_ms: int, at_ns: int) -> None:
+        """A turn with this budget ended, which was answered among so many calls."""
         if lags.ready_ms is not None:
-            self._chains.append(_Chain(at_ns, calls, lags.ready_ms, lags.after_ms or 0.0))
+            after_ms = lags.after_ms or 0.0
+            self._chains.append(_Chain(at_ns, calls, total_ms, lags.ready_ms, after_ms))
 
-    def refuses(self, calls: int, total_ms: int, now_ns: int) -> Crowd | None:
-        """Whether one more than so many calls is one too many, with this budget."""
-        predicted_ms = self.predicted_ms(calls + 1, now_ns) if calls else None
-        limit_ms = total_ms * (REOPENS if self._is_closed else 1.0)
-        self._is_closed = predicted_ms is not None and predicted_ms > limit_ms
-        if predicted_ms is None or not self._is_closed:
+    def refuses(self, calls: int, now_ns: int) -> Crowd | None:
+        """Whether one more than so many calls is one too many."""
+        crowd = self.predicted(calls + 1, now_ns) if calls else None
+        if crowd is None:
+            self._is_closed = False
             return None
-        return Crowd(predicted_ms, total_ms)
+        limit_ms = crowd.total_ms * (REOPENS if self._is_closed else 1.0)
+        self._is_closed = crowd.predicted_ms > limit_ms
+        return crowd if self._is_closed else None
 
-    def predicted_ms(self, calls: int, now_ns: int) -> float | None:
-        """What 95 % of turns would take at most among so many calls, but for the wait for their
-        ends. None: too little is known."""
+    def predicted(self, calls: int, now_ns: int) -> Crowd | None:
+        """The turn than which 95 % would be better off among so many calls, but for the wait for
+        their ends. None: too little is known."""
         while self._chains and self._chains[0].at_ns < now_ns - EVIDENCE_NS:
             self._chains.popleft()
         per_call = self.per_call()
@@ -120,23 +125,20 @@ class Admission:
             return None
         free = 1 - calls * per_call
         if free < 1 - FULL:
-            return float("inf")
-        return quantile(
-            (
-                each.ready_ms * max(1 - FULL, 1 - each.calls * per_call) / free + each.after_ms
-                for each in self._chains
-            ),
-            SHARE,
-        )
+            return Crowd(math.inf, self._chains[-1].total_ms)
+        found = [
+            (each.ready_ms * max(1 - FULL, 1 - each.calls * per_call) / free + each.after_ms, each)
+            for each in self._chains
+        ]
+        found.sort(key=lambda one: one[0] / one[1].total_ms)
+        predicted_ms, chain = found[math.ceil(SHARE * len(found)) - 1]
+        return Crowd(predicted_ms, chain.total_ms)
 
     def per_call(self) -> float | None:
         """The part of the processor that a call uses. None: too little is known."""
-        call_s = 0.0
-        for (at_ns, _, calls), (until_ns, _, _) in zip(
-            self._usage, list(self._usage)[1:], strict=False
-        ):
-            call_s += calls * (until_ns - at_ns) / 1e9
-        if call_s < MIN_CALL_S:
-            return None
-        cpu_s = (self._usage[-1][1] - self._usage[0][1]) / 1e9
-        return cpu_s / (call_s * self._cores)
+        call_s = cpu_s = 0.0
+        for (at_ns, used_ns, calls), (until_ns, used_then_ns, _) in pairwise(self._usage):
+            if calls:
+                call_s += calls * (until_ns - at_ns) / 1e9
+                cpu_s += (used_then_ns - used_ns) / 1e9
+        return None if call_s < MIN_CALL_S else cpu_s / (call_s * self._cores)

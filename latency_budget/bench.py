@@ -69,7 +69,7 @@ def measure_policy(clock: Clock, rounds: int = ROUNDS) -> tuple[float, float]:
         started_ns = clock.now_ns()
         policy.observe(record, 500)
         if (lags := lags_of(record)) is not None:
-            admission.turn_over(lags, 1, started_ns)
+            admission.turn_over(lags, 1, 500, started_ns)
         observe_ns.append(clock.now_ns() - started_ns)
         at = ledger.at
         started_ns = clock.now_ns()

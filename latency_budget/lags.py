@@ -27,13 +27,15 @@ class Lags:
     pass_ms: float | None = None
     """From asking for that pass to its words."""
     wait_ms: float | None = None
-    """From the words to the request for a reply: 0 where it was prepared at once."""
+    """From the words, or from the end of the turn where that was waited for, to the request for a
+    reply: next to nothing."""
     prefill_ms: float | None = None
     clause_ms: float | None = None
     tts_ms: float | None = None
     """From the first piece to its first audible sample, the wait for the voice included."""
     ready_ms: float | None = None
-    """From the last voiced sample to the reply's first audible sample: the whole chain."""
+    """The whole chain: from the last voiced sample to the reply's first audible sample, but for the
+    wait for the end of the turn where the reply was not prepared."""
     decided_ms: float | None = None
     """From the last voiced sample to the decision that the turn is over."""
     after_ms: float | None = None
@@ -42,9 +44,12 @@ class Lags:
 
 
 def lags_of(record: TurnRecord) -> Lags | None:
-    """None for a turn that no caller's words began, or that has no time."""
-    if record.origin is not Origin.CALLER_LAST_VOICED or record.e2e_ns is None:
+    """None for a turn that no caller's words began, whose end or reply the client asked for (it
+    says when, not we), or that has no time."""
+    is_spoken = record.origin is Origin.CALLER_LAST_VOICED and record.e2e_ns is not None
+    if not is_spoken or record.asked:
         return None
+    assert record.e2e_ns is not None
     last: dict[Stage, Span] = {}
     for span in record.spans:
         known = last.get(span.stage)
@@ -57,11 +62,17 @@ def lags_of(record: TurnRecord) -> Lags | None:
             *(Stage.TTS, Stage.ENDPOINT),
         )
     )
+    wait_ms, waited_ms = None, 0.0
+    if words is not None and prefill is not None:
+        wait_ms = _ms(words.end_ns, prefill.start_ns)
+        if endpoint is not None and words.end_ns < endpoint.end_ns <= prefill.start_ns:
+            waited_ms = _ms(words.end_ns, endpoint.end_ns)
+            wait_ms -= waited_ms
     lags = Lags(
         words_ms=None if words is None else _ms(0, words.end_ns),
         speech_ms=None if record.speech_ns is None else record.speech_ns / NS_PER_MS,
         pass_ms=None if words is None else _ms(words.start_ns, words.end_ns),
-        wait_ms=None if words is None or prefill is None else _ms(words.end_ns, prefill.start_ns),
+        wait_ms=wait_ms,
         decided_ms=None if endpoint is None else _ms(0, endpoint.end_ns),
     )
     if record.opener:  # the reply's own links were not waited for, and the account ends before them
@@ -77,7 +88,7 @@ def lags_of(record: TurnRecord) -> Lags | None:
         prefill_ms=_ms(prefill.start_ns, prefill.end_ns),
         clause_ms=_ms(prefill.end_ns, piece_ns),
         tts_ms=_ms(piece_ns, tts.end_ns),
-        ready_ms=_ms(0, tts.end_ns),
+        ready_ms=_ms(0, tts.end_ns) - waited_ms,
         after_ms=max(0.0, after_ns / NS_PER_MS),
     )
 

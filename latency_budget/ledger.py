@@ -63,7 +63,15 @@ _REPLY_ATTEMPT = (
 _CALLER = frozenset({_M.SPEECH_STARTED, _M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
 _ONCE = frozenset(
     {
-        *(_M.GREETING, _M.RELEASED, _M.HEARD_DOUBTED, _M.REPLY_DONE, _M.INTERRUPTED, _M.REOPENED),
+        *(
+            _M.GREETING,
+            _M.ASKED,
+            _M.RELEASED,
+            _M.HEARD_DOUBTED,
+            _M.REPLY_DONE,
+            _M.INTERRUPTED,
+            _M.REOPENED,
+        ),
         *(_M.PACE_START, _M.PACE_END, _M.OPENER),
     }
 )
@@ -167,6 +175,7 @@ class TurnLedger:
                 last_gap=Stage.PACING,
             )
             paced_ns = self._paced_ns(origin_ns, end_ns)
+        actions = [self._actions[each] for each in Action if each in self._actions]
         return TurnRecord(
             turn=self.turn,
             origin=origin,
@@ -185,10 +194,12 @@ class TurnLedger:
             path=relative(path, origin_ns),
             paced_ns=paced_ns,
             opener=_M.OPENER in self._at,
+            asked=_M.ASKED in self._at,
             speech_ns=_elapsed_ns(
                 self._at.get(_M.SPEECH_STARTED), self._at.get(_M.CALLER_LAST_VOICED)
             ),
-            actions=tuple(self._actions[each] for each in Action if each in self._actions),
+            actions=tuple(each for each in actions if not each.left_out),
+            left_out=tuple(each for each in actions if each.left_out),
             started_ns=min(self._at.values(), default=None) if origin_ns is None else origin_ns,
         )
 

@@ -27,6 +27,8 @@ class MarkName(StrEnum):
     ASR_START = "asr_start"
     """A final pass over the utterance began (partials are not marked)."""
     ASR_FINAL = "asr_final"
+    ASKED = "asked"
+    """The client ended the turn itself, or asked for the reply."""
     ENDPOINT = "endpoint"
     """The turn was decided over."""
     GREETING = "greeting"

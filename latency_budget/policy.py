@@ -10,20 +10,22 @@ the caller.
 
 *Ladder.* Some actions change how the next turn is listened to, or who answers it, and are switched
 on and off after a turn (`STANDING`). As long as the chain is predicted to end after the budget, the
-next of them whose saving is worth having are switched on, as many as the lateness takes. The others
-are decided within a turn: whoever prepares a reply asks whether its first clause is to be short, or
-whether an opener is due, with the prediction of that turn in hand.
+next of them whose saving is worth having is switched on, one at a time, so that it is known what
+each brings. The others are decided within a turn: whoever prepares a reply asks whether its first
+clause is to be short, or whether an opener is due, with the prediction of that turn in hand.
 
-*Hysteresis.* After a switch the latest chains are forgotten, so that nothing more is done before
-the effect was seen in MIN_TURNS turns. Actions are given up one at a time, the last one first,
-where the chain has been well below the budget (CALM) for CALM_TURNS turns running. Where it is
-needed again soon after, twice as many calm turns are asked for the next time: a load that stays
-costs a few late turns in ever longer intervals.
+*Hysteresis.* After a switch only turns count that began after it; nothing more is done before there
+are MIN_TURNS of them. Actions are given up one at a time, the last one first, where the chain has
+been well below the budget (CALM) for CALM_TURNS turns running. Where it is needed again soon after,
+twice as many calm turns are asked for the next time: a load that stays costs a few late turns in
+ever longer intervals.
 
-*Does it pay?* The stages that an action works on are timed in turns with it and in turns without
-it. Where the middle of the ones is not below the middle of the others by a quarter of what was
-promised, the action is set aside for SET_ASIDE_TURNS turns, and whoever looks is told. With no
-turns to compare (it was on from the beginning) it is left out of every TRY_EVERY-th turn.
+*Does it pay?* See `rung.py`. What does not is set aside for SET_ASIDE_TURNS turns, and whoever
+looks is told.
+
+*Several calls* share one policy, because they share the stages. Each turn is held against its own
+budget, but none against less than the operator allows: a client that wants more can't have others
+served worse for it.
 
 Pure: no clock, no thread; a recorded session replays it (`python -m latency_budget`). It knows
 times and names of actions; what these do is the business of those who ask. Nothing here changes a
@@ -40,13 +42,7 @@ from .actions import Action, ActionTaken
 from .lags import Lags, Progress, lags_of
 from .recent import LIKELY, WINDOW, RecentLags, quantile
 from .record import NS_PER_MS, TurnRecord
-from .rung import Rung
-
-MIN_TURNS: Final = 5
-"""Before the first prediction, and after each switch."""
-
-MIN_SAVING_MS: Final = 8.0
-"""Less is not worth a switch: half a token, or what one core's frequency moves."""
+from .rung import MIN_SAVING_MS, MIN_TURNS, Rung
 
 CAPTIONS_MS: Final = 50.0
 """What partial transcripts are worth: people read them, and the language model reads along. At the
@@ -62,9 +58,6 @@ MAX_CALM_TURNS: Final = 512
 SET_ASIDE_TURNS: Final = 200
 """Until an action that did not pay may try again: the load may have changed by then."""
 
-TRY_EVERY: Final = 32
-"""One turn in so many goes without a standing action, so that there is something to compare."""
-
 PARTIAL_EVERY_MS: Final = 600.0
 """Between two partial passes, while the caller speaks."""
 
@@ -78,10 +71,16 @@ beyond it."""
 WINDOW_MARGIN_MS: Final = 2_200.0
 """Of that silence."""
 
+LONG_MS: Final = 8_000.0
+"""Of speech: from there on the older part of an utterance is settled early."""
+
 STANDING: Final = (
     *(Action.PAUSE_SOONER, Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL),
 )
 """Switched on and off between turns, in this order."""
+
+_NEVER_LEFT_OUT: Final = frozenset({Action.SMALL_MODEL})
+"""A turn without it would have the history computed anew, twice."""
 
 Target = Callable[[Lags], float | None]
 """The time that an action works on, in ms."""
@@ -96,10 +95,14 @@ def _sum(*names: str) -> Target:
     return target
 
 
+def _of_long(target: Target) -> Target:
+    return lambda lags: target(lags) if (lags.speech_ms or 0.0) >= LONG_MS else None
+
+
 TARGETS: Final[Mapping[Action, Target]] = {
     Action.PAUSE_SOONER: _sum("words_ms", "wait_ms"),
     Action.SHORT_CLAUSE: _sum("clause_ms", "tts_ms"),
-    Action.TAIL_DECODE: _sum("words_ms"),
+    Action.TAIL_DECODE: _of_long(_sum("words_ms")),
     Action.SKIP_PARTIALS: _sum("words_ms", "wait_ms", "prefill_ms"),
     Action.SMALL_MODEL: _sum("prefill_ms", "clause_ms"),
 }
@@ -138,10 +141,13 @@ class Policy:
         """`available`: what can be done here; nothing: it only predicts."""
         self.recent: Final = RecentLags()
         self._rungs = {action: Rung() for action in Action if action in available}
-        self._chains: deque[float] = deque(maxlen=WINDOW)
-        """From the last voiced sample to the ear but for the wait for the turn's end; since the
-        last switch."""
+        self._history: deque[Lags] = deque(maxlen=MIN_TURNS)
+        self._chains: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        """From the last voiced sample to the ear but for the wait for the turn's end, and the
+        budget; of turns since the last switch."""
         self._turns = 0
+        self._tries = 0
+        """Turns that went without something."""
         self._calm_turns = 0
         self._patience = CALM_TURNS
         """Calm turns until an action is given up."""
@@ -151,19 +157,23 @@ class Policy:
     # --- before a turn ---
 
     def standing(self) -> tuple[ActionTaken, ...]:
-        """What is done for the turn that begins now, beside what is decided within it."""
-        if self._turns % TRY_EVERY == TRY_EVERY - 1:
-            return ()
-        return tuple(
-            ActionTaken(action, self._saving_ms(action))
-            for action in STANDING
-            if action in self._rungs and self._rungs[action].is_on
-        )
+        """What is called for in the turn that begins now, beside what is decided within it. Ask
+        once a turn."""
+        on = [self._rungs[action] for action in self._on]
+        taken = [ActionTaken(action, self._saving_ms(action)) for action in self._on]
+        may_try = [n for n, each in enumerate(self._on) if each not in _NEVER_LEFT_OUT]
+        if may_try and not on[may_try[-1]].called_for():
+            tried = may_try[self._tries % len(may_try)]
+            self._tries += 1
+            taken[tried] = replace(taken[tried], left_out=True)
+        return tuple(taken)
 
     def predicted_ms(self) -> float | None:
         """From the caller's last voiced sample to the first sound, had it not to be waited for
         whether the turn is over. None before there were turns enough."""
-        return quantile(self._chains, LIKELY) if len(self._chains) >= MIN_TURNS else None
+        if len(self._chains) < MIN_TURNS:
+            return None
+        return quantile([chain_ms for chain_ms, _ in self._chains], LIKELY)
 
     # --- within a turn ---
 
@@ -171,10 +181,15 @@ class Policy:
         """Whether the reply that is being asked for is to begin with a short piece."""
         saving_ms = self._saving_ms(Action.SHORT_CLAUSE)
         ready_ns, after_ms = self.recent.ready_ns(progress), self.recent.likely_ms("after_ms")
-        if not self._may(Action.SHORT_CLAUSE) or saving_ms < MIN_SAVING_MS or ready_ns is None:
+        is_known = ready_ns is not None and self._turns >= MIN_TURNS
+        if not self._may(Action.SHORT_CLAUSE) or saving_ms < MIN_SAVING_MS or not is_known:
             return None
+        assert ready_ns is not None
         late_ms = (ready_ns - progress.voiced_ns) / NS_PER_MS + (after_ms or 0.0) - total_ms
-        return ActionTaken(Action.SHORT_CLAUSE, saving_ms) if late_ms > 0 else None
+        if late_ms <= 0:
+            return None
+        is_taken = self._rungs[Action.SHORT_CLAUSE].called_for()
+        return ActionTaken(Action.SHORT_CLAUSE, saving_ms, left_out=not is_taken)
 
     def opener(self, progress: Progress) -> ActionTaken | None:
         """Words kept at hand, said now, and how long they are likely to be heard before the reply.
@@ -189,24 +204,26 @@ class Policy:
 
     def observe(self, record: TurnRecord, total_ms: int) -> TurnRecord:
         """Learn from a turn that is over and was held to this budget. Gives the record back with
-        what its actions saved."""
+        what its actions saved; without those that found nothing to do in it."""
         lags = lags_of(record)
         if lags is None:
             return record
         self._turns += 1
-        record = replace(record, actions=tuple(self._count(each, lags) for each in record.actions))
-        taken = {each.action for each in record.actions}
+        actions = [self._count(each, lags) for each in (*record.actions, *record.left_out)]
+        record = replace(
+            record, actions=tuple(each for each in actions if each and not each.left_out)
+        )
         for action, rung in self._rungs.items():
-            time_ms = TARGETS[action](lags) if action in TARGETS else None
-            if time_ms is not None and action not in taken:
-                rung.left_out(time_ms)
-            if not rung.pays:
+            is_used = rung.is_on or action not in STANDING
+            if is_used and not rung.pays:
                 rung.set_aside(self._turns + SET_ASIDE_TURNS)
-                self._chains.clear()
+                self._switched()
         self.recent.add(lags)
-        if lags.ready_ms is not None:
-            self._chains.append(lags.ready_ms + (lags.after_ms or 0.0))
-        self._climb(total_ms)
+        self._history.append(lags)
+        called_for = {each.action for each in (*record.actions, *record.left_out)}
+        if lags.ready_ms is not None and called_for & set(STANDING) == self._needed(lags):
+            self._chains.append((lags.ready_ms + (lags.after_ms or 0.0), total_ms))
+        self._climb()
         return record
 
     def states(self) -> list[ActionState]:
@@ -226,49 +243,64 @@ class Policy:
 
     # --- inside ---
 
+    @property
+    def _on(self) -> list[Action]:
+        return [each for each in STANDING if each in self._rungs and self._rungs[each].is_on]
+
+    def _needed(self, lags: Lags) -> set[Action]:
+        """What a turn that began after the last switch called for."""
+        is_long = (lags.speech_ms or 0.0) >= LONG_MS
+        return {each for each in self._on if each is not Action.TAIL_DECODE or is_long}
+
     def _may(self, action: Action) -> bool:
         rung = self._rungs.get(action)
         return rung is not None and rung.aside_until <= self._turns
 
-    def _count(self, taken: ActionTaken, lags: Lags) -> ActionTaken:
-        """Count an action of this turn in, and say what it saved."""
+    def _count(self, taken: ActionTaken, lags: Lags) -> ActionTaken | None:
+        """Count an action of this turn in, and say what it saved. None: it found nothing to do."""
         rung = self._rungs.get(taken.action)
         if rung is None:
             return taken
         target = TARGETS.get(taken.action)
-        return rung.told(taken) if target is None else rung.compared(taken, target(lags))
+        if target is None:
+            return rung.told(taken)
+        time_ms = target(lags)
+        if time_ms is None and taken.action is Action.TAIL_DECODE:
+            return None
+        return rung.compared(taken, time_ms)
 
-    def _climb(self, total_ms: int) -> None:
+    def _climb(self) -> None:
         """Go up the ladder where the next turn is likely to be late, and down where none is."""
-        predicted_ms = self.predicted_ms()
-        if predicted_ms is None:
+        if len(self._chains) < MIN_TURNS:
             return
-        late_ms = predicted_ms - total_ms
-        if late_ms > 0:
+        part = quantile([chain_ms / total_ms for chain_ms, total_ms in self._chains], LIKELY)
+        if part > 1.0:
             self._calm_turns = 0
-            self._go_up(late_ms)
+            self._go_up()
             return
-        standing = [each for each in STANDING if each in self._rungs and self._rungs[each].is_on]
-        self._calm_turns = self._calm_turns + 1 if predicted_ms < CALM * total_ms else 0
-        if standing and self._calm_turns >= self._patience:
-            self._calm_turns = 0
+        self._calm_turns = self._calm_turns + 1 if part < CALM else 0
+        if self._on and self._calm_turns >= self._patience:
             self._given_up_at = self._turns
-            self._rungs[standing[-1]].is_on = False
-            self._chains.clear()
+            self._rungs[self._on[-1]].switch_off()
+            self._switched()
 
-    def _go_up(self, late_ms: float) -> None:
-        """Switch on as many actions as that lateness takes."""
-        climbed = False
+    def _go_up(self) -> None:
+        """Switch on the next action that is worth it."""
         for action in STANDING:
-            saving_ms = self._saving_ms(action)
             is_free = self._may(action) and not self._rungs[action].is_on
-            if late_ms > 0 and is_free and saving_ms >= MIN_SAVING_MS:
-                self._rungs[action].is_on = climbed = True
-                late_ms -= saving_ms
-        if climbed:
-            self._chains.clear()
+            if not is_free or self._saving_ms(action) < MIN_SAVING_MS:
+                continue
+            times = [TARGETS[action](lags) for lags in self._history]
+            self._rungs[action].switch_on([time_ms for time_ms in times if time_ms is not None])
             is_again = self._given_up_at and self._turns - self._given_up_at <= self._patience
             self._patience = min(2 * self._patience, MAX_CALM_TURNS) if is_again else CALM_TURNS
+            self._switched()
+            return
+
+    def _switched(self) -> None:
+        """What is known of turns before this says nothing about those to come."""
+        self._chains.clear()
+        self._calm_turns = 0
 
     def _saving_ms(self, action: Action) -> float:
         """What it is likely to save: as measured, or by what is known of the stages."""

@@ -1,12 +1,15 @@
 """How long the links of the chain took in the latest turns of a service, and so are likely to take.
 
-Links that lie ahead are taken to last as long as four in five of the latest did. Pure.
+Links that lie ahead are taken to last as long as four in five of the latest did. Of each link the
+latest turns that have it are remembered: a turn whose reply was not waited for to its end says
+nothing of some of them. Pure.
 """
 
 import math
 import statistics
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Final
 
 from .lags import Lags, Progress
@@ -25,14 +28,19 @@ class RecentLags:
     """The latest turns. One thread."""
 
     def __init__(self) -> None:
-        self._lags: deque[Lags] = deque(maxlen=WINDOW)
+        self._values: dict[str, deque[float]] = {
+            each.name: deque(maxlen=WINDOW) for each in fields(Lags)
+        }
 
     def add(self, lags: Lags) -> None:
-        self._lags.append(lags)
+        for name, values in self._values.items():
+            value = getattr(lags, name)
+            if value is not None:
+                values.append(value)
 
     def middle_ms(self, name: str) -> float | None:
         """Of a field of `Lags`. None where no turn has it."""
-        values = self._values(name)
+        values = self._values[name]
         return statistics.median(values) if values else None
 
     def middle_sum_ms(self, *names: str) -> float:
@@ -41,7 +49,7 @@ class RecentLags:
 
     def likely_ms(self, name: str) -> float | None:
         """What a link is likely to take at most."""
-        values = self._values(name)
+        values = self._values[name]
         return quantile(values, LIKELY) if values else None
 
     def ready_ns(self, progress: Progress) -> int | None:
@@ -62,10 +70,6 @@ class RecentLags:
                 return None
             at_ns = max(at_ns + round(likely_ms * NS_PER_MS), progress.now_ns)
         return at_ns
-
-    def _values(self, name: str) -> list[float]:
-        found: list[float | None] = [getattr(lags, name) for lags in self._lags]
-        return [value for value in found if value is not None]
 
 
 def quantile(values: Iterable[float], share: float) -> float:

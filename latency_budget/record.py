@@ -85,8 +85,12 @@ class TurnRecord:
     speech_ns: int | None = None
     """How long the caller spoke, pauses included, in the utterance that was answered. None: not
     known."""
+    asked: bool = False
+    """The client said when the turn ends, or when it is answered."""
     actions: tuple[ActionTaken, ...] = ()
     """What was done lest it be late, in the order of the ladder."""
+    left_out: tuple[ActionTaken, ...] = ()
+    """What was called for as well, and not done to see what it saves. Not kept in the store."""
     started_ns: int | None = field(default=None, compare=False)
     """Its origin on the clock of its marks; where it has none, its first mark. None of a turn that
     was read from a store."""

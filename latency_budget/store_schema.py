@@ -183,7 +183,9 @@ def _stored_turn(
     row: sqlite3.Row, stages: Mapping[Stage, StageTime], actions: Sequence[ActionTaken]
 ) -> StoredTurn:
     detail = json.loads(row["detail"])
-    plain = {name: bool(row[name]) if name in _FLAGS else row[name] for name in _PLAIN}
+    plain: dict[str, Any] = {
+        name: bool(row[name]) if name in _FLAGS else row[name] for name in _PLAIN
+    }
     record = TurnRecord(
         turn=TurnId(row["turn"]),
         origin=Origin(row["origin"]),
@@ -192,6 +194,7 @@ def _stored_turn(
         spans=_spans(detail["spans"]),
         path=_spans(detail["path"]),
         speech_ns=detail.get("speech_ns"),
+        asked=detail.get("asked", False),
         actions=tuple(actions),
         **plain,
     )
@@ -226,6 +229,7 @@ def _detail(record: TurnRecord) -> str:
     detail = {
         "incomplete": record.incomplete,
         "speech_ns": record.speech_ns,
+        "asked": record.asked,
         "spans": [(span.stage.value, span.start_ns, span.end_ns) for span in record.spans],
         "path": [(span.stage.value, span.start_ns, span.end_ns) for span in record.path],
     }

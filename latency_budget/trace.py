@@ -142,6 +142,7 @@ class TraceWriter:
                 "action": mark.taken.action.value,
                 "predicted_ms": mark.taken.predicted_ms,
                 "saved_ms": mark.taken.saved_ms,
+                "left_out": mark.taken.left_out,
             }
         self.append(mark.at_ns, "mark", mark.turn, mark.name.value, **counts)
 
@@ -198,7 +199,8 @@ def _action(record: TraceRecord) -> ActionTaken:
     if name not in _ACTIONS:
         raise TraceError(f"mark {record.type}: there is no action named {name!r}")
     predicted_ms, saved_ms = (None if t is None else _milliseconds(record, t) for t in times)
-    return ActionTaken(Action(name), predicted_ms or 0.0, saved_ms)
+    left_out = record.fields.get("left_out") is True
+    return ActionTaken(Action(name), predicted_ms or 0.0, saved_ms, left_out)
 
 
 def _milliseconds(record: TraceRecord, value: Value) -> float:

@@ -3,14 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from agent.calls import MAX_TRACES, Calls, save_trace
 from agent.config import Config
+from latency_budget.actions import Action
 from latency_budget.clock import ManualClock
 from latency_budget.history import TurnEntry
 from latency_budget.ledger import TurnLedger
 from latency_budget.marks import Mark, MarkName
 from latency_budget.trace import read_trace
 from latency_budget.turn import SessionId, TurnId
+
+from .chain_turns import chain_turn
 
 
 def calls(**settings: object) -> Calls:
@@ -79,3 +84,18 @@ def test_a_call_counts_its_turns_and_finds_the_middle_wait() -> None:
             ledger.add(Mark(TurnId(1), MarkName.RELEASED, heard_ns))
         call.turn(TurnEntry(SessionId("sess_a"), ledger.record()))
     assert (call.num_turns, call.p50_ms) == (4, 400)
+
+
+@pytest.mark.parametrize(("total_ms", "is_late"), [(100, True), (500, False)])
+def test_a_client_that_wants_more_changes_nothing_for_others(total_ms: int, is_late: bool) -> None:
+    """A session asks for 100 ms: that counts only where the operator promises as much."""
+    config = Config()
+    model = replace(config.llm_engine, small_model="small")
+    budget = replace(config.latency_budget, total_ms=total_ms)
+    house = Calls(replace(config, llm_engine=model, latency_budget=budget), ManualClock())
+    call = house.admit(SessionId("sess_a"), "default")
+    for number in range(1, 10):
+        entry = TurnEntry(SessionId("sess_a"), chain_turn(number=number))
+        house.turn_over(call, replace(entry, budget=entry.budget.with_total(100)))
+    taken = [each.action for each in house.policy.standing()]
+    assert taken == ([Action.SMALL_MODEL] if is_late else [])

@@ -20,7 +20,7 @@ from agent.otlp import OtlpSender
 from agent.stages import Stages
 from agent.trace_export import TraceExporter
 from latency_budget.clock import SystemClock
-from latency_budget.policy import MIN_TURNS
+from latency_budget.rung import MIN_TURNS
 from latency_budget.store import TurnStore
 from tests.fakes.llm_models import save_tiny_model
 

@@ -11,7 +11,8 @@ from agent.ports import FULL_EFFORT, Effort, Speech
 from agent.settings import ServerVad
 from latency_budget.actions import Action
 from latency_budget.clock import SystemClock
-from latency_budget.policy import MIN_TURNS, Policy
+from latency_budget.policy import Policy
+from latency_budget.rung import MIN_TURNS, TRY_EVERY
 from tts.speakable import SpeakablePiece
 
 from .chain_turns import chain_turn
@@ -64,20 +65,47 @@ async def test_only_a_reply_that_would_be_late_begins_short(
     assert taken == ([Action.SHORT_CLAUSE] if is_short else [])
 
 
-async def test_the_ears_and_the_model_do_less_for_the_next_turn() -> None:
-    policy = late_policy(Action.SKIP_PARTIALS, Action.SMALL_MODEL, words=900, pass_ms=500)
-    chat = FakeChat([REPLY])
-    async with call_with(chat=chat, policy=policy) as call:
+async def test_the_ears_do_less_for_the_next_turn() -> None:
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=500)
+    async with call_with(REPLY, policy=policy) as call:
         await change(call, turn_detection=ServerVad(interrupt_response=False))
         assert call.ears.effort == FULL_EFFORT
         await ask(call, "How are you?", voiced_ms_ago=0)
         await call.until(say.ReplyEnded)
         assert call.ears.effort == Effort(skips_partials=True)
         assert call.ears.detection == ServerVad(interrupt_response=False)
-        assert chat.is_small
-    actions = {each.action: each.predicted_ms for each in call.turns[0].record.actions}
-    assert set(actions) == {Action.SKIP_PARTIALS, Action.SMALL_MODEL}
-    assert min(actions.values()) > 0
+        await change(call, turn_detection=None)
+        assert call.ears.effort == FULL_EFFORT, "nobody would switch it off again"
+    (taken,) = call.turns[0].record.actions
+    assert taken.action is Action.SKIP_PARTIALS
+    assert taken.predicted_ms > 0
+
+
+@pytest.mark.parametrize("has_small", [True, False])
+async def test_a_smaller_model_answers_the_next_turn_where_there_is_one(has_small: bool) -> None:
+    chat = FakeChat([REPLY])
+    chat.has_small = has_small
+    async with call_with(chat=chat, policy=late_policy(Action.SMALL_MODEL, clause=900)) as call:
+        await ask(call, "How are you?", voiced_ms_ago=0)
+        await call.until(say.ReplyEnded)
+        assert chat.is_small == has_small
+        await change(call, turn_detection=None)
+        assert not chat.is_small
+    taken = [each.action for each in call.turns[0].record.actions]
+    assert taken == ([Action.SMALL_MODEL] if has_small else [])
+
+
+async def test_now_and_then_a_turn_goes_without_and_says_so() -> None:
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=500)
+    for _ in range(TRY_EVERY - 1):
+        policy.standing()
+    async with call_with(REPLY, policy=policy) as call:
+        await ask(call, "How are you?", voiced_ms_ago=0)
+        await call.until(say.ReplyEnded)
+        assert call.ears.effort == FULL_EFFORT
+    record = call.turns[0].record
+    assert record.actions == ()
+    assert [each.action for each in record.left_out] == [Action.SKIP_PARTIALS]
 
 
 async def test_who_speaks_over_the_agent_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:

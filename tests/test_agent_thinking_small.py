@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,15 +17,17 @@ from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
 from tests.fakes.llm_models import save_tiny_model
 
-from .test_agent_thinking import StubEngine, StubStage
+from .test_agent_thinking import StubConversation, StubEngine, StubStage
 
 
 class LendingStage(StubStage):
     """Says which engine it has."""
 
+    is_gone = False
+
     @property
     def model(self) -> StubEngine | None:
-        return self.engine
+        return None if self.is_gone else self.engine
 
 
 class EmptyStage(StubStage):
@@ -72,6 +74,34 @@ async def test_an_engine_that_was_given_up_is_not_spoken_to() -> None:
     chat.use_small_model(small=True)
     await chat.commit(ChatMessage("user", "And?"))
     assert not left.closed
+
+
+class RefusingEngine(StubEngine):
+    async def open_conversation(self, system: str, **_: Any) -> StubConversation:
+        raise llm_engine.RequestError("prompt", "too long for so small a model")
+
+
+async def test_a_smaller_model_that_cannot_take_the_call_is_not_asked_again() -> None:
+    large, small = LendingStage(), LendingStage()
+    small.engine = RefusingEngine()
+    chat = chat_between(large, small)
+    assert chat.use_small_model(small=True)
+    await chat.commit(ChatMessage("user", "Hello"))
+    assert large.engine.opened[0].told == ["Hello"]
+    assert not chat.use_small_model(small=True)
+
+
+async def test_a_smaller_model_that_breaks_in_a_call_gives_it_back() -> None:
+    large, small = LendingStage(), LendingStage()
+    chat = chat_between(large, small)
+    chat.use_small_model(small=True)
+    await chat.reset([ChatMessage("user", "Hello")])
+    await chat.commit(ChatMessage("user", "And?"))
+    assert len(small.engine.opened) == 1
+    small.is_gone = True
+    await chat.set_system("Be kind.")  # what comes before the next message goes there as well
+    assert large.engine.opened[-1].system == "Be kind."
+    assert not chat.use_small_model(small=True)
 
 
 @pytest.fixture

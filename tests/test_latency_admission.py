@@ -7,23 +7,33 @@ import pytest
 from latency_budget.admission import (
     EVIDENCE_NS,
     FULL,
+    MAX_TURNS,
     MIN_CALL_S,
     MIN_TURNS,
     Admission,
+    Crowd,
 )
 from latency_budget.lags import Lags
 
 S = 10**9
 
 
-def service(share: float, ready_ms: float, *, calls: int = 1, cores: int = 2) -> Admission:
+def service(
+    share: float, ready_ms: float, *, calls: int = 1, cores: int = 2, total_ms: int = 500
+) -> Admission:
     """Has had `calls` for a minute, each with this share of the processor, and turns enough."""
     admission = Admission(cores)
     admission.used(0, 0, calls)
     admission.used(60 * S, round(60 * S * share * calls * cores), calls)
     for _ in range(MIN_TURNS):
-        admission.turn_over(Lags(ready_ms=ready_ms, after_ms=40), calls, 60 * S)
+        admission.turn_over(Lags(ready_ms=ready_ms, after_ms=40), calls, total_ms, 60 * S)
     return admission
+
+
+def predicted_ms(admission: Admission, calls: int) -> float:
+    crowd = admission.predicted(calls, 60 * S)
+    assert crowd is not None
+    return crowd.predicted_ms
 
 
 def test_a_call_uses_its_part_of_the_processor() -> None:
@@ -33,53 +43,68 @@ def test_a_call_uses_its_part_of_the_processor() -> None:
 
 def test_a_chain_grows_with_what_others_use() -> None:
     admission = service(0.2, 300)
-    assert admission.predicted_ms(1, 60 * S) == pytest.approx(340)
-    assert admission.predicted_ms(2, 60 * S) == pytest.approx(300 * 0.8 / 0.6 + 40)
-    assert admission.predicted_ms(4, 60 * S) == pytest.approx(300 * 0.8 / 0.2 + 40)
-    assert admission.predicted_ms(5, 60 * S) == math.inf
+    assert predicted_ms(admission, 1) == pytest.approx(340)
+    assert predicted_ms(admission, 2) == pytest.approx(300 * 0.8 / 0.6 + 40)
+    assert predicted_ms(admission, 4) == pytest.approx(300 * 0.8 / 0.2 + 40)
+    assert predicted_ms(admission, 5) == math.inf
     assert FULL < 5 * 0.2
 
 
 def test_one_more_is_refused_before_those_inside_are_late() -> None:
     admission = service(0.2, 300)
-    assert admission.refuses(1, 500, 60 * S) is None
+    assert admission.refuses(1, 60 * S) is None
     admission = service(0.2, 350, calls=2)
-    crowd = admission.refuses(2, 500, 60 * S)
+    crowd = admission.refuses(2, 60 * S)
     assert crowd is not None
     assert crowd.predicted_ms == pytest.approx(350 * 0.6 / 0.4 + 40)
     assert "565 ms, and 500 ms are promised" in crowd.reason
-    assert admission.refuses(2, 900, 60 * S) is None
+    assert service(0.2, 350, calls=2, total_ms=900).refuses(2, 60 * S) is None
 
 
 def test_a_full_processor_is_reason_enough() -> None:
-    crowd = service(0.4, 50, calls=2).refuses(2, 500, 60 * S)
+    crowd = service(0.4, 50, calls=2).refuses(2, 60 * S)
     assert crowd is not None
     assert crowd.reason == "The processor is busy with the calls in progress."
 
 
 def test_nobody_is_refused_while_the_line_is_free() -> None:
-    assert service(0.9, 9000).refuses(0, 500, 60 * S) is None
+    assert service(0.9, 9000).refuses(0, 60 * S) is None
 
 
 def test_nobody_is_refused_on_little_evidence() -> None:
     admission = Admission(2)
     for _ in range(MIN_TURNS):
-        admission.turn_over(Lags(ready_ms=9000, after_ms=40), 1, 60 * S)
-    assert admission.refuses(1, 500, 60 * S) is None, "no processor time is known"
+        admission.turn_over(Lags(ready_ms=9000, after_ms=40), 1, 500, 60 * S)
+    assert admission.refuses(1, 60 * S) is None, "no processor time is known"
     admission.used(0, 0, 1)
     admission.used(round((MIN_CALL_S - 1) * S), S, 1)
-    assert admission.refuses(1, 500, 60 * S) is None
+    assert admission.refuses(1, 60 * S) is None
     few = service(0.2, 9000)
-    assert few.refuses(1, 500, 60 * S + EVIDENCE_NS + 1) is None, "it was too long ago"
-    assert few.predicted_ms(1, 60 * S + EVIDENCE_NS + 1) is None
+    assert few.refuses(1, 60 * S + EVIDENCE_NS + 1) is None, "it was too long ago"
+    assert few.predicted(1, 60 * S + EVIDENCE_NS + 1) is None
 
 
 def test_the_door_does_not_flap() -> None:
     admission = service(0.2, 400)  # 573 ms with one more
-    assert admission.refuses(1, 500, 60 * S) is not None
-    assert admission.refuses(1, 600, 60 * S) is not None, "once closed, it takes nine tenths"
-    assert admission.refuses(1, 640, 60 * S) is None
-    assert admission.refuses(1, 600, 60 * S) is None
+    assert admission.refuses(1, 60 * S) is not None
+    easier = [Lags(ready_ms=ready_ms, after_ms=40) for ready_ms in (320, 250)]  # 467, 373
+    for lags, is_refused in zip(easier, (True, False), strict=True):
+        for _ in range(MAX_TURNS):
+            admission.turn_over(lags, 1, 500, 60 * S)
+        assert (admission.refuses(1, 60 * S) is not None) == is_refused
+    for _ in range(MAX_TURNS):
+        admission.turn_over(easier[0], 1, 500, 60 * S)
+    assert admission.refuses(1, 60 * S) is None, "open, it takes all of the budget"
+
+
+def test_each_chain_is_held_to_its_own_budget() -> None:
+    admission = service(0.2, 400, total_ms=1500)
+    assert admission.refuses(1, 60 * S) is None
+    for _ in range(10):
+        admission.turn_over(Lags(ready_ms=200, after_ms=40), 1, 300, 60 * S)
+    crowd = admission.refuses(1, 60 * S)
+    assert crowd == Crowd(predicted_ms(admission, 2), 300)
+    assert crowd.predicted_ms == pytest.approx(200 * 0.8 / 0.6 + 40)
 
 
 def test_only_the_last_minute_of_processor_time_counts() -> None:
@@ -93,5 +118,6 @@ def test_time_without_calls_is_nobodys() -> None:
     admission = Admission(1)
     admission.used(0, 0, 1)
     admission.used(30 * S, 6 * S, 0)
-    admission.used(59 * S, 6 * S, 1)
+    admission.used(59 * S, 20 * S, 1)  # others asked for text meanwhile
+    admission.used(80 * S, round(24.2 * S), 1)
     assert admission.per_call() == pytest.approx(0.2)

@@ -1,23 +1,16 @@
 """The policy: what it foresees, when it acts, what it gives up, and that it never flaps."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latency_budget import Mark, MarkName, TurnId, TurnLedger
 from latency_budget.actions import Action, ActionTaken
 from latency_budget.lags import Lags, Progress, lags_of
-from latency_budget.policy import (
-    CALM_TURNS,
-    MIN_TURNS,
-    SET_ASIDE_TURNS,
-    STANDING,
-    TRY_EVERY,
-    Policy,
-)
-from latency_budget.rung import MIN_COMPARED
+from latency_budget.policy import CALM_TURNS, SET_ASIDE_TURNS, STANDING, ActionState, Policy
+from latency_budget.rung import COMPARED, MIN_SAMPLES, MIN_TURNS, TRY_EVERY
 
 from .chain_turns import MS, chain_turn
 
@@ -31,8 +24,14 @@ def observed(policy: Policy, times: int, **links: float) -> None:
         policy.observe(chain_turn(**links, actions=policy.standing()), BUDGET_MS)  # type: ignore[arg-type]
 
 
-def standing(policy: Policy) -> set[Action]:
-    return {taken.action for taken in policy.standing()}
+def on(policy: Policy) -> set[Action]:
+    """What is switched on."""
+    return {state.action for state in policy.states() if state.is_on and state.action in STANDING}
+
+
+def state_of(policy: Policy, action: Action) -> ActionState:
+    (state,) = [each for each in policy.states() if each.action is action]
+    return state
 
 
 def test_lags_are_the_links_between_the_marks() -> None:
@@ -66,35 +65,76 @@ def test_nothing_is_done_on_too_little_evidence() -> None:
     assert policy.standing() == ()
 
 
+def test_what_a_client_asked_for_itself_teaches_nothing() -> None:
+    """Whoever holds a button waits as long as they like."""
+    policy = Policy()
+    record = replace(chain_turn(**SLOW_ASR), asked=True)  # type: ignore[arg-type]
+    for _ in range(50):
+        assert policy.observe(record, BUDGET_MS) is record
+    assert policy.standing() == ()
+    assert policy.predicted_ms() is None
+
+
+def test_the_wait_for_the_end_of_the_turn_is_no_part_of_the_chain() -> None:
+    """A reply that was not prepared is asked for when the turn is over."""
+    ledger = TurnLedger(TurnId(1))
+    for name, at_ms in (
+        *(("caller_last_voiced", 0), ("audio_received", 10), ("speech_paused", 90)),
+        *(("asr_start", 95), ("asr_final", 200), ("endpoint", 900), ("reply_requested", 905)),
+        *(("llm_first_token", 935), ("first_piece", 1025), ("tts_start", 1025)),
+        *(("first_audible_ready", 1055), ("released", 1056)),
+    ):
+        ledger.add(Mark(TurnId(1), MarkName(name), at_ms * MS))
+    lags = lags_of(ledger.record())
+    assert lags is not None
+    assert (lags.wait_ms, lags.ready_ms, lags.decided_ms) == (5, 355, 900)
+
+
 def test_a_slow_recognizer_is_spared_its_partials() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS, **SLOW_ASR)
-    (taken,) = [each for each in policy.standing() if each.action is Action.SKIP_PARTIALS]
+    (taken,) = policy.standing()
+    assert taken.action is Action.SKIP_PARTIALS, "the utterances are short, the pauses late"
     # words = 32 + p + p^2 / 1200 gives p = 478, so that a pause waits for 190 ms on average
     assert taken.predicted_ms == pytest.approx(190.2, abs=0.1)
-    assert Action.TAIL_DECODE not in standing(policy), "the utterances are short"
 
 
 def test_partials_are_worth_what_little_they_cost() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS, words=250, clause=300)
-    assert Action.SKIP_PARTIALS not in standing(policy)
-    assert Action.SMALL_MODEL in standing(policy)
+    assert on(policy) == {Action.SMALL_MODEL}
 
 
 def test_long_utterances_are_settled_early() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS, words=400, pass_ms=300, speech=17_800)
-    (taken,) = [each for each in policy.standing() if each.action is Action.TAIL_DECODE]
+    (taken,) = policy.standing()
+    assert taken.action is Action.TAIL_DECODE
     assert taken.predicted_ms == pytest.approx(150)
+
+
+def test_what_is_meant_for_long_utterances_is_judged_by_them() -> None:
+    policy = Policy({Action.TAIL_DECODE})
+    observed(policy, MIN_TURNS, words=600, pass_ms=300, speech=17_800)
+    for _ in range(3 * TRY_EVERY + 1):
+        standing = policy.standing()
+        short = policy.observe(chain_turn(300, speech=2000, actions=standing), BUDGET_MS)
+        assert short.actions == (), "it found nothing to do"
+        standing = policy.standing()
+        words = 600 if standing[0].left_out else 450
+        long = chain_turn(words, pass_ms=words - 300, speech=17_800, actions=standing)
+        policy.observe(long, BUDGET_MS)
+    state = state_of(policy, Action.TAIL_DECODE)
+    assert (state.is_on, state.times_set_aside) == (True, 0)
+    assert state.saved_ms / state.times == pytest.approx(150, rel=0.2)
 
 
 def test_a_pause_comes_sooner_only_where_words_wait_for_it() -> None:
     quick, slow = Policy(), Policy()
     observed(quick, MIN_TURNS, words=96, pass_ms=2, clause=500)
     observed(slow, MIN_TURNS, words=200, pass_ms=100, clause=500)
-    assert Action.PAUSE_SOONER in standing(quick)
-    assert Action.PAUSE_SOONER not in standing(slow)
+    assert on(quick) == {Action.PAUSE_SOONER}
+    assert on(slow) == {Action.SMALL_MODEL}
 
 
 def test_only_what_there_is_is_done() -> None:
@@ -104,62 +144,96 @@ def test_only_what_there_is_is_done() -> None:
     assert [state.action for state in policy.states()] == [Action.OPENER]
 
 
-def test_no_more_is_switched_on_than_the_lateness_takes() -> None:
+def test_one_thing_is_done_at_a_time_and_its_effect_awaited() -> None:
     policy = Policy()
-    observed(policy, MIN_TURNS, words=350, pass_ms=300, clause=100, speech=17_800)
-    assert standing(policy) == {Action.TAIL_DECODE}, "20 ms late; 150 are saved"
+    observed(policy, MIN_TURNS, words=900, pass_ms=700, clause=300, speech=17_800)
+    assert on(policy) == {Action.TAIL_DECODE}
+    observed(policy, MIN_TURNS - 1, words=700, pass_ms=500, clause=300, speech=17_800)
+    assert on(policy) == {Action.TAIL_DECODE}
+    observed(policy, 1, words=700, pass_ms=500, clause=300, speech=17_800)
+    assert on(policy) == {Action.TAIL_DECODE, Action.SKIP_PARTIALS}
 
 
-def test_the_effect_is_awaited_before_more_is_done() -> None:
-    policy = Policy(set(Action) - {Action.SMALL_MODEL})
+def test_turns_that_began_before_a_switch_say_nothing_of_it() -> None:
+    policy = Policy()
     observed(policy, MIN_TURNS, **SLOW_ASR)
-    assert standing(policy) == {Action.SKIP_PARTIALS}
-    assert policy.predicted_ms() is None
-    observed(policy, MIN_TURNS - 1, **SLOW_ASR)
+    for _ in range(50):  # of many calls at once, or told of late
+        policy.observe(chain_turn(**SLOW_ASR), BUDGET_MS)  # type: ignore[arg-type]
+    assert on(policy) == {Action.SKIP_PARTIALS}
     assert policy.predicted_ms() is None
 
 
-def test_what_pays_stays_until_it_is_not_needed() -> None:
-    policy = Policy(set(Action) - {Action.SMALL_MODEL})
-    observed(policy, MIN_COMPARED, **SLOW_ASR)
-    observed(policy, 40, words=500, pass_ms=450)
-    assert standing(policy) == {Action.SKIP_PARTIALS}
-    (state,) = [each for each in policy.states() if each.action is Action.SKIP_PARTIALS]
-    assert state.saved_ms > 0
-    assert not state.is_set_aside
+def test_what_pays_stays_as_long_as_it_is_needed() -> None:
+    policy = Policy({Action.SKIP_PARTIALS})
+    observed(policy, MIN_TURNS, **SLOW_ASR)
+    for _ in range(200):
+        (taken,) = policy.standing()
+        words = 700 if taken.left_out else 500
+        policy.observe(chain_turn(words, pass_ms=450, actions=(taken,)), BUDGET_MS)
+    state = state_of(policy, Action.SKIP_PARTIALS)
+    assert (state.is_on, state.is_set_aside) == (True, False)
+    assert state.times == 200 - 200 // TRY_EVERY
+    assert state.saved_ms == pytest.approx(200 * (state.times - MIN_TURNS + 1))
+
+
+def test_a_load_that_rises_does_not_make_an_action_look_useless() -> None:
+    policy = Policy({Action.SKIP_PARTIALS})
+    observed(policy, MIN_TURNS, **SLOW_ASR)
+    for turn in range(100):
+        (taken,) = policy.standing()
+        heavier = 1.0 if turn < 10 else 3.0
+        words = heavier * (700 if taken.left_out else 500)
+        policy.observe(chain_turn(words, pass_ms=450, actions=(taken,)), BUDGET_MS)
+    assert not state_of(policy, Action.SKIP_PARTIALS).is_set_aside
 
 
 def test_an_action_that_does_not_pay_is_set_aside_and_tried_again() -> None:
     policy = Policy({Action.SKIP_PARTIALS})
-    observed(policy, MIN_COMPARED, **SLOW_ASR)
-    observed(policy, MIN_COMPARED, **SLOW_ASR)
-    (state,) = policy.states()
+    observed(policy, 2 * MIN_TURNS, **SLOW_ASR)
+    state = state_of(policy, Action.SKIP_PARTIALS)
     assert (state.is_set_aside, state.times_set_aside, state.is_on) == (True, 1, False)
-    observed(policy, SET_ASIDE_TURNS - MIN_COMPARED, **SLOW_ASR)
+    observed(policy, SET_ASIDE_TURNS - 1, **SLOW_ASR)
     assert policy.standing() == ()
-    observed(policy, MIN_COMPARED, **SLOW_ASR)
-    assert standing(policy) == {Action.SKIP_PARTIALS}
+    observed(policy, 1, **SLOW_ASR)
+    assert on(policy) == {Action.SKIP_PARTIALS}
+
+
+def test_one_that_no_longer_pays_is_found_out() -> None:
+    policy = Policy({Action.SKIP_PARTIALS})
+    observed(policy, MIN_TURNS, **SLOW_ASR)
+    observed(policy, 2 * MIN_TURNS, words=500, pass_ms=450)
+    assert on(policy) == {Action.SKIP_PARTIALS}
+    observed(policy, COMPARED * TRY_EVERY, words=500, pass_ms=450)  # with or without
+    assert state_of(policy, Action.SKIP_PARTIALS).times_set_aside == 1
 
 
 def test_the_ladder_is_left_when_all_is_calm_and_not_before() -> None:
     policy = Policy({Action.SMALL_MODEL})
-    observed(policy, MIN_COMPARED, clause=300)
-    assert standing(policy) == {Action.SMALL_MODEL}
+    observed(policy, MIN_TURNS, clause=300)
+    assert on(policy) == {Action.SMALL_MODEL}
     observed(policy, 60, words=300, clause=80)
-    assert standing(policy) == {Action.SMALL_MODEL}, "480 of 500 ms is no calm"
-    observed(policy, MIN_TURNS + 26 + CALM_TURNS, clause=40)
+    assert on(policy) == {Action.SMALL_MODEL}, "480 of 500 ms is no calm"
+    observed(policy, 26 + CALM_TURNS, clause=40)
     assert policy.standing() == ()
+    assert not state_of(policy, Action.SMALL_MODEL).is_set_aside, "it is kept for the next burst"
 
 
 def test_a_load_that_stays_makes_late_turns_rarer_and_rarer() -> None:
     policy = Policy({Action.SMALL_MODEL})
     late = []
     for turn in range(1200):
-        is_small = standing(policy) == {Action.SMALL_MODEL}
-        late += [] if is_small or turn % TRY_EVERY == TRY_EVERY - 1 else [turn]
+        is_small = on(policy) == {Action.SMALL_MODEL}
+        late += [] if is_small else [turn]
         observed(policy, 1, clause=100 if is_small else 300)
     assert len(late) < 60
     assert len([turn for turn in late if turn >= 600]) < len(late) / 3
+
+
+def test_nobody_is_served_worse_for_what_another_budget_asks() -> None:
+    policy = Policy({Action.SMALL_MODEL})
+    for turn in range(400):
+        policy.observe(chain_turn(actions=policy.standing()), 100 if turn % 8 == 0 else 2000)
+    assert policy.standing() == ()
 
 
 @settings(max_examples=60)
@@ -167,25 +241,24 @@ def test_a_load_that_stays_makes_late_turns_rarer_and_rarer() -> None:
 def test_it_never_flaps(words: list[float]) -> None:
     policy = Policy(set(Action) - {Action.SMALL_MODEL})
     switches = 0
-    was = standing(policy)
-    for turn, each in enumerate(words):
+    was = on(policy)
+    for each in words:
         policy.observe(chain_turn(each, pass_ms=100, actions=policy.standing()), BUDGET_MS)
-        now = standing(policy)
-        if (turn + 1) % TRY_EVERY in (TRY_EVERY - 1, 0):
-            continue  # a turn without, to compare with
-        switches += now != was
-        was = now
+        switches += on(policy) != was
+        was = on(policy)
     assert switches <= 1 + len(words) // MIN_TURNS
 
 
-def test_now_and_then_a_turn_goes_without() -> None:
-    policy = Policy({Action.SMALL_MODEL})
-    observed(policy, MIN_COMPARED, clause=300)
-    without = []
-    for turn in range(3 * TRY_EVERY):
-        without += [] if policy.standing() else [turn]
-        observed(policy, 1, clause=200 if policy.standing() else 300)
-    assert [b - a for a, b in pairwise(without)] == [TRY_EVERY] * 2
+def test_each_in_turn_is_left_out_now_and_then() -> None:
+    policy = Policy({Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL})
+    observed(policy, MIN_TURNS, words=2000, pass_ms=900, clause=900, speech=17_800)
+    observed(policy, MIN_TURNS, words=1600, pass_ms=600, clause=900, speech=17_800)
+    observed(policy, MIN_TURNS, words=1200, pass_ms=600, clause=900, speech=17_800)
+    assert on(policy) == {Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL}
+    left_out = [
+        [each.action for each in policy.standing() if each.left_out] for _ in range(4 * TRY_EVERY)
+    ]
+    assert [each for each in left_out if each] == 2 * [[Action.TAIL_DECODE], [Action.SKIP_PARTIALS]]
 
 
 # --- within a turn ---
@@ -210,32 +283,50 @@ def test_what_lies_ahead_is_added_to_what_lies_behind() -> None:
 
 def test_a_clause_is_short_only_where_the_turn_would_be_late() -> None:
     policy = Policy()
-    assert policy.short_clause(progress(900), BUDGET_MS) is None
+    observed(policy, MIN_TURNS - 1)
+    assert policy.short_clause(progress(900), BUDGET_MS) is None, "too little is known"
     observed(policy, 10)
     assert policy.short_clause(progress(300), BUDGET_MS) is None
     taken = policy.short_clause(progress(320), BUDGET_MS)
     assert taken == ActionTaken(Action.SHORT_CLAUSE, 60)
 
 
+def reply_late(policy: Policy, *, clause: float, plain: float) -> ActionTaken | None:
+    """A turn that calls for a short clause, and how long the clause took with it and without."""
+    taken = policy.short_clause(progress(900), BUDGET_MS)
+    actions = () if taken is None else (taken,)
+    length = clause if taken is not None and not taken.left_out else plain
+    record = policy.observe(chain_turn(900, clause=length, actions=actions), BUDGET_MS)
+    return next(iter(record.actions), None)
+
+
 def test_a_short_clause_that_saves_nothing_is_given_up() -> None:
-    policy = Policy()
-    short = ActionTaken(Action.SHORT_CLAUSE, 60)
-    for _ in range(MIN_COMPARED):
-        policy.observe(chain_turn(), BUDGET_MS)
-    for _ in range(MIN_COMPARED):
-        record = policy.observe(chain_turn(actions=(short,)), BUDGET_MS)
-        assert record.actions[0].saved_ms == 0.0
-    assert policy.short_clause(progress(900), BUDGET_MS) is None
+    policy = Policy({Action.SHORT_CLAUSE})
+    observed(policy, MIN_TURNS)
+    taken = [reply_late(policy, clause=90, plain=90) for _ in range(4 * TRY_EVERY)]
+    assert state_of(policy, Action.SHORT_CLAUSE).times_set_aside == 1
+    assert taken[0] is not None
+    assert taken[-1] is None
 
 
-def test_what_a_short_clause_saved_is_told_against_turns_without() -> None:
+def test_what_a_short_clause_saves_is_known_from_turns_without() -> None:
+    policy = Policy({Action.SHORT_CLAUSE})
+    observed(policy, MIN_TURNS)
+    taken = [reply_late(policy, clause=40, plain=90) for _ in range(4 * TRY_EVERY)]
+    done = [each for each in taken if each is not None]
+    assert len(done) == 4 * (TRY_EVERY - 1)
+    assert done[0].saved_ms is None
+    assert done[-1].saved_ms == pytest.approx(50)
+    assert done[-1].predicted_ms == pytest.approx(50), "what was measured is what is promised"
+
+
+def test_openers_do_not_hide_how_slow_the_links_are() -> None:
+    """Of a reply behind an opener nothing is known but that it was late."""
     policy = Policy()
-    short = ActionTaken(Action.SHORT_CLAUSE, 60)
-    assert policy.observe(chain_turn(clause=40, actions=(short,)), BUDGET_MS).actions == (short,)
-    for _ in range(MIN_COMPARED):
-        policy.observe(chain_turn(clause=90), BUDGET_MS)
-    record = policy.observe(chain_turn(clause=40, actions=(short,)), BUDGET_MS)
-    assert record.actions == (replace(short, saved_ms=50.0),)
+    observed(policy, MIN_TURNS, clause=900)
+    for _ in range(100):
+        policy.observe(replace(chain_turn(clause=900), opener=True), BUDGET_MS)
+    assert policy.short_clause(progress(300), BUDGET_MS) is not None
 
 
 def test_an_opener_is_worth_as_much_as_the_reply_is_away() -> None:
@@ -243,7 +334,7 @@ def test_an_opener_is_worth_as_much_as_the_reply_is_away() -> None:
     observed(policy, 10)
     taken = policy.opener(progress(500, token_ms=600))
     assert taken == ActionTaken(Action.OPENER, 90 + 30)
-    for _ in range(MIN_COMPARED):
+    for _ in range(MIN_SAMPLES):
         told = replace(taken, saved_ms=5.0)
         assert policy.observe(chain_turn(actions=(told,)), BUDGET_MS).actions == (told,)
     assert policy.opener(progress(500)) is None, "5 ms of 120 are not worth a word"
@@ -269,7 +360,7 @@ def test_any_turns_at_all_are_learned_from(
     for words, clause, tts, actions in turns:
         record = chain_turn(words, 30, clause, tts, actions=tuple(actions))
         seen = policy.observe(record, BUDGET_MS)
-        assert replace(seen, actions=record.actions) == record, "only savings are filled in"
+        assert replace(seen, actions=record.actions) == record, "nothing but actions changes"
         assert {t.action for t in policy.standing()} <= set(STANDING)
         assert all(t.predicted_ms >= 0 for t in policy.standing())
         predicted = policy.recent.ready_ns(progress(words))

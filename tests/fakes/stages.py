@@ -28,6 +28,7 @@ class FakeChat:
         self.hold: asyncio.Event | None = None
         """Set: generation waits for it before the first token."""
         self.is_small = False
+        self.has_small = True
         self.warming: asyncio.Event | None = None
         """Set: a warm-up waits for it."""
         self.warmed = asyncio.Event()
@@ -92,10 +93,9 @@ class FakeChat:
                 self.calls.append(("preview cancelled", text))
                 raise
 
-    def use_small_model(self, *, small: bool) -> None:
-        if small != self.is_small:
-            self.calls.append(("small", small))
-        self.is_small = small
+    def use_small_model(self, *, small: bool) -> bool:
+        self.is_small = small and self.has_small
+        return self.is_small
 
     async def close(self) -> None:
         self.closed = True
