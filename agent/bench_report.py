@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from .exchange import Exchange
 from .figures import (
     PERCENTILES,
     Speculation,
+    actions_of,
+    chains_ms,
     median_stages,
     percentiles_ms,
     speculation,
@@ -44,8 +47,9 @@ def turn_figures(exchanges: Sequence[Exchange]) -> Json:
 
 def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -> Json:
     """Of all calls that were held in one way: `turn_figures`, also by kind of turn where the
-    recordings have one; speculation; median stages; barge-ins; backchannels by kind of client;
-    errors."""
+    recordings have one; speculation; the replies' own time (`chains_ms`); actions against late
+    answers, each with the number of its turns; median stages; barge-ins; backchannels by kind of
+    client; errors."""
     exchanges = [exchange for call in calls for exchange in call.exchanges]
     by_kind: dict[str, list[Exchange]] = {}
     for call in calls:
@@ -55,6 +59,8 @@ def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -
         **turn_figures(exchanges),
         "kinds": {kind: turn_figures(found) for kind, found in sorted(by_kind.items()) if kind},
         "speculation": sum((speculation(call.marks) for call in calls), Speculation()).as_json(),
+        "chain": percentiles_ms(ms for call in calls for ms in chains_ms(call.marks)),
+        "actions": dict(Counter(action for call in calls for action in actions_of(call.marks))),
         "cpu_ms_per_turn": _cpu_ms_per_turn(server, len(exchanges)),
         "stages": median_stages(exchange.turn_json() for exchange in exchanges),
         "barge_ins": {
@@ -142,6 +148,9 @@ def show(result: Json) -> None:
             _show_row(f"  {kind}", part)
     _show_pace(result["summary"])
     print("\nms at the ear, from the last voiced frame to the first audible sample; cut-ins apart")
+    print(
+        "replies alone: had not to be waited for whether the turn is over; what was done for them"
+    )
     print("waste, a turn: what guesses in vain cost; tokens prefilled + generated")
     print("cpu ms, a turn: of the server's process in its calls, listening included")
     print(f"\n{'median ms':<14}{'spent':>8}{'exposed':>9}")
@@ -168,6 +177,10 @@ def _show_row(name: str, figures: Json) -> None:
         line += f"{100 * guessed['hit_rate']:>5.0f} %{guessed['wasted_ms_per_turn']:>9.0f}"
         line += f"{tokens.format_map(guessed):>12}{in_ms(figures['cpu_ms_per_turn']):>8}"
     print(line)
+    if figures.get("chain", {}).get("p50") is not None:
+        times = "".join(f"{in_ms(figures['chain'][f'p{rank}']):>6}" for rank in PERCENTILES)
+        acted = ", ".join(f"{name} in {count}" for name, count in figures["actions"].items())
+        print(f"{'  replies alone':<37}{times}{f'  {acted}' if acted else ''}")
 
 
 def _show_pace(summary: Json) -> None:

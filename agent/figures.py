@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from latency_budget.lags import lags_of
 from latency_budget.ledger import records_of
 from latency_budget.marks import Mark, MarkName
 from latency_budget.report import percentile
@@ -102,6 +103,22 @@ def speculation(marks: Sequence[Mark]) -> Speculation:
             early = sum(at_ns <= endpoints[turn] for at_ns in asked)
             found += Speculation(1, early, int(early == len(asked)))
     return found
+
+
+def chains_ms(marks: Sequence[Mark]) -> list[float]:
+    """Of one call, from its marks: how long after the caller's last word each reply could have been
+    heard, had not to be waited for whether the turn is over."""
+    found = [lags_of(record) for record in records_of(marks)]
+    return [
+        lags.ready_ms + (lags.after_ms or 0.0)
+        for lags in found
+        if lags is not None and lags.ready_ms is not None
+    ]
+
+
+def actions_of(marks: Sequence[Mark]) -> list[str]:
+    """Of one call: what was done lest turns be late, once for each turn."""
+    return [taken.action.value for record in records_of(marks) for taken in record.actions]
 
 
 def median_stages(turns: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:

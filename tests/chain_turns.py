@@ -1,12 +1,20 @@
 """Turns whose chain took given times, for tests of what is learned from them."""
 
-from latency_budget import Mark, MarkName, TurnId, TurnLedger, TurnRecord
+from typing import Any
+
+from latency_budget import Mark, MarkName, TurnId, TurnRecord, records_of
 from latency_budget.actions import ActionTaken
 
 MS = 1_000_000
 
 
-def chain_turn(  # noqa: PLR0913
+def chain_turn(*links: float, **more: Any) -> TurnRecord:
+    """The record of `chain_marks`."""
+    (record,) = records_of(chain_marks(*links, **more))
+    return record
+
+
+def chain_marks(  # noqa: PLR0913
     words: float = 200,
     prefill: float = 30,
     clause: float = 90,
@@ -18,21 +26,20 @@ def chain_turn(  # noqa: PLR0913
     speech: float = 2000,
     actions: tuple[ActionTaken, ...] = (),
     number: int = 1,
-) -> TurnRecord:
+) -> list[Mark]:
     """Links in ms. The reply is asked for with the words, and heard `after` ready and decided."""
     token, piece = words + prefill, words + prefill + clause
     ready = piece + tts
     end = max(ready, decided) + after
     turn = TurnId(number)
-    ledger = TurnLedger(turn)
-    for name, at_ms in (
+    times = (
         *(("speech_started", -speech), ("caller_last_voiced", 0), ("audio_received", 10)),
         *(("speech_paused", 90), ("asr_start", words - pass_ms), ("asr_final", words)),
         *(("reply_requested", words), ("llm_first_token", token), ("first_piece", piece)),
         *(("tts_start", piece), ("first_audible_ready", ready)),
         *(("endpoint", decided), ("released", end)),
-    ):
-        ledger.add(Mark(turn, MarkName(name), round(at_ms * MS)))
-    for taken in actions:
-        ledger.add(Mark(turn, MarkName.ACTED, 0, taken=taken))
-    return ledger.record()
+    )
+    return [
+        *(Mark(turn, MarkName(name), round(at_ms * MS)) for name, at_ms in times),
+        *(Mark(turn, MarkName.ACTED, 0, taken=taken) for taken in actions),
+    ]

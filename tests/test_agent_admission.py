@@ -41,7 +41,7 @@ class House:
         for number in range(MIN_TURNS):
             self.clock.advance_ms(8 * SECOND_MS)
             self.processor_ns += round(8e9 * share * CORES)
-            record = chain_turn(**links, number=number + 1)  # type: ignore[arg-type]
+            record = chain_turn(**links, number=number + 1)
             self.calls.turn_over(self.call, TurnEntry(SessionId("s"), record))
 
 

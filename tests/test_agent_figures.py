@@ -6,13 +6,18 @@ import pytest
 from agent.exchange import Exchange
 from agent.figures import (
     Speculation,
+    actions_of,
+    chains_ms,
     percentiles_ms,
     speculation,
     summarize_exchanges,
     wilson_interval,
 )
+from latency_budget.actions import Action, ActionTaken
 from latency_budget.marks import Mark, MarkName
 from latency_budget.turn import TurnId
+
+from .chain_turns import chain_marks
 
 MS = 1_000_000
 
@@ -111,3 +116,10 @@ def test_the_naive_order_typed_turns_and_the_sum() -> None:
         "wasted_output_tokens_per_turn": 0.0,
     }
     assert Speculation().as_json()["hit_rate"] is None
+
+
+def test_what_replies_took_by_themselves_and_what_was_done_for_them() -> None:
+    short = ActionTaken(Action.SHORT_CLAUSE, 60.0)
+    found = [*chain_marks(decided=1200), *chain_marks(words=400, number=2, actions=(short,))]
+    assert chains_ms(found) == [350 + 40, 550 + 40]
+    assert actions_of(found) == ["short_clause"]

@@ -41,7 +41,7 @@ def late_policy(*available: Action, **links: float) -> Policy:
     """Has seen turns that were late."""
     policy = Policy(available)
     for _ in range(MIN_TURNS):
-        policy.observe(chain_turn(**links), 500)  # type: ignore[arg-type]
+        policy.observe(chain_turn(**links), 500)
     return policy
 
 

@@ -21,7 +21,7 @@ SLOW_ASR = {"words": 700.0, "pass_ms": 450.0}
 def observed(policy: Policy, times: int, **links: float) -> None:
     """So many turns, in each of which the policy's standing actions are taken."""
     for _ in range(times):
-        policy.observe(chain_turn(**links, actions=policy.standing()), BUDGET_MS)  # type: ignore[arg-type]
+        policy.observe(chain_turn(**links, actions=policy.standing()), BUDGET_MS)
 
 
 def on(policy: Policy) -> set[Action]:
@@ -68,7 +68,7 @@ def test_nothing_is_done_on_too_little_evidence() -> None:
 def test_what_a_client_asked_for_itself_teaches_nothing() -> None:
     """Whoever holds a button waits as long as they like."""
     policy = Policy()
-    record = replace(chain_turn(**SLOW_ASR), asked=True)  # type: ignore[arg-type]
+    record = replace(chain_turn(**SLOW_ASR), asked=True)
     for _ in range(50):
         assert policy.observe(record, BUDGET_MS) is record
     assert policy.standing() == ()
@@ -158,7 +158,7 @@ def test_turns_that_began_before_a_switch_say_nothing_of_it() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS, **SLOW_ASR)
     for _ in range(50):  # of many calls at once, or told of late
-        policy.observe(chain_turn(**SLOW_ASR), BUDGET_MS)  # type: ignore[arg-type]
+        policy.observe(chain_turn(**SLOW_ASR), BUDGET_MS)
     assert on(policy) == {Action.SKIP_PARTIALS}
     assert policy.predicted_ms() is None
 

@@ -22,7 +22,7 @@ from .chain_turns import chain_turn
 
 def entries(count: int, **links: float) -> list[TurnEntry]:
     return [
-        TurnEntry(SessionId("s"), chain_turn(**links, number=number))  # type: ignore[arg-type]
+        TurnEntry(SessionId("s"), chain_turn(**links, number=number))
         for number in range(1, count + 1)
     ]
 
