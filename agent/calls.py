@@ -249,10 +249,11 @@ class Calls:
 def _available(config: Config) -> frozenset[Action]:
     """What can be done here about turns that are about to be late. Openers are the operator's own
     wish."""
+    openers = {Action.OPENER} if config.agent.openers else set()
     if not config.latency_budget.enforce:
-        return frozenset({Action.OPENER})
-    has_small = bool(config.llm_engine.small_model)
-    return frozenset(Action) - (frozenset() if has_small else {Action.SMALL_MODEL})
+        return frozenset(openers)
+    small = {Action.SMALL_MODEL} if config.llm_engine.small_model else set()
+    return frozenset(Action) - {Action.OPENER, Action.SMALL_MODEL} | openers | small
 
 
 async def save_trace(call: Call, directory: str | None) -> None:

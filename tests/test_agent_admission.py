@@ -1,10 +1,8 @@
 """Callers who are refused lest those inside are answered too late."""
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -87,10 +85,3 @@ async def test_who_is_refused_is_told_why_and_when_to_come_back(
     monkeypatch.undo()
     async with call_to(live.url) as call:
         await call.prove_alive()
-
-
-async def test_the_metrics_tell_of_actions_and_predictions(live: LiveServer) -> None:
-    async with httpx.AsyncClient(base_url=live.http, timeout=30, trust_env=False) as http:
-        text = (await asyncio.wait_for(http.get("/metrics"), 30)).text
-    assert 'halfsec_action_on{action="opener"} 1.0' in text
-    assert 'halfsec_actions_total{action="opener"} 0.0' in text

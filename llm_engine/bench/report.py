@@ -45,16 +45,16 @@ class Gate:
 def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> list[Gate]:
     """What can be judged from who took part. What could not be measured is not held: NaN."""
     own, plain = results[names.own], results[names.plain]
-    token_ms = plain["token_ms"].get("p50", math.nan)
+    token_ms = plain["token_ms"].get("p50") or math.nan  # 0 where tokens came together
     turns, previewed = own["first_token_by_turn_ms"], own["first_token_previewed_ms"]
     held = [
         Gate("first load, s", first_load_s, 15),
         Gate("load from then on, s", own["load_s"], 3),
-        Gate("first token of turn 10 in those of turn 2", turns[-1] / turns[1], 1.1),
+        Gate("first token of turn 10 in those of turn 2", turns[-1] / (turns[1] or math.nan), 1.1),
         Gate("first token after a preview, in forward passes", max(previewed) / token_ms, 1.5),
     ]
     if names.eight_bit is not None:
-        theirs = results[names.eight_bit]["token_ms"].get("p50", math.nan)
+        theirs = results[names.eight_bit]["token_ms"].get("p50") or math.nan
         held.append(Gate("a token without drafts, in llama.cpp's Q8_0", token_ms / theirs, 1))
     if names.same_file is not None:
         theirs = results[names.same_file]["talk_token_ms"] or math.nan
