@@ -30,7 +30,8 @@ ROUNDS = 2000
 TURN = tuple(
     name
     for name in MarkName
-    if name not in {"tool_start", "tool_done", "discarded", "greeting", "llm_wasted", "acted"}
+    if name
+    not in {"tool_start", "tool_done", "discarded", "greeting", "llm_wasted", "acted", "asked"}
 )
 """A plain spoken turn: its marks once, in order. A greeting would have no account to make."""
 
