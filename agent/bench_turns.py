@@ -4,7 +4,8 @@ Every recording is a turn of a call with a real server, in real time; of each an
 heard, then it is cancelled, so that two hundred turns take a quarter of an hour. Other ways of
 answering (`bench_ways.py`) are measured in the same run, on the same recordings, each on a server
 of its own and never two at the same time: after each round of calls the next way has its turn, in
-another order every time, so that whatever else the machine does falls on all alike.
+another order every time, so that whatever else the machine does falls on all alike. `--warm-up`
+plays turns of which nothing is counted: what a service learns from its latest turns it knows then.
 
 With `--virtual` nothing is played: the real detector and recognizer listen once, then the
 turn-taking machine decides at many thresholds (`virtual_turns.py`).
@@ -39,15 +40,26 @@ PATIENCE_S: Final = 6.0
 """For an answer. The longest wait of the rules is 1.5 s; what comes after this is a missed turn."""
 
 
+Rounds = Sequence[Sequence[Sequence[TurnRecording]]]
+
+
 async def measure(
-    rounds: Sequence[Sequence[Sequence[TurnRecording]]],
-    urls: dict[Way, str],
-    servers: dict[Way, OwnServer],
+    rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer], *, warm_up: Rounds = ()
 ) -> dict[Way, list[HeldCall]]:
-    """All rounds, each in every way. Raises ConnectError."""
-    held: dict[Way, list[HeldCall]] = {way: [] for way in urls}
+    """All rounds, each in every way, after those of `warm_up`. Raises ConnectError."""
     for url in urls.values():
         await wait_ready(url, START_TIMEOUT_S)
+    if warm_up:
+        print("warming up", file=sys.stderr, flush=True)
+        await _hold_all(warm_up, urls, {})
+    return await _hold_all(rounds, urls, servers)
+
+
+async def _hold_all(
+    rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer]
+) -> dict[Way, list[HeldCall]]:
+    """`servers`: those of which is counted what calls take."""
+    held: dict[Way, list[HeldCall]] = {way: [] for way in urls}
     order = list(urls)
     for number, batches in enumerate(rounds, start=1):
         for way in order:
@@ -65,14 +77,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = ways(naive=options.naive, without=options.without)
     if options.url is not None and len(chosen) > 1:
         raise BenchError("--naive and --without start servers of their own: leave out --url.")
+    count = options.turns + options.warm_up
     recordings = find_recordings(
-        options.recordings, options.turns, options.seed, half=options.half, kind=options.kind
+        options.recordings, count, options.seed, half=options.half, kind=options.kind
     )
+    if options.warm_up and len(recordings) < count:
+        raise BenchError(f"--warm-up: {count} recordings are needed, {len(recordings)} were found.")
     if options.telephony:
         recordings = [recording.by_telephone() for recording in recordings]
+    recordings, first = recordings[: options.turns], recordings[options.turns :]
     if options.virtual:
         return virtual_report.main(recordings, options)
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
+    warm_up = in_batches(first, options.turns_a_call, options.callers) if first else []
     with contextlib.ExitStack() as stack:
         servers: dict[Way, OwnServer] = {}
         if options.url is None:
@@ -81,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 servers[way] = stack.enter_context(own_server([*given, *way.serve_args]))
         urls = {way: servers[way].url if way in servers else options.url for way in chosen}
         try:
-            held = asyncio.run(measure(rounds, urls, servers))
+            held = asyncio.run(measure(rounds, urls, servers, warm_up=warm_up))
         except ConnectError as error:
             raise BenchError(str(error)) from None
     calls = held.pop(WHOLE)
@@ -118,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         choices=tuple(PARTS),
         help="measure beside it the service without this part; may be repeated",
+    )
+    parser.add_argument(
+        "--warm-up", type=int, default=0, metavar="N", help="so many turns before, not counted"
     )
     parser.add_argument("--half", choices=("a", "b"), default="", help="only turns labelled so")
     parser.add_argument("--kind", default="", help='only turns labelled so: "command", "hesitant"')

@@ -314,7 +314,7 @@ class Policy:
             case Action.SHORT_CLAUSE:
                 return (1 - SHORT_SHARE) * recent.middle_sum_ms("clause_ms", "tts_ms")
             case Action.TAIL_DECODE:
-                window_ms = (recent.likely_ms("speech_ms") or 0.0) + WINDOW_MARGIN_MS
+                window_ms = (recent.most_ms("speech_ms") or 0.0) + WINDOW_MARGIN_MS
                 beyond = max(0.0, 1 - SHORTEST_WINDOW_MS / window_ms)
                 return (recent.middle_ms("pass_ms") or 0.0) * beyond
             case Action.SKIP_PARTIALS:

@@ -52,6 +52,10 @@ class RecentLags:
         values = self._values[name]
         return quantile(values, LIKELY) if values else None
 
+    def most_ms(self, name: str) -> float | None:
+        """The longest of the latest turns."""
+        return max(self._values[name], default=None)
+
     def ready_ns(self, progress: Progress) -> int | None:
         """When the first sound of the reply under way is likely to be ready. None: unknown yet."""
         at_ns = progress.voiced_ns

@@ -112,6 +112,8 @@ def test_figures_by_kind_and_gates(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(BenchError, match="leave out --url"):
         bench_turns.main([str(RECORDINGS), "--naive", "--url", "ws://127.0.0.1:1"])
+    with pytest.raises(BenchError, match="9999 recordings are needed"):
+        bench_turns.main([str(RECORDINGS), "--turns", "1", "--warm-up", "9998"])
     with pytest.raises(SystemExit):
         bench_turns.main([str(RECORDINGS), "--turns", "0"])
     with pytest.raises(SystemExit):
@@ -122,15 +124,15 @@ def test_options_that_exclude_each_other() -> None:
 def test_two_recordings_in_two_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With servers of its own, by telephone."""
+    """With servers of its own, by telephone, after a third that is not counted."""
     for name in ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad"):
         model_path(name)
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
     out = tmp_path / "out.json"
-    arguments = [str(RECORDINGS / f"{name}.wav") for name in ("conf-locked", "vm-savefolder")]
-    status = bench_turns.main(
-        [*arguments, "--naive", "--telephony", "--json", str(out), "--gate-cut-ins", "100"]
-    )
+    names = ("conf-locked", "vm-savefolder", "vm-changeto")
+    arguments = [str(RECORDINGS / f"{name}.wav") for name in names]
+    arguments += ["--turns", "2", "--warm-up", "1", "--naive", "--telephony"]
+    status = bench_turns.main([*arguments, "--json", str(out), "--gate-cut-ins", "100"])
     result = json.loads(out.read_text())
     assert (status, result["errors"]) == (0, [])
     assert result["summary"]["turns"] == 2

@@ -113,6 +113,13 @@ def test_long_utterances_are_settled_early() -> None:
     assert taken.predicted_ms == pytest.approx(150)
 
 
+def test_one_long_utterance_calls_for_it_where_answers_are_late() -> None:
+    policy = Policy({Action.TAIL_DECODE})
+    observed(policy, 1, words=900, pass_ms=400, speech=11_000)
+    observed(policy, MIN_TURNS - 1, words=600, pass_ms=300, speech=2_000)
+    assert on(policy) == {Action.TAIL_DECODE}, "it costs the short ones nothing"
+
+
 def test_what_is_meant_for_long_utterances_is_judged_by_them() -> None:
     policy = Policy({Action.TAIL_DECODE})
     observed(policy, MIN_TURNS, words=600, pass_ms=300, speech=17_800)
