@@ -1,0 +1,1 @@
+"""Triton kernels. Importing this needs Triton; nothing else of the project does so."""
