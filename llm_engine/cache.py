@@ -82,10 +82,14 @@ class KvCache:
         """
         while True:
             try:
-                return sequence.table.reserve(num_tokens)
+                copies = sequence.table.reserve(num_tokens)
             except OutOfPagesError:
                 if not self._evict(busy):
                     raise
+            else:
+                if self._layout.lookahead and self.pool.num_free > self._max_sequences:
+                    sequence.table.reserve(num_tokens + self._layout.lookahead)
+                return copies
 
     def forget(self, sequence: CachedSequence) -> None:
         """Release the memory of what a sequence has cached; it stays open."""

@@ -38,6 +38,9 @@ class CacheLayout:
     num_pages: int
     shares_pages: bool
     """Whether the same page may stand in several block tables."""
+    lookahead: int = 0
+    """Tokens beyond those of a step for which there should be room where there is plenty: the
+    backend begins with them before it is asked to."""
 
     @property
     def capacity(self) -> int:

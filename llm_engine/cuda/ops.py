@@ -83,7 +83,7 @@ class Rows:
     (but finite where the row is)."""
     tables: Tensor
     """`[B, pages of the longest sequence]`: page i of a lane has its positions from i * page_size.
-    Entries behind the last page may be anything from 0 to the number of pages."""
+    Entries behind the last page are of any page."""
 
     @property
     def num_lanes(self) -> int:

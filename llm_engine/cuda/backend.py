@@ -1,0 +1,337 @@
+"""The decoder on one GPU: graphs of fixed sizes, and the next step launched before it is asked for.
+
+Theory of operation
+-------------------
+*Steps.* A plan is cut into groups, each the size of a recorded step: up to eight sequences with a
+row each, one sequence with up to eight rows (a draft to be checked, the end of a prompt), or a part
+of a prompt. Up to eight rows one arithmetic holds: see `ops.py`.
+
+*One step ahead.* When a step has been launched that continues replies by one token each, the next
+one is launched behind it at once: the tokens it needs are on the device already. If the engine's
+next plan is just that, which it is unless a reply ends, is cut off, or others come in, its outcome
+is under way and the device has never waited for the host. If not, nothing is lost but the time of
+a step: it wrote keys and values behind what any sequence holds, in a page that the sequence owned
+when it was launched, and whoever uses these places later writes them first.
+
+A plan is the step that was launched ahead if it continues the same sequences, in the same order,
+the same way, with the tokens that the step before chose, at the positions that follow, in the pages
+that were known.
+
+Everything runs on one stream in the order in which it was launched. All calls come from one thread.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from llm_engine.backends.base import (
+    CacheLayout,
+    PageCopy,
+    Plan,
+    SequenceRows,
+    Slot,
+    StepHandle,
+    StepResult,
+)
+from llm_engine.cuda.answers import Answer
+from llm_engine.cuda.forward import Scratch
+from llm_engine.cuda.graphs import Graphs
+from llm_engine.cuda.lanes import Lanes
+from llm_engine.cuda.masks import MaskBuffers, needs_masks
+from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.ops import MAX_ROWS, LayerPages, Ops
+from llm_engine.cuda.steps import Choice, DecodeStep, Machinery, PromptStep
+
+PAGE_SIZE = 16
+"""Tokens. The smallest that FlashInfer's kernels for single streams read."""
+
+LANES = (1, 2, 4, 8)
+"""Sequences in a step."""
+
+QUERIES = (1, 2, 4, 8)
+"""Rows of a lone sequence."""
+
+PROMPT_ROWS = [16, 32, 64, 128, 256, 512]
+"""Rows of a part of a prompt. Longer ones are read in several parts."""
+
+Sequences = Sequence[SequenceRows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Sequences of one step, on its way."""
+
+    sequences: tuple[SequenceRows, ...]
+    answer: Answer | None
+    """None: nothing was to be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    plan: Plan
+    groups: tuple[_Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A step that nobody has asked for yet."""
+
+    sequences: tuple[SequenceRows, ...]
+    """Those of the step before it."""
+    before: Answer
+    """What that step chose."""
+    pages: tuple[int, ...]
+    """Where each sequence's row stands."""
+    step: DecodeStep
+    choice: Choice
+    answer: Answer
+
+    def is_for(self, sequences: Sequences) -> bool:
+        """Whether these rows are what was computed."""
+        if len(sequences) != len(self.sequences):
+            return False
+        return all(
+            rows.slot == known.slot
+            and rows.first_position == known.first_position + 1
+            and rows.token_ids == (tokens[0],)
+            and rows.num_sampled == 1
+            and rows.seed == known.seed
+            and rows.sampling == known.sampling
+            and not needs_masks(rows)
+            and rows.pages[rows.first_position // PAGE_SIZE] == page
+            for rows, known, tokens, page in zip(
+                sequences, self.sequences, self.before.wait(), self.pages, strict=False
+            )
+        )
+
+
+class CudaBackend:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        model: DeviceModel,
+        ops: Ops,
+        graphs: Graphs,
+        *,
+        num_pages: int,
+        cache_dtype: torch.dtype,
+        on_progress: Callable[[float], None] = lambda share: None,
+    ) -> None:
+        """Takes all the memory it will ever need, and records every step. Weights lie on a device
+        already, and all else goes there. `on_progress` hears which share is recorded."""
+        config = model.config
+        self._device = model.embedding.device
+        self._context_length = model.rope.cos.shape[0]
+        self._layout = CacheLayout(PAGE_SIZE, num_pages, shares_pages=True, lookahead=1)
+        shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
+        self._cache = torch.zeros(shape, dtype=cache_dtype, device=self._device)
+        self._next_slot = 0
+        self._ahead: _Ahead | None = None
+        table_length = -(-self._context_length // PAGE_SIZE)
+        self._machinery = Machinery(
+            model=model,
+            ops=ops,
+            cache=[LayerPages(keys, values) for keys, values in self._cache],
+            scratch=Scratch(model, PROMPT_ROWS[-1]),
+            logits=torch.zeros(MAX_ROWS, config.vocab_size, device=self._device),
+            masks=MaskBuffers(MAX_ROWS, config.vocab_size, self._device),
+            graphs=graphs,
+        )
+        with torch.inference_mode():
+            self._record(table_length, on_progress)
+
+    def _record(self, table_length: int, on_progress: Callable[[float], None]) -> None:
+        shapes = [(lanes, 1) for lanes in LANES[1:]] + [(1, queries) for queries in QUERIES]
+        lone = Lanes(1, MAX_ROWS, table_length, self._device)
+        self._steps: dict[tuple[int, int], DecodeStep] = {}
+        for number, (num_lanes, num_queries) in enumerate(shapes):
+            on_progress(number / (len(shapes) + 1))
+            lanes = lone if num_lanes == 1 else Lanes(num_lanes, 1, table_length, self._device)
+            step = DecodeStep(self._machinery, lanes, num_queries)
+            self._steps[num_lanes, num_queries] = step
+        on_progress(len(shapes) / (len(shapes) + 1))
+        prompt = Lanes(1, PROMPT_ROWS[-1], table_length, self._device)
+        self._prompts = PromptStep(self._machinery, prompt, PROMPT_ROWS)
+        on_progress(1.0)
+
+    @property
+    def layout(self) -> CacheLayout:
+        return self._layout
+
+    def open_slot(self) -> Slot:
+        self._next_slot += 1
+        return Slot(self._next_slot)
+
+    def close_slot(self, slot: Slot) -> None:
+        """Nothing to do: its pages may be used again."""
+
+    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
+        """Nothing to do: it lies in pages that both list."""
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> StepHandle:
+        groups = [group for each in plan.sub_batches for group in _groups(each.sequences)]
+        if len(groups) == 1 and not plan.copies:
+            known = self._take_ahead(groups[0])
+            if known is not None:
+                return _Launched(plan, (known,))
+        self._ahead = None
+        self._copy(plan.copies)
+        launched = tuple(self._launch(group) for group in groups)
+        if len(groups) == 1:
+            self._launch_ahead(launched[0])
+        return _Launched(plan, launched)
+
+    def collect(self, handle: StepHandle) -> StepResult:
+        assert isinstance(handle, _Launched)
+        tokens: dict[Slot, tuple[int, ...]] = {}
+        for group in handle.groups:
+            chosen = [] if group.answer is None else group.answer.wait()
+            for rows, found in zip(group.sequences, chosen, strict=False):
+                end = min(len(found), len(rows.token_ids))  # of a prompt there is only the last
+                own = tuple(found[end - rows.num_sampled : end])
+                tokens[rows.slot] = tokens.get(rows.slot, ()) + own
+        return StepResult(tokens)
+
+    def cache_bytes(self) -> int:
+        return self._cache.nbytes
+
+    @torch.inference_mode()
+    def logits(self, rows: SequenceRows) -> Tensor:
+        """`[num_sampled, vocab]` after the last rows, on the host: for tests and measurements."""
+        self._ahead = None
+        found: list[Tensor] = []
+        lanes = self._steps[1, 1].lanes
+        for part in _split(rows, MAX_ROWS):
+            lanes.send([part])
+            token_ids, where = lanes.rows(MAX_ROWS)
+            hidden = self._machinery.hidden(token_ids, where)
+            self._machinery.choose(hidden, where.positions, lanes, Choice.GREEDY)
+            first = len(part.token_ids) - part.num_sampled
+            found.append(self._machinery.logits[first : len(part.token_ids)].cpu().clone())
+        return torch.cat(found)
+
+    def _copy(self, copies: Sequence[PageCopy]) -> None:
+        for each in copies:
+            self._cache[:, :, each.target] = self._cache[:, :, each.source]
+
+    # --- steps ---
+
+    def _launch(self, sequences: tuple[SequenceRows, ...]) -> _Group:
+        num_rows = max(len(rows.token_ids) for rows in sequences)
+        if num_rows > MAX_ROWS:
+            return self._launch_prompt(sequences[0])
+        step = self._step_for(len(sequences), num_rows)
+        choice = _choice(sequences)
+        step.lanes.send(sequences)
+        if choice is Choice.MASKED:
+            self._machinery.masks.send(sequences, step.num_queries)
+        step.replay(choice)
+        is_wanted = any(rows.num_sampled for rows in sequences)
+        return _Group(sequences, Answer(step.chosen) if is_wanted else None)
+
+    def _step_for(self, num_lanes: int, num_rows: int) -> DecodeStep:
+        if num_lanes == 1:
+            return self._steps[1, next(size for size in QUERIES if size >= num_rows)]
+        return self._steps[next(size for size in LANES if size >= num_lanes), 1]
+
+    def _launch_prompt(self, rows: SequenceRows) -> _Group:
+        step = self._prompts
+        last = replace(rows, token_ids=rows.token_ids[-1:])
+        choice = _choice([last]) if rows.num_sampled else None
+        step.lanes.send([rows])
+        if choice is Choice.MASKED:
+            self._machinery.masks.send([last], 1)
+        step.replay(len(rows.token_ids), choice)
+        return _Group((rows,), None if choice is None else Answer(step.chosen))
+
+    # --- one step ahead ---
+
+    def _take_ahead(self, sequences: tuple[SequenceRows, ...]) -> _Group | None:
+        """The step that was launched ahead, if it is this one; the next is then ahead."""
+        ahead = self._ahead
+        if ahead is None or not ahead.is_for(sequences):
+            return None
+        group = _Group(sequences, ahead.answer)
+        self._follow(group, ahead.step, ahead.choice)
+        return group
+
+    def _launch_ahead(self, group: _Group) -> None:
+        """After a step that continued replies by a token each."""
+        sequences = group.sequences
+        if any(len(rows.token_ids) > 1 or not rows.num_sampled for rows in sequences):
+            return
+        choice = _choice(sequences)
+        if choice is not Choice.MASKED:
+            self._follow(group, self._step_for(len(sequences), 1), choice)
+
+    def _follow(self, group: _Group, step: DecodeStep, choice: Choice) -> None:
+        """Launch what comes after these sequences, where there is room for it."""
+        self._ahead = None
+        assert group.answer is not None
+        places = [(rows.first_position + 1) // PAGE_SIZE for rows in group.sequences]
+        for rows, place in zip(group.sequences, places, strict=True):
+            if rows.first_position + 1 >= self._context_length or place >= len(rows.pages):
+                return
+        pages = [rows.pages[place] for rows, place in zip(group.sequences, places, strict=True)]
+        for lane, (place, page) in enumerate(zip(places, pages, strict=True)):
+            step.lanes.set_page(lane, place, page)
+        step.replay(choice)
+        answer = Answer(step.chosen)
+        self._ahead = _Ahead(group.sequences, group.answer, tuple(pages), step, choice, answer)
+
+
+def _choice(sequences: Sequences) -> Choice:
+    if any(needs_masks(rows) for rows in sequences):
+        return Choice.MASKED
+    if all(rows.sampling.temperature == 0 for rows in sequences):
+        return Choice.GREEDY
+    return Choice.SAMPLED
+
+
+def _groups(sequences: Sequences) -> Iterator[tuple[SequenceRows, ...]]:
+    """Cut into steps: those with one row together, the parts of the others one after another."""
+    lone = [rows for rows in sequences if len(rows.token_ids) == 1]
+    for first in range(0, len(lone), LANES[-1]):
+        yield tuple(lone[first : first + LANES[-1]])
+    for rows in sequences:
+        if len(rows.token_ids) > 1:
+            yield from ((part,) for part in _parts(rows))
+
+
+def _parts(rows: SequenceRows) -> Iterator[SequenceRows]:
+    """Steps of one sequence: a prompt chooses behind its last row only."""
+    num_rows = len(rows.token_ids)
+    if num_rows <= MAX_ROWS:
+        yield rows
+        return
+    num_read = num_rows if rows.num_sampled <= 1 else num_rows - rows.num_sampled
+    yield from _split(_cut(rows, 0, num_read), PROMPT_ROWS[-1])
+    if num_read < num_rows:
+        yield from _split(_cut(rows, num_read, num_rows), MAX_ROWS)
+
+
+def _split(rows: SequenceRows, size: int) -> Iterator[SequenceRows]:
+    for first in range(0, len(rows.token_ids), size):
+        yield _cut(rows, first, min(first + size, len(rows.token_ids)))
+
+
+def _cut(rows: SequenceRows, start: int, end: int) -> SequenceRows:
+    """Rows `start` to `end` of these, with what is said of each."""
+    first_sampled = len(rows.token_ids) - rows.num_sampled
+    num_before = max(0, start - first_sampled)
+    num_sampled = max(0, end - max(start, first_sampled))
+    drafted = rows.token_ids[first_sampled + 1 :]
+    penalized = rows.sampling.repetition_penalty != 1
+    return replace(
+        rows,
+        token_ids=rows.token_ids[start:end],
+        first_position=rows.first_position + start,
+        num_sampled=num_sampled,
+        chosen=rows.chosen + drafted[:num_before] if penalized else rows.chosen,
+        num_banned=max(0, rows.num_banned - num_before),
+        allowed=rows.allowed[num_before : num_before + num_sampled],
+    )

@@ -1,0 +1,198 @@
+"""What the host tells a step about its sequences: one buffer, one copy to the device.
+
+A step has a fixed number of *lanes*, each with room for a fixed number of rows; a lane without a
+sequence has no rows. All that the host has to say stands in one array of 32-bit words, which goes
+to the device in one asynchronous copy and is read there through views. The device changes it as a
+step ends (`Lanes.advance`): the tokens it chose are the next step's rows, at the next positions,
+so that the next step can begin before the host has seen them.
+
+The host's copies are a ring of page-locked arrays: one must not be written as long as it may not
+have been copied yet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from llm_engine.backends.base import SequenceRows
+from llm_engine.cuda.ops import Rows
+from llm_engine.cuda.sampling import RowSampling
+
+RING: Final = 8
+"""Steps that may be on their way to the device."""
+
+_MASK: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """Named parts of one array of int32 words, on the host or on the device."""
+
+    seeds: Tensor
+    """`[B]`, int64: first, as they want to lie on multiples of 8 bytes."""
+    tokens: Tensor
+    """`[B, Q]`, int32."""
+    first_positions: Tensor
+    """`[B]`, int32: of a lane's first row."""
+    num_rows: Tensor
+    """`[B]`, int32: rows that are in use, 0 to Q."""
+    first_sampled: Tensor
+    """`[B]`, int32: the first row behind which a token is wanted; those before are of a prompt."""
+    top_k: Tensor
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    tables: Tensor
+    """`[B, pages]`, int32."""
+
+
+def _views(words: Tensor, num_lanes: int, num_queries: int, num_pages: int) -> _Views:
+    sizes = [2 * num_lanes, num_lanes * num_queries, *[num_lanes] * 7, num_lanes * num_pages]
+    seeds, tokens, first, count, sampled, top_k, heat, top_p, min_p, tables = torch.split(
+        words, sizes
+    )
+    return _Views(
+        seeds=seeds.view(torch.int64),
+        tokens=tokens.view(num_lanes, num_queries),
+        first_positions=first,
+        num_rows=count,
+        first_sampled=sampled,
+        top_k=top_k,
+        temperature=heat.view(torch.float32),
+        top_p=top_p.view(torch.float32),
+        min_p=min_p.view(torch.float32),
+        tables=tables.view(num_lanes, num_pages),
+    )
+
+
+def _num_words(num_lanes: int, num_queries: int, num_pages: int) -> int:
+    return num_lanes * (2 + num_queries + 7 + num_pages)
+
+
+class _HostCopy:
+    """One of the ring: a page-locked array, and when it was last copied from."""
+
+    def __init__(self, num_lanes: int, num_queries: int, num_pages: int, *, pinned: bool) -> None:
+        size = _num_words(num_lanes, num_queries, num_pages)
+        self.words = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
+        views = _views(self.words, num_lanes, num_queries, num_pages)
+        self.arrays: dict[str, NDArray[np.generic]] = {
+            name: getattr(views, name).numpy() for name in _Views.__dataclass_fields__
+        }
+        self.copied: torch.cuda.Event | None = None
+
+
+class Lanes:
+    """The inputs of steps of `num_lanes` sequences with up to `num_queries` rows each."""
+
+    def __init__(
+        self, num_lanes: int, num_queries: int, num_pages: int, device: torch.device
+    ) -> None:
+        """`num_pages`: of the longest sequence."""
+        shape = num_lanes, num_queries, num_pages
+        self.num_lanes, self.num_queries = num_lanes, num_queries
+        self._device = device
+        is_cuda = device.type == "cuda"
+        self._words = torch.zeros(_num_words(*shape), dtype=torch.int32, device=device)
+        self._on_device = _views(self._words, *shape)
+        self._ring = [_HostCopy(*shape, pinned=is_cuda) for _ in range(RING)]
+        self._turn = 0
+        self._tables = self._ring[0].arrays["tables"].copy()
+        """What the device's tables hold."""
+        self._places = torch.arange(num_queries, dtype=torch.int32, device=device)
+
+    # --- on the host ---
+
+    def send(self, sequences: Sequence[SequenceRows]) -> None:
+        """Let the next step's lanes be these sequences, in this order; further lanes stay empty."""
+        copy = self._ring[self._turn]
+        self._turn = (self._turn + 1) % RING
+        if copy.copied is not None:
+            copy.copied.synchronize()
+        arrays = copy.arrays
+        arrays["num_rows"].fill(0)
+        for lane, rows in enumerate(sequences):
+            self._write(arrays, lane, rows)
+        self._words.copy_(copy.words, non_blocking=True)
+        if self._device.type == "cuda":
+            copy.copied = copy.copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copy.copied.record()
+        self._tables[:] = arrays["tables"]
+
+    def set_page(self, lane: int, index: int, page: int) -> None:
+        """Let page `index` of a lane be this one from the next step on."""
+        if self._tables[lane, index] != page:
+            self._tables[lane, index] = page
+            self._on_device.tables[lane, index].fill_(page)
+
+    def _write(self, arrays: dict[str, NDArray[np.generic]], lane: int, rows: SequenceRows) -> None:
+        count, sampling = len(rows.token_ids), rows.sampling
+        values = {
+            "seeds": _signed(rows.seed),
+            "first_positions": rows.first_position,
+            "num_rows": count,
+            "first_sampled": count - rows.num_sampled,
+            "top_k": sampling.top_k,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+        }
+        for name, value in values.items():
+            arrays[name][lane] = value
+        arrays["tokens"][lane, :count] = rows.token_ids
+        arrays["tables"][lane, : len(rows.pages)] = rows.pages
+
+    # --- on the device, inside graphs ---
+
+    def rows(self, num_queries: int) -> tuple[Tensor, Rows]:
+        """The tokens `[M]` of each lane's first `num_queries` rows, and where they stand."""
+        lanes, places = self._on_device, self._places[:num_queries]
+        positions = lanes.first_positions[:, None] + places
+        positions = torch.where(places < lanes.num_rows[:, None], positions, -1)
+        tokens = lanes.tokens[:, :num_queries].reshape(-1)
+        return tokens, Rows(positions.flatten(), lanes.tables)
+
+    def last_row(self) -> Tensor:
+        """`[B]`: index of each lane's last row in use; 0 where there is none."""
+        return (self._on_device.num_rows - 1).clamp(min=0)
+
+    def sampling(self, positions: Tensor) -> RowSampling:
+        """How the token after each row is chosen, for rows `[M]` at these positions."""
+        lanes, each = self._on_device, positions.shape[0] // self.num_lanes
+
+        def by_row(values: Tensor) -> Tensor:
+            return values if each == 1 else values.repeat_interleave(each)
+
+        return RowSampling(
+            temperature=by_row(lanes.temperature),
+            top_k=by_row(lanes.top_k),
+            top_p=by_row(lanes.top_p),
+            min_p=by_row(lanes.min_p),
+            seed=by_row(lanes.seeds),
+            position=positions + 1,
+        )
+
+    def advance(self, chosen: Tensor) -> None:
+        """Go on behind the tokens `chosen [B, Q]` after each row, as far as the rows were right:
+        the first that the model would have said otherwise is the last that was of use."""
+        lanes, num_queries = self._on_device, chosen.shape[1]
+        rows = lanes.tokens[:, 1:num_queries]
+        places = self._places[1:num_queries]
+        is_right = (chosen[:, :-1] == rows) & (places < lanes.num_rows[:, None])
+        is_right |= places <= lanes.first_sampled[:, None]
+        num_right = is_right.int().cumprod(dim=1, dtype=torch.int32).sum(dim=1, dtype=torch.int32)
+        following = chosen.gather(1, num_right[:, None].long())
+        lanes.tokens[:, :1] = following.int()
+        lanes.first_positions.add_(num_right + 1)
+        lanes.first_sampled.zero_()
+        lanes.num_rows.clamp_(max=1)
+
+
+def _signed(seed: int) -> int:
+    word = seed & _MASK
+    return word - (1 << 64) if word >> 63 else word
