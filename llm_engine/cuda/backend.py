@@ -20,8 +20,8 @@ that were known.
 Everything runs on one stream in the order in which it was launched. All calls come from one thread.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,40 +38,21 @@ from llm_engine.backends.base import (
 from llm_engine.cuda.answers import Answer
 from llm_engine.cuda.forward import Scratch
 from llm_engine.cuda.graphs import Graphs
-from llm_engine.cuda.lanes import Lanes
+from llm_engine.cuda.groups import PROMPT_ROWS, groups
 from llm_engine.cuda.masks import MaskBuffers, needs_masks
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops import MAX_ROWS, LayerPages, Ops
-from llm_engine.cuda.steps import Choice, DecodeStep, Machinery, PromptStep
+from llm_engine.cuda.recorded import Group, RecordedSteps, choice_for
+from llm_engine.cuda.steps import Choice, DecodeStep, Machinery
 
 PAGE_SIZE = 16
 """Tokens. The smallest that FlashInfer's kernels for single streams read."""
-
-LANES = (1, 2, 4, 8)
-"""Sequences in a step."""
-
-QUERIES = (1, 2, 4, 8)
-"""Rows of a lone sequence."""
-
-PROMPT_ROWS = [16, 32, 64, 128, 256, 512]
-"""Rows of a part of a prompt. Longer ones are read in several parts."""
-
-Sequences = Sequence[SequenceRows]
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Sequences of one step, on its way."""
-
-    sequences: tuple[SequenceRows, ...]
-    answer: Answer | None
-    """None: nothing was to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
     plan: Plan
-    groups: tuple[_Group, ...]
+    groups: tuple[Group, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +69,7 @@ class _Ahead:
     choice: Choice
     answer: Answer
 
-    def is_for(self, sequences: Sequences) -> bool:
+    def is_for(self, sequences: Sequence[SequenceRows]) -> bool:
         """Whether these rows are what was computed."""
         if len(sequences) != len(self.sequences):
             return False
@@ -131,7 +112,7 @@ class CudaBackend:
         self._next_slot = 0
         self._ahead: _Ahead | None = None
         table_length = -(-self._context_length // PAGE_SIZE)
-        self._machinery = Machinery(
+        machinery = Machinery(
             model=model,
             ops=ops,
             cache=[LayerPages(keys, values) for keys, values in self._cache],
@@ -141,21 +122,7 @@ class CudaBackend:
             graphs=graphs,
         )
         with torch.inference_mode():
-            self._record(table_length, on_progress)
-
-    def _record(self, table_length: int, on_progress: Callable[[float], None]) -> None:
-        shapes = [(lanes, 1) for lanes in LANES[1:]] + [(1, queries) for queries in QUERIES]
-        lone = Lanes(1, MAX_ROWS, table_length, self._device)
-        self._steps: dict[tuple[int, int], DecodeStep] = {}
-        for number, (num_lanes, num_queries) in enumerate(shapes):
-            on_progress(number / (len(shapes) + 1))
-            lanes = lone if num_lanes == 1 else Lanes(num_lanes, 1, table_length, self._device)
-            step = DecodeStep(self._machinery, lanes, num_queries)
-            self._steps[num_lanes, num_queries] = step
-        on_progress(len(shapes) / (len(shapes) + 1))
-        prompt = Lanes(1, PROMPT_ROWS[-1], table_length, self._device)
-        self._prompts = PromptStep(self._machinery, prompt, PROMPT_ROWS)
-        on_progress(1.0)
+            self._steps = RecordedSteps(machinery, table_length, on_progress)
 
     @property
     def layout(self) -> CacheLayout:
@@ -173,15 +140,15 @@ class CudaBackend:
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> StepHandle:
-        groups = [group for each in plan.sub_batches for group in _groups(each.sequences)]
-        if len(groups) == 1 and not plan.copies:
-            known = self._take_ahead(groups[0])
+        parts = [group for each in plan.sub_batches for group in groups(each.sequences)]
+        if len(parts) == 1 and not plan.copies:
+            known = self._take_ahead(parts[0])
             if known is not None:
                 return _Launched(plan, (known,))
         self._ahead = None
         self._copy(plan.copies)
-        launched = tuple(self._launch(group) for group in groups)
-        if len(groups) == 1:
+        launched = tuple(self._steps.launch(group) for group in parts)
+        if len(parts) == 1:
             self._launch_ahead(launched[0])
         return _Launched(plan, launched)
 
@@ -203,72 +170,33 @@ class CudaBackend:
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows, on the host: for tests and measurements."""
         self._ahead = None
-        found: list[Tensor] = []
-        lanes = self._steps[1, 1].lanes
-        for part in _split(rows, MAX_ROWS):
-            lanes.send([part])
-            token_ids, where = lanes.rows(MAX_ROWS)
-            hidden = self._machinery.hidden(token_ids, where)
-            self._machinery.choose(hidden, where.positions, lanes, Choice.GREEDY)
-            first = len(part.token_ids) - part.num_sampled
-            found.append(self._machinery.logits[first : len(part.token_ids)].cpu().clone())
-        return torch.cat(found)
+        return self._steps.logits(rows)
 
     def _copy(self, copies: Sequence[PageCopy]) -> None:
         for each in copies:
             self._cache[:, :, each.target] = self._cache[:, :, each.source]
 
-    # --- steps ---
-
-    def _launch(self, sequences: tuple[SequenceRows, ...]) -> _Group:
-        num_rows = max(len(rows.token_ids) for rows in sequences)
-        if num_rows > MAX_ROWS:
-            return self._launch_prompt(sequences[0])
-        step = self._step_for(len(sequences), num_rows)
-        choice = _choice(sequences)
-        step.lanes.send(sequences)
-        if choice is Choice.MASKED:
-            self._machinery.masks.send(sequences, step.num_queries)
-        step.replay(choice)
-        is_wanted = any(rows.num_sampled for rows in sequences)
-        return _Group(sequences, Answer(step.chosen) if is_wanted else None)
-
-    def _step_for(self, num_lanes: int, num_rows: int) -> DecodeStep:
-        if num_lanes == 1:
-            return self._steps[1, next(size for size in QUERIES if size >= num_rows)]
-        return self._steps[next(size for size in LANES if size >= num_lanes), 1]
-
-    def _launch_prompt(self, rows: SequenceRows) -> _Group:
-        step = self._prompts
-        last = replace(rows, token_ids=rows.token_ids[-1:])
-        choice = _choice([last]) if rows.num_sampled else None
-        step.lanes.send([rows])
-        if choice is Choice.MASKED:
-            self._machinery.masks.send([last], 1)
-        step.replay(len(rows.token_ids), choice)
-        return _Group((rows,), None if choice is None else Answer(step.chosen))
-
     # --- one step ahead ---
 
-    def _take_ahead(self, sequences: tuple[SequenceRows, ...]) -> _Group | None:
+    def _take_ahead(self, sequences: tuple[SequenceRows, ...]) -> Group | None:
         """The step that was launched ahead, if it is this one; the next is then ahead."""
         ahead = self._ahead
         if ahead is None or not ahead.is_for(sequences):
             return None
-        group = _Group(sequences, ahead.answer)
+        group = Group(sequences, ahead.answer)
         self._follow(group, ahead.step, ahead.choice)
         return group
 
-    def _launch_ahead(self, group: _Group) -> None:
+    def _launch_ahead(self, group: Group) -> None:
         """After a step that continued replies by a token each."""
         sequences = group.sequences
         if any(len(rows.token_ids) > 1 or not rows.num_sampled for rows in sequences):
             return
-        choice = _choice(sequences)
+        choice = choice_for(sequences)
         if choice is not Choice.MASKED:
-            self._follow(group, self._step_for(len(sequences), 1), choice)
+            self._follow(group, self._steps.step_for(len(sequences), 1), choice)
 
-    def _follow(self, group: _Group, step: DecodeStep, choice: Choice) -> None:
+    def _follow(self, group: Group, step: DecodeStep, choice: Choice) -> None:
         """Launch what comes after these sequences, where there is room for it."""
         self._ahead = None
         assert group.answer is not None
@@ -282,56 +210,3 @@ class CudaBackend:
         step.replay(choice)
         answer = Answer(step.chosen)
         self._ahead = _Ahead(group.sequences, group.answer, tuple(pages), step, choice, answer)
-
-
-def _choice(sequences: Sequences) -> Choice:
-    if any(needs_masks(rows) for rows in sequences):
-        return Choice.MASKED
-    if all(rows.sampling.temperature == 0 for rows in sequences):
-        return Choice.GREEDY
-    return Choice.SAMPLED
-
-
-def _groups(sequences: Sequences) -> Iterator[tuple[SequenceRows, ...]]:
-    """Cut into steps: those with one row together, the parts of the others one after another."""
-    lone = [rows for rows in sequences if len(rows.token_ids) == 1]
-    for first in range(0, len(lone), LANES[-1]):
-        yield tuple(lone[first : first + LANES[-1]])
-    for rows in sequences:
-        if len(rows.token_ids) > 1:
-            yield from ((part,) for part in _parts(rows))
-
-
-def _parts(rows: SequenceRows) -> Iterator[SequenceRows]:
-    """Steps of one sequence: a prompt chooses behind its last row only."""
-    num_rows = len(rows.token_ids)
-    if num_rows <= MAX_ROWS:
-        yield rows
-        return
-    num_read = num_rows if rows.num_sampled <= 1 else num_rows - rows.num_sampled
-    yield from _split(_cut(rows, 0, num_read), PROMPT_ROWS[-1])
-    if num_read < num_rows:
-        yield from _split(_cut(rows, num_read, num_rows), MAX_ROWS)
-
-
-def _split(rows: SequenceRows, size: int) -> Iterator[SequenceRows]:
-    for first in range(0, len(rows.token_ids), size):
-        yield _cut(rows, first, min(first + size, len(rows.token_ids)))
-
-
-def _cut(rows: SequenceRows, start: int, end: int) -> SequenceRows:
-    """Rows `start` to `end` of these, with what is said of each."""
-    first_sampled = len(rows.token_ids) - rows.num_sampled
-    num_before = max(0, start - first_sampled)
-    num_sampled = max(0, end - max(start, first_sampled))
-    drafted = rows.token_ids[first_sampled + 1 :]
-    penalized = rows.sampling.repetition_penalty != 1
-    return replace(
-        rows,
-        token_ids=rows.token_ids[start:end],
-        first_position=rows.first_position + start,
-        num_sampled=num_sampled,
-        chosen=rows.chosen + drafted[:num_before] if penalized else rows.chosen,
-        num_banned=max(0, rows.num_banned - num_before),
-        allowed=rows.allowed[num_before : num_before + num_sampled],
-    )

@@ -1,6 +1,6 @@
 """Steps of a fixed size, each recorded once: from the host's word to the tokens chosen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -80,7 +80,7 @@ class DecodeStep:
 class PromptStep:
     """Part of one sequence's prompt; a token behind its last row, if one is wanted."""
 
-    def __init__(self, machinery: Machinery, lanes: Lanes, sizes: list[int]) -> None:
+    def __init__(self, machinery: Machinery, lanes: Lanes, sizes: Sequence[int]) -> None:
         """`sizes`: numbers of rows, ascending; a part takes the first that has room for it."""
         self._machinery = machinery
         self.lanes = lanes

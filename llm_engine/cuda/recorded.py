@@ -1,0 +1,99 @@
+"""All steps of a backend, recorded at start: what runs a group of sequences."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from llm_engine.backends.base import SequenceRows
+from llm_engine.cuda.answers import Answer
+from llm_engine.cuda.groups import LANES, PROMPT_ROWS, QUERIES, split
+from llm_engine.cuda.lanes import Lanes
+from llm_engine.cuda.masks import needs_masks
+from llm_engine.cuda.ops import MAX_ROWS
+from llm_engine.cuda.steps import Choice, DecodeStep, Machinery, PromptStep
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sequences of one step, on its way."""
+
+    sequences: tuple[SequenceRows, ...]
+    answer: Answer | None
+    """None: nothing was to be chosen."""
+
+
+class RecordedSteps:
+    """A step for every size. Memory is taken when this is made, and never again."""
+
+    def __init__(
+        self, machinery: Machinery, table_length: int, on_progress: Callable[[float], None]
+    ) -> None:
+        """`table_length`: pages of the longest sequence. `on_progress` hears which share is
+        recorded."""
+        self._machinery = machinery
+        device = machinery.logits.device
+        shapes = [(lanes, 1) for lanes in LANES[1:]] + [(1, queries) for queries in QUERIES]
+        lone = Lanes(1, MAX_ROWS, table_length, device)
+        self._steps: dict[tuple[int, int], DecodeStep] = {}
+        for number, (num_lanes, num_queries) in enumerate(shapes):
+            on_progress(number / (len(shapes) + 1))
+            lanes = lone if num_lanes == 1 else Lanes(num_lanes, 1, table_length, device)
+            self._steps[num_lanes, num_queries] = DecodeStep(machinery, lanes, num_queries)
+        on_progress(len(shapes) / (len(shapes) + 1))
+        prompt = Lanes(1, PROMPT_ROWS[-1], table_length, device)
+        self._prompts = PromptStep(machinery, prompt, PROMPT_ROWS)
+        on_progress(1.0)
+
+    def launch(self, sequences: tuple[SequenceRows, ...]) -> Group:
+        """Run one of `groups.groups`."""
+        num_rows = max(len(rows.token_ids) for rows in sequences)
+        if num_rows > MAX_ROWS:
+            return self._launch_prompt(sequences[0])
+        step = self.step_for(len(sequences), num_rows)
+        choice = choice_for(sequences)
+        step.lanes.send(sequences)
+        if choice is Choice.MASKED:
+            self._machinery.masks.send(sequences, step.num_queries)
+        step.replay(choice)
+        is_wanted = any(rows.num_sampled for rows in sequences)
+        return Group(sequences, Answer(step.chosen) if is_wanted else None)
+
+    def step_for(self, num_lanes: int, num_rows: int) -> DecodeStep:
+        """The smallest that has room: several sequences have one row each."""
+        if num_lanes == 1:
+            return self._steps[1, next(size for size in QUERIES if size >= num_rows)]
+        return self._steps[next(size for size in LANES if size >= num_lanes), 1]
+
+    def logits(self, rows: SequenceRows) -> Tensor:
+        """`[num_sampled, vocab]` after the last rows, on the host, without a graph."""
+        found: list[Tensor] = []
+        lanes = self._steps[1, 1].lanes
+        for part in split(rows, MAX_ROWS):
+            lanes.send([part])
+            token_ids, where = lanes.rows(MAX_ROWS)
+            hidden = self._machinery.hidden(token_ids, where)
+            self._machinery.choose(hidden, where.positions, lanes, Choice.GREEDY)
+            first = len(part.token_ids) - part.num_sampled
+            found.append(self._machinery.logits[first : len(part.token_ids)].cpu().clone())
+        return torch.cat(found)
+
+    def _launch_prompt(self, rows: SequenceRows) -> Group:
+        step = self._prompts
+        last = replace(rows, token_ids=rows.token_ids[-1:])
+        choice = choice_for([last]) if rows.num_sampled else None
+        step.lanes.send([rows])
+        if choice is Choice.MASKED:
+            self._machinery.masks.send([last], 1)
+        step.replay(len(rows.token_ids), choice)
+        return Group((rows,), None if choice is None else Answer(step.chosen))
+
+
+def choice_for(sequences: Sequence[SequenceRows]) -> Choice:
+    """The least that these sequences need."""
+    if any(needs_masks(rows) for rows in sequences):
+        return Choice.MASKED
+    if all(rows.sampling.temperature == 0 for rows in sequences):
+        return Choice.GREEDY
+    return Choice.SAMPLED
