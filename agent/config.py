@@ -102,8 +102,9 @@ class LlmSettings:
 
     model: str = "smollm2-135m-instruct"
     """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id."""
-    dtype: Literal["int8", "float32"] = "int8"
-    """In what the linear layers calculate. float32 is exact, and three times slower."""
+    dtype: Literal["int8", "float32", "bfloat16", "fp8"] = "int8"
+    """In what the linear layers calculate. float32 is exact, and three times slower; bfloat16 and
+    fp8 are for an NVIDIA GPU."""
     threads: Threads = 2
     """Processor threads of the language model."""
     temperature: Annotated[float, Between(0, 2)] = 0.0

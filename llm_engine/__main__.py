@@ -110,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="same seed, same text")
     parser.add_argument("--max-tokens", type=int, default=256, help="longest answer")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--precision", default=Precision.FLOAT32, help="float32 or int8")
-    parser.add_argument("--backend", default=BackendName.AUTO, help="auto, onnx or torch")
+    parser.add_argument("--precision", default=Precision.FLOAT32, help=", ".join(Precision))
+    parser.add_argument("--backend", default=BackendName.AUTO, help=", ".join(BackendName))
     return parser
 
 

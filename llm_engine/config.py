@@ -21,6 +21,8 @@ class BackendName(StrEnum):
     """ONNX Runtime on the CPU, in int8: the quick one."""
     TORCH = "torch"
     """Plain torch on the CPU, in float32: the reference."""
+    CUDA = "cuda"
+    """An NVIDIA GPU, in bfloat16 or with 8-bit weights."""
 
 
 class Precision(StrEnum):
@@ -30,6 +32,21 @@ class Precision(StrEnum):
     """The reference: equality tests compare with this."""
     INT8 = "int8"
     """Weights and activations in 8 bits."""
+    BFLOAT16 = "bfloat16"
+    """On a GPU: everything in 16 bits."""
+    FP8 = "fp8"
+    """On a GPU: weights as 8-bit floats, activations in 16 bits."""
+
+
+def backend_for(precision: Precision) -> BackendName:
+    """The one that calculates in it."""
+    match precision:
+        case Precision.FLOAT32:
+            return BackendName.TORCH
+        case Precision.INT8:
+            return BackendName.ONNX
+        case Precision.BFLOAT16 | Precision.FP8:
+            return BackendName.CUDA
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +221,13 @@ class EngineConfig:
             except ValueError:
                 problem = f"{getattr(self, name)!r} is not one of {', '.join(choices)}"
                 raise RequestError(name, problem) from None
-        if self.backend is BackendName.ONNX and self.precision is not Precision.INT8:
-            raise RequestError("backend", "onnx calculates in int8; for float32 choose torch")
-        if self.backend is BackendName.TORCH and self.precision is not Precision.FLOAT32:
-            raise RequestError("backend", "torch calculates in float32; for int8 choose onnx")
+        fitting = backend_for(self.precision)
+        if self.backend not in (BackendName.AUTO, fitting):
+            can = " and ".join(each for each in Precision if backend_for(each) is self.backend)
+            raise RequestError(
+                "backend",
+                f"{self.backend} calculates in {can}; for {self.precision} choose {fitting}",
+            )
         _require_int("num_threads", self.num_threads, 1, 256)
         _require_int("prefill_chunk", self.prefill_chunk, 1, 4096)
         _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from llm_engine.checkpoint import Checkpoint
+from llm_engine.fp8 import Fp8Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,22 @@ class FusedMatrix:
         """The parts from top to bottom. Raises ModelError."""
         for name, num_outputs in self.parts:
             weight = self.checkpoint.tensor(f"{name}.weight", num_outputs, self.num_inputs)
-            if f"{name}.bias" in self.checkpoint.names:
-                bias = self.checkpoint.tensor(f"{name}.bias", num_outputs).float()
-            else:
-                bias = torch.zeros(num_outputs)
-            yield FusedPart(weight, bias)
+            yield FusedPart(weight, self._bias(name, num_outputs))
+
+    def stored(self) -> Iterator[tuple[str, Fp8Matrix | Tensor, Tensor]]:
+        """The parts' names, weights and biases, 8-bit floats as they are stored. Raises
+        ModelError."""
+        for name, num_outputs in self.parts:
+            shape = num_outputs, self.num_inputs
+            weight: Fp8Matrix | Tensor | None = self.checkpoint.fp8(f"{name}.weight", *shape)
+            if weight is None:
+                weight = self.checkpoint.tensor(f"{name}.weight", *shape)
+            yield name, weight, self._bias(name, num_outputs)
+
+    def _bias(self, name: str, num_outputs: int) -> Tensor:
+        if f"{name}.bias" in self.checkpoint.names:
+            return self.checkpoint.tensor(f"{name}.bias", num_outputs).float()
+        return torch.zeros(num_outputs)
 
     def joined(self) -> tuple[Tensor, Tensor | None]:
         """The whole matrix `[out, in]` and its bias, both float32. Raises ModelError."""
@@ -76,6 +88,12 @@ class FusedWeights:
     def head(self) -> Tensor:
         """`[vocab, hidden]`, in its stored type; only where the embedding is not the head."""
         return self._vocabulary("lm_head.weight")
+
+    def head_matrix(self) -> FusedMatrix:
+        """The same as a linear layer of one part."""
+        config = self._config
+        parts = (("lm_head", config.vocab_size),)
+        return FusedMatrix("head", config.hidden_size, parts, self._checkpoint)
 
     def final_norm(self) -> Tensor:
         """`[hidden]`, float32."""

@@ -55,6 +55,23 @@ def test_engine_settings_out_of_range(field: str, value: Any) -> None:
         EngineConfig(**{field: value})
 
 
+@pytest.mark.parametrize("backend", BackendName)
+@pytest.mark.parametrize("precision", Precision)
+def test_a_precision_has_one_backend(backend: BackendName, precision: Precision) -> None:
+    fitting = {
+        BackendName.TORCH: {Precision.FLOAT32},
+        BackendName.ONNX: {Precision.INT8},
+        BackendName.CUDA: {Precision.BFLOAT16, Precision.FP8},
+        BackendName.AUTO: set(Precision),
+    }
+    if precision in fitting[backend]:
+        assert EngineConfig(precision=precision, backend=backend).backend is backend
+        return
+    with pytest.raises(RequestError, match=f"calculates in .* for {precision} choose") as caught:
+        EngineConfig(precision=precision, backend=backend)
+    assert caught.value.field == "backend"
+
+
 def test_good_values_are_taken() -> None:
     params = SamplingParams(temperature=2, top_p=1, seed=0, stop=["a", "b"])  # type: ignore[arg-type]
     assert params.stop == ("a", "b")

@@ -18,6 +18,7 @@ from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
 from llm_engine.model_drafter import ModelDrafter
 from llm_engine.requests import Output, Request
+from tests.fakes.llm_decoding import CPU_PRECISIONS
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
 from tests.models import model_path
 
@@ -233,7 +234,7 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("precision", CPU_PRECISIONS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 async def test_a_model_drafts_for_another(
     tiny: Path, tmp_path: Path, sampling: str, precision: Precision

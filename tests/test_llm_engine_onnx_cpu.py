@@ -252,6 +252,8 @@ def test_the_precision_decides(checkpoint: Checkpoint) -> None:
     assert isinstance(made(precision="int8", backend="onnx"), OnnxBackend)
     assert isinstance(made(backend="torch"), CpuBackend)
     assert isinstance(made(), CpuBackend)
+    with pytest.raises(ModelError, match="fp8 calculates on a GPU"):
+        made(precision="fp8")
     with pytest.raises(RequestError, match="for float32 choose torch"):
         made(backend="onnx")
     with pytest.raises(RequestError, match="for int8 choose onnx"):

@@ -19,6 +19,7 @@ from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
 from llm_engine.gguf_reader import GgufFile
 from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_decoding import CPU_PRECISIONS
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
 CONTEXT = 64
@@ -84,7 +85,7 @@ def a_tensor_less(directory: Path, name: str) -> None:
         ("model.safetensors", a_tensor_less, "o_proj.weight' is missing; fetch the model again"),
     ],
 )
-@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_a_damaged_model(
     directory: Path,
     config: EngineConfig,

@@ -19,13 +19,13 @@ from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.drafts import NgramDrafter
 from llm_engine.requests import Request
 from llm_engine.sequence import CachedSequence, SequenceId
 from llm_engine.weights import load_checkpoint
-from tests.fakes.llm_decoding import all_logits
+from tests.fakes.llm_decoding import CPU_PRECISIONS, all_logits
 from tests.fakes.llm_models import save_tiny_model
 
 TOLERANCE = 2e-4
@@ -42,7 +42,7 @@ def checkpoint(
     return load_checkpoint(path)
 
 
-@pytest.fixture(scope="module", params=Precision)
+@pytest.fixture(scope="module", params=CPU_PRECISIONS)
 def backend(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> CpuBackend | OnnxBackend:
     config = EngineConfig(precision=request.param, num_threads=1, kv_cache_mb=1)
     backend = make_backend(checkpoint, config, 512, lambda share: None)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from llm_engine.backends.base import Backend
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import EngineConfig, Precision
+from llm_engine.config import BackendName, EngineConfig, backend_for
+from llm_engine.errors import ModelError
 
 
 def make_backend(
@@ -15,9 +16,12 @@ def make_backend(
 ) -> Backend:
     """Load a model's weights. Raises ModelError.
 
-    On the CPU there is one backend for each precision, which `EngineConfig` has seen to.
+    There is one backend for each precision, which `EngineConfig` has seen to.
     """
-    if config.precision is Precision.INT8:
+    name = backend_for(config.precision)
+    if name is BackendName.CUDA:
+        raise ModelError(f"{config.precision} calculates on a GPU, which this version cannot use")
+    if name is BackendName.ONNX:
         from llm_engine.backends.onnx_cpu import OnnxBackend
 
         return OnnxBackend(checkpoint, config, context_length, on_progress=on_progress)

@@ -11,6 +11,8 @@ from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.quality import Scorer
 
+CPU_PRECISIONS = Precision.FLOAT32, Precision.INT8
+"""Those for which every machine has a backend."""
 PAGES = tuple(PageId(page) for page in reversed(range(40)))
 """Any order will do; 640 tokens of the only sequence."""
 

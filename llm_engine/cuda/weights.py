@@ -1,0 +1,164 @@
+"""A checkpoint's weights on the device, as floats or in 8 bits.
+
+Read and converted one matrix after another, on the device: the host never holds more than one, and
+the device no more than the model and one matrix besides. What a checkpoint stores as 8-bit floats
+stays what it was (`quantize.join` says where that is not possible).
+
+Norms, biases and scales are float32, they are small. The embedding is a table of the activations'
+type, for only a row of it is read; where it is the head as well, the head may be 8-bit all the
+same, and is then a copy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import ModelConfig, Precision
+from llm_engine.cuda.model import DeviceLayer, DeviceModel
+from llm_engine.cuda.ops import Attention, Heads, Matrix, Norm, Rope
+from llm_engine.cuda.quantize import ONE_A_ROW, check, join, quantize
+from llm_engine.errors import ModelError
+from llm_engine.fp8 import Fp8Matrix
+from llm_engine.fused_weights import FusedMatrix, FusedWeights, joined_bias
+from llm_engine.rope import inverse_frequencies
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How matrices are kept. Raises ModelError for what a GPU does not calculate in."""
+
+    body: Precision = Precision.BFLOAT16
+    """`BFLOAT16`: in the activations' type. `FP8`: as 8-bit floats and scales."""
+    head: Precision | None = None
+    """None: as the body."""
+    block: tuple[int, int] = ONE_A_ROW
+    """What shares a scale where this quantizes: `quantize.ONE_A_ROW` or `quantize.BLOCK`."""
+    dtype: torch.dtype = torch.bfloat16
+    """Of activations. bfloat16 on a GPU; float32 shows on a CPU what is not owed to rounding."""
+
+    def __post_init__(self) -> None:
+        for precision in (self.body, self.head):
+            if precision not in (None, Precision.BFLOAT16, Precision.FP8):
+                raise ModelError(f"weights on a GPU are bfloat16 or fp8, not {precision}")
+
+    @property
+    def head_precision(self) -> Precision:
+        return self.head or self.body
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    weight_format: WeightFormat,
+    device: torch.device | str,
+    *,
+    context_length: int,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> DeviceModel:
+    """Read all weights. `on_progress` hears the share that is done.
+
+    Raises ModelError for missing tensors, wrong shapes and numbers that no weight is.
+    """
+    config, weights = checkpoint.config, FusedWeights(checkpoint)
+    loading = _Loading(config, weight_format, torch.device(device))
+    # The vocabulary counts as a layer: the bar need not be more exact.
+    num_parts = config.num_layers + 1
+    with torch.inference_mode():
+        # Quantized is what is stored: the activations' type would round it once more before.
+        stored = loading.on_device(weights.embedding())
+        embedding = stored.to(weight_format.dtype)
+        if weights.has_own_head:
+            head = loading.matrix(weights.head_matrix(), weight_format.head_precision)
+        elif weight_format.head_precision is Precision.FP8:
+            head = as_matrix(quantize(stored, weight_format.block))
+        else:
+            head = Matrix(embedding)
+        del stored
+        layers = []
+        for index in range(config.num_layers):
+            on_progress((index + 1) / num_parts)
+            layers.append(_layer(weights, loading, index))
+        norm = loading.norm(weights.final_norm())
+        rope = rope_tables(config, context_length, device)
+    on_progress(1.0)
+    return DeviceModel(config, embedding, tuple(layers), norm, head, rope)
+
+
+def rope_tables(config: ModelConfig, context_length: int, device: torch.device | str) -> Rope:
+    """Cosines and sines of so many positions, as the reference has them."""
+    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
+    factor = config.rope_attention_factor
+    # On the host: every device rounds sines of large angles in its own way.
+    return Rope((angles.cos() * factor).to(device), (angles.sin() * factor).to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """What all parts of a model have in common."""
+
+    config: ModelConfig
+    weight_format: WeightFormat
+    device: torch.device
+
+    def on_device(self, values: Tensor) -> Tensor:
+        return values.to(self.device)
+
+    def norm(self, weight: Tensor) -> Norm:
+        return Norm(self.on_device(weight.float()), self.config.norm_eps)
+
+    def matrix(self, matrix: FusedMatrix, precision: Precision) -> Matrix:
+        """A linear layer, its parts joined."""
+        parts: list[Fp8Matrix | Tensor] = []
+        biases: list[Tensor] = []
+        for name, weight, part_bias in matrix.stored():
+            biases.append(part_bias)
+            if isinstance(weight, Fp8Matrix):
+                values, scales = self.on_device(weight.values), self.on_device(weight.scales)
+                stored = Fp8Matrix(values, scales, weight.block)
+                if not check(stored):
+                    raise ModelError(
+                        f"{matrix.checkpoint.path}: tensor '{name}.weight' is damaged: it holds "
+                        "NaN; fetch it again"
+                    )
+                parts.append(stored)
+            else:
+                parts.append(self.on_device(weight))
+        added = joined_bias(biases)
+        bias = None if added is None else self.on_device(added)
+        if precision is Precision.FP8:
+            return as_matrix(join(parts, self.weight_format.block), bias)
+        dtype = self.weight_format.dtype
+        floats = [
+            (part.dequantize() if isinstance(part, Fp8Matrix) else part).to(dtype) for part in parts
+        ]
+        return Matrix(floats[0] if len(floats) == 1 else torch.cat(floats), bias=bias)
+
+
+def as_matrix(quantized: Fp8Matrix, bias: Tensor | None = None) -> Matrix:
+    """8-bit floats as operations take them."""
+    return Matrix(quantized.values, quantized.scales, quantized.block, bias)
+
+
+def _layer(weights: FusedWeights, loading: _Loading, index: int) -> DeviceLayer:
+    config = loading.config
+    norms = {name: loading.norm(vector) for name, vector in weights.vectors(index)}
+    body = loading.weight_format.body
+    linear = {each.name: loading.matrix(each, body) for each in weights.matrices(index)}
+    attention = Attention(
+        norm=norms["input_layernorm"],
+        qkv=linear["qkv"],
+        heads=Heads(config.num_heads, config.num_kv_heads, config.head_dim),
+        q_norm=norms.get("q_norm"),
+        k_norm=norms.get("k_norm"),
+        window=config.sliding_window(index),
+    )
+    return DeviceLayer(
+        attention=attention,
+        out=linear["out"],
+        mlp_norm=norms["post_attention_layernorm"],
+        gate_up=linear["gate_up"],
+        down=linear["down"],
+    )
