@@ -28,7 +28,7 @@ PURE = {
     ),
     "llm_engine": (
         "config grammar sequence pages scheduler template detokenizer stops errors tool_calls "
-        "call_reader openai_api openai_tools openai_answers"
+        "call_reader openai_api openai_tools openai_answers cuda/memory"
     ),
     "tts": "speakable normalize numbers dates quantities rules markup units abbreviations",
     "latency_budget": (

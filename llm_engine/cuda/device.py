@@ -1,0 +1,284 @@
+"""Which GPU there is, whether it will do, and whether it is still there after an error.
+
+What is found (`probe`) and what is thought of it (`require_device`) are two things, so that the
+second is tested with machines that nobody has at hand.
+
+After some errors of CUDA every later call of the process fails with the same error: the context is
+gone, and only a new process gets another one. Others are this request's alone. `fault_of` tells
+which is which, from the error's code where torch knows it, and otherwise from CUDA's own words:
+Triton and the libraries raise plain `RuntimeError`s with these in them.
+"""
+
+import ctypes
+import importlib.util
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+
+import torch
+
+from llm_engine.errors import ModelError
+
+BFLOAT16_CAPABILITY = (8, 0)
+"""Ampere: the first with bfloat16 in its matrix units."""
+FP8_CAPABILITY = (8, 9)
+"""Ada: the first that converts 8-bit floats by an instruction, which Triton asks for."""
+_OLDEST_DRIVERS = {"12": 525, "13": 580}
+"""By the major version of CUDA, from the CUDA Toolkit's release notes (minor versions are
+compatible)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU and what drives it."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    num_sms: int
+    """Streaming multiprocessors."""
+    l2_bytes: int
+    free_bytes: int
+    """When it was looked at; our own context is taken off already."""
+    total_bytes: int
+    driver: str
+    cuda: str
+    """The version that torch was built with."""
+    torch: str
+    triton: str
+
+    def __str__(self) -> str:
+        major, minor = self.capability
+        return (
+            f"{self.name} (sm_{major}{minor}, {self.num_sms} SMs, {self.l2_bytes >> 20} MiB of L2, "
+            f"{self.free_bytes / 2**30:.1f} of {self.total_bytes / 2**30:.1f} GiB free), driver "
+            f"{self.driver}, CUDA {self.cuda}, torch {self.torch}, Triton {self.triton}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look around brings, GPU or not."""
+
+    torch: str
+    cuda: str | None = None
+    """None: torch was built without CUDA."""
+    triton: str | None = None
+    """None: not installed."""
+    driver: str | None = None
+    """None: there is no driver, or it does not tell."""
+    visible: str | None = None
+    """CUDA_VISIBLE_DEVICES, where it is set."""
+    problem: str = ""
+    """What CUDA said instead of starting."""
+    devices: tuple[Device, ...] = ()
+
+
+def require_device(
+    found: Found | None = None, *, index: int = 0, needs_fp8: bool = False
+) -> Device:
+    """The GPU to use. Looks for one unless told what was `found`.
+
+    Raises ModelError, which says what is wrong and what to do about it.
+    """
+    found = found or probe()
+    if found.cuda is None:
+        raise ModelError(
+            f"torch {found.torch} was built without CUDA; install a CUDA build of it "
+            "(https://pytorch.org/get-started/locally), or choose a backend for the CPU"
+        )
+    if found.problem:
+        raise ModelError(_about_driver(found))
+    if not found.devices:
+        hint = "nvidia-smi tells which GPUs the driver sees"
+        if found.visible is not None:
+            hint = f"CUDA_VISIBLE_DEVICES is {found.visible!r}, which hides all or names none"
+        raise ModelError(f"the NVIDIA driver {found.driver or ''} shows no GPU: {hint}")
+    if index >= len(found.devices):
+        raise ModelError(f"there is no GPU {index}; there are {len(found.devices)}, from 0")
+    device = found.devices[index]
+    _require_capability(device, needs_fp8=needs_fp8)
+    if found.triton is None:
+        raise ModelError(
+            "Triton is not installed, in which the GPU's kernels are written; pip install triton "
+            "(3.6 or later; torch's CUDA builds for Linux bring it)"
+        )
+    return device
+
+
+def _about_driver(found: Found) -> str:
+    cuda = found.cuda or ""
+    oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0])
+    needed = f"CUDA {cuda} needs driver {oldest} or later" if oldest else f"CUDA {cuda}"
+    major = (found.driver or "").partition(".")[0]
+    is_old = oldest is not None and major.isdigit() and int(major) < oldest
+    if is_old or "too old" in found.problem:
+        has = found.driver or "an older one"
+        return (
+            f"the NVIDIA driver is too old: {needed}, this machine has {has}; update it, or "
+            "install a torch built for an older CUDA"
+        )
+    if found.driver is None:
+        return (
+            f"no NVIDIA driver answers ({found.problem}); {needed}. Install it (in a container: "
+            "start it with --gpus all), or choose a backend for the CPU"
+        )
+    return f"the GPU cannot be used: {found.problem} (driver {found.driver}, CUDA {cuda})"
+
+
+def _require_capability(device: Device, *, needs_fp8: bool) -> None:
+    has = ".".join(map(str, device.capability))
+    if device.capability < BFLOAT16_CAPABILITY:
+        raise ModelError(
+            f"{device.name} has compute capability {has}; bfloat16 needs 8.0 (Ampere) or later. "
+            "Choose a backend for the CPU"
+        )
+    if needs_fp8 and device.capability < FP8_CAPABILITY:
+        raise ModelError(
+            f"{device.name} has compute capability {has}; FP8 needs 8.9 (Ada, Hopper) or later. "
+            "Choose precision bfloat16"
+        )
+
+
+def probe() -> Found:
+    """Look around. Starts CUDA in this process where there is a GPU; raises nothing."""
+    cuda = torch.version.cuda
+    has_triton = importlib.util.find_spec("triton") is not None
+    triton = metadata.version("triton") if has_triton else None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = Found(torch.__version__, cuda, triton, None, visible)
+    if cuda is None:
+        return found
+    driver = driver_version()
+    problem = ""
+    devices: tuple[Device, ...] = ()
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        devices = tuple(
+            _device(index, driver or "unknown", cuda, triton or "none")
+            for index in range(torch.cuda.device_count())
+        )
+    except (RuntimeError, AssertionError) as error:  # torch's own ways to say it
+        problem = str(error).partition("\n")[0]
+    return Found(torch.__version__, cuda, triton, driver, visible, problem, devices)
+
+
+def _device(index: int, driver: str, cuda: str, triton: str) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+    return Device(
+        index=index,
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        num_sms=properties.multi_processor_count,
+        l2_bytes=properties.L2_cache_size,
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
+        driver=driver,
+        cuda=cuda,
+        torch=torch.__version__,
+        triton=triton,
+    )
+
+
+def driver_version() -> str | None:
+    """As the driver's own library tells it, also where it is too old for CUDA; None without one."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    text = ctypes.create_string_buffer(96)
+    if library.nvmlInit_v2() != 0:
+        return None
+    try:
+        status = library.nvmlSystemGetDriverVersion(text, len(text))
+    finally:
+        library.nvmlShutdown()
+    return text.value.decode() if status == 0 else None
+
+
+class Fault(StrEnum):
+    """What an error says about the GPU."""
+
+    NONE = "none"
+    """Nothing: the error is not the device's, or it was over with the call."""
+    OUT_OF_MEMORY = "out of memory"
+    """There was no room for this. What was there before is whole."""
+    LOST = "lost"
+    """Nothing will run any more in this process."""
+
+
+_LOST_CODES = frozenset(
+    # cudaError_t, driver_types.h: device unavailable or gone, uncorrectable memory and links,
+    {46, 100, 101, 214, 220, 226}
+    # illegal address, timeout, destroyed context, assertion, and the other ways a kernel can die.
+    | {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999}
+)
+_MEMORY_CODE = 2
+_LOST_WORDS = (
+    "illegal memory access",
+    "device-side assert",
+    "uncorrectable ecc",
+    "uncorrectable nvlink",
+    "unspecified launch failure",
+    "launch timed out",
+    "misaligned address",
+    "illegal instruction",
+    "hardware stack error",
+    "invalid program counter",
+    "global/shared address space",
+    "context is destroyed",
+    "no cuda-capable device",
+    "devices are busy or unavailable",
+    "gpu is lost",
+    "fallen off the bus",
+    "cuda error: unknown error",
+    "[cuda]: unknown error",
+)
+_MEMORY_WORDS = (
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "[cuda]: out of memory",
+    "cublas_status_alloc_failed",
+)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What an error says, or any that led to it."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    worst = Fault.NONE
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        fault = _fault_of_one(each)
+        if fault is Fault.LOST:
+            return fault
+        worst = fault if worst is Fault.NONE else worst
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return worst
+
+
+def _fault_of_one(error: BaseException) -> Fault:
+    if isinstance(error, torch.OutOfMemoryError):
+        return Fault.OUT_OF_MEMORY
+    code = getattr(error, "error_code", None)  # torch.AcceleratorError
+    if code in _LOST_CODES and isinstance(error, RuntimeError):
+        return Fault.LOST
+    if not isinstance(error, RuntimeError):
+        return Fault.NONE
+    text = str(error).lower()
+    if any(words in text for words in _LOST_WORDS):
+        return Fault.LOST
+    if code == _MEMORY_CODE or any(words in text for words in _MEMORY_WORDS):
+        return Fault.OUT_OF_MEMORY
+    return Fault.NONE
+
+
+def responds(device: Device) -> bool:
+    """Whether the GPU still finishes what it is given. Waits for all that was launched before."""
+    try:
+        torch.cuda.synchronize(device.index)
+        return bool(torch.ones((), device=f"cuda:{device.index}").item() == 1)
+    except RuntimeError as error:
+        return fault_of(error) is Fault.OUT_OF_MEMORY
