@@ -15,12 +15,10 @@ from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.graphs import Replay
-from llm_engine.cuda.oracle import OracleOps
-from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.drafts import NgramDrafter
 from llm_engine.requests import Request
 from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_cuda import CountingGraphs, on_cpu
 from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 640
@@ -37,28 +35,6 @@ def checkpoint(
     return load_checkpoint(path)
 
 
-class CountingGraphs:
-    """Runs the work itself, and counts."""
-
-    def __init__(self) -> None:
-        self.num_replays = 0
-
-    def capture(self, work: Replay) -> Replay:
-        work()
-
-        def replay() -> None:
-            self.num_replays += 1
-            work()
-
-        return replay
-
-
-def cuda_backend(checkpoint: Checkpoint, graphs: CountingGraphs | None = None) -> CudaBackend:
-    model = load_model(checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=CONTEXT)
-    graphs = graphs or CountingGraphs()
-    return CudaBackend(model, OracleOps(), graphs, num_pages=400, cache_dtype=torch.float32)
-
-
 @pytest.fixture(scope="module")
 def reference(checkpoint: Checkpoint) -> CpuBackend:
     return CpuBackend(checkpoint, EngineConfig(kv_cache_mb=16), CONTEXT)
@@ -66,7 +42,7 @@ def reference(checkpoint: Checkpoint) -> CpuBackend:
 
 @pytest.fixture(scope="module")
 def backend(checkpoint: Checkpoint) -> CudaBackend:
-    return cuda_backend(checkpoint)
+    return on_cpu(checkpoint)
 
 
 class Talk:
@@ -122,7 +98,7 @@ def test_replies_are_the_reference_s(
 
 def test_the_next_step_is_under_way_before_it_is_asked_for(checkpoint: Checkpoint) -> None:
     graphs = CountingGraphs()
-    backend = cuda_backend(checkpoint, graphs)
+    backend = on_cpu(checkpoint, graphs)
     talk = Talk(backend, 0, GREEDY)
     talk.tokens = prompt(5)
     talk.take(step(backend, talk.rows())[talk.slot])
@@ -136,7 +112,7 @@ def test_there_is_no_step_ahead_beyond_the_context_or_the_pages(
     checkpoint: Checkpoint, reference: CpuBackend
 ) -> None:
     graphs = CountingGraphs()
-    backend = cuda_backend(checkpoint, graphs)
+    backend = on_cpu(checkpoint, graphs)
     expected = told(reference, CONTEXT - 4, 4, GREEDY)
     assert told(backend, CONTEXT - 4, 4, GREEDY) == expected
     talk = Talk(backend, 0, GREEDY)
@@ -178,7 +154,7 @@ def test_a_step_ahead_writes_nothing_that_others_read(
     checkpoint: Checkpoint, reference: CpuBackend
 ) -> None:
     """A reply ends; its page goes to another sequence, whose prompt ends in it."""
-    backend = cuda_backend(checkpoint)
+    backend = on_cpu(checkpoint)
     first = Talk(backend, 0, GREEDY)
     first.tokens = prompt(PAGE_SIZE + 3)
     for _ in range(4):
@@ -248,7 +224,7 @@ def test_logits_of_every_row(backend: CudaBackend, reference: CpuBackend, num_ro
 def test_an_engine_says_the_same(checkpoint: Checkpoint) -> None:
     """Conversations side by side, with drafts, through the scheduler."""
     outcomes = []
-    for backend in (cuda_backend(checkpoint), CpuBackend(checkpoint, EngineConfig(), CONTEXT)):
+    for backend in (on_cpu(checkpoint), CpuBackend(checkpoint, EngineConfig(), CONTEXT)):
         core = EngineCore(
             backend,
             checkpoint.tokenizer.token_bytes,

@@ -1,8 +1,8 @@
 """However a cache came about, what follows is what a cold start gives.
 
-In the reference, chunks of another size round differently, so that its logits are compared within
-`TOLERANCE`; tokens must be equal unless the two likeliest are closer than that. The quick backend's
-must be equal to the last bit.
+In the reference and in the GPU's steps (here in plain torch), chunks of another size round
+differently, so that logits are compared within `TOLERANCE`; tokens must be equal unless the two
+likeliest are closer than that. The CPU's quick backend's must be equal to the last bit.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,12 @@ from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core import EngineCore
+from llm_engine.cuda.backend import CudaBackend
 from llm_engine.drafts import NgramDrafter
 from llm_engine.requests import Request
 from llm_engine.sequence import CachedSequence, SequenceId
 from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_cuda import on_cpu
 from tests.fakes.llm_decoding import CPU_PRECISIONS, all_logits
 from tests.fakes.llm_models import save_tiny_model
 
@@ -42,20 +44,23 @@ def checkpoint(
     return load_checkpoint(path)
 
 
-@pytest.fixture(scope="module", params=CPU_PRECISIONS)
-def backend(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> CpuBackend | OnnxBackend:
+AnyBackend = CpuBackend | OnnxBackend | CudaBackend
+
+
+@pytest.fixture(scope="module", params=[*CPU_PRECISIONS, "cuda"])
+def backend(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AnyBackend:
+    if request.param == "cuda":
+        return on_cpu(checkpoint, context_length=512, num_pages=40)
     config = EngineConfig(precision=request.param, num_threads=1, kv_cache_mb=1)
     backend = make_backend(checkpoint, config, 512, lambda share: None)
-    assert isinstance(backend, CpuBackend | OnnxBackend)
+    assert isinstance(backend, AnyBackend)
     return backend
 
 
 class Walk:
     """A core with a few conversations, led along any path."""
 
-    def __init__(
-        self, backend: CpuBackend | OnnxBackend, checkpoint: Checkpoint, prefill_chunk: int
-    ) -> None:
+    def __init__(self, backend: AnyBackend, checkpoint: Checkpoint, prefill_chunk: int) -> None:
         self.backend = backend
         self.core = EngineCore(
             backend,
@@ -126,10 +131,10 @@ STEPS: st.SearchStrategy[Callable[[Walk], None]] = st.one_of(
 
 
 def cold_logits(
-    backend: CpuBackend | OnnxBackend, checkpoint: Checkpoint, token_ids: tuple[int, ...]
+    backend: AnyBackend, checkpoint: Checkpoint, token_ids: tuple[int, ...]
 ) -> torch.Tensor:
     """`[vocab]` after the last token, in one pass on a new sequence."""
-    if isinstance(backend, CpuBackend):
+    if not isinstance(backend, OnnxBackend):
         return all_logits(checkpoint, token_ids)[-1]  # on another one: here, pages are taken
     slot = backend.open_slot()
     rows = SequenceRows(slot, token_ids, 0, 1, SamplingParams(), 0)
@@ -142,7 +147,7 @@ def cold_logits(
 @settings(max_examples=25)
 @given(st.lists(STEPS, min_size=1, max_size=8), st.sampled_from([7, 16, 64]))
 def test_any_path_equals_a_cold_start(
-    backend: CpuBackend | OnnxBackend,
+    backend: AnyBackend,
     checkpoint: Checkpoint,
     steps: list[Callable[[Walk], None]],
     prefill_chunk: int,
