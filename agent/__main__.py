@@ -140,10 +140,11 @@ def _serve(options: argparse.Namespace) -> int:
     from .config_file import read_config
     from .models import ModelStore
     from .port_check import listening_problem
-    from .preflight import check_exports, check_models
+    from .preflight import check_exports, check_gpu, check_models
 
     config = read_config(flags_of(options), options.config)
     check_exports(config)
+    check_gpu(config)
     check_models(config, ModelStore())
     problem = listening_problem(config.agent.host, config.agent.port)
     if problem is not None:

@@ -84,8 +84,12 @@ class AsrSettings:
     """A name in models.toml, a directory with a CTranslate2 Whisper, or a Hugging Face id."""
     threads: Threads = 2
     """Processor threads of the recognizer."""
-    compute_type: Literal["int8", "int8_float32", "int8_bfloat16", "float32", "bfloat16"] = "int8"
-    """In what the recognizer calculates."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the recognizer runs: cuda is an NVIDIA GPU."""
+    compute_type: Literal[
+        "int8", "int8_float32", "int8_bfloat16", "int8_float16", "float32", "bfloat16", "float16"
+    ] = "int8"
+    """In what the recognizer calculates. float16 and int8_float16 are for a GPU."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] = "en"
     """What callers speak."""
     pause_ms: Annotated[int, Between(32, 2000)] = 80

@@ -15,9 +15,11 @@ from .config import Config
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .port_check import halfsec_runs, listening_problem
 from .preflight import (
+    GPU_DTYPES,
     INSTALL_OTEL,
     OTEL_PACKAGES,
     fetch_command,
+    gpu_problem,
     missing_exports,
     otel_is_disabled,
     shortfalls,
@@ -76,9 +78,11 @@ def main(config: Config) -> int:
 
 
 def examine(config: Config) -> Iterator[Section]:
-    """The report, section by section. Loads no model and imports no heavy package."""
+    """The report, section by section. Loads no model, and imports no heavy package unless a GPU is
+    asked for."""
     yield Section("Machine", tuple(_machine()))
     yield Section("Packages", tuple(_packages(config)))
+    yield Section("GPU", (_gpu(config),))
     yield Section("Exports", (_traces(config),))
     yield Section("State", tuple(_state()))
     yield Section("Models", tuple(_models(config)))
@@ -124,6 +128,21 @@ def _packages(config: Config) -> Iterator[Finding]:
                 yield Finding(name, "not installed", "note")
             else:
                 yield Finding(name, "not installed", "WRONG", "make run, or pip install -e .")
+
+
+def _gpu(config: Config) -> Finding:
+    """Looks for one only where the settings name it."""
+    if config.llm_engine.dtype not in GPU_DTYPES and config.asr.device == "cpu":
+        return Finding("gpu", "none is asked for: llm_engine.dtype, asr.device")
+    problem = gpu_problem(config)
+    if problem is not None:
+        key, what = problem
+        return Finding(key, what, "WRONG", "or choose a preset for the processor: embedded, cpu")
+    if config.llm_engine.dtype not in GPU_DTYPES:
+        return Finding("gpu", "one, for the recognizer", "ok")
+    from llm_engine.cuda.device import require_device
+
+    return Finding("gpu", str(require_device()), "ok")
 
 
 def _traces(config: Config) -> Finding:

@@ -36,6 +36,7 @@ class Loading:
             self._models.locate(settings.model),
             threads=settings.threads,
             compute_type=settings.compute_type,
+            device=settings.device,
             language=settings.language,
         )
         recognizer.warm()

@@ -18,6 +18,9 @@ from .near_miss import nearest
 OTEL_PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 """What the extra `otel` brings."""
 
+GPU_DTYPES: Final = ("bfloat16", "fp8")
+"""Of `llm_engine.dtype`: those in which only a GPU calculates."""
+
 INSTALL_OTEL: Final = "pip install -e '.[otel]'"
 
 
@@ -61,6 +64,32 @@ def check_exports(config: Config) -> None:
             f"latency_budget.otlp_endpoint needs {' and '.join(missing)}: {INSTALL_OTEL}",
             key="latency_budget.otlp_endpoint",
         )
+
+
+def check_gpu(config: Config) -> None:
+    """Raises ConfigError where the settings name a GPU and there is none that will do."""
+    if (found := gpu_problem(config)) is not None:
+        key, problem = found
+        raise ConfigError(f"{key}: {problem}", key=key)
+
+
+def gpu_problem(config: Config) -> tuple[str, str] | None:
+    """The setting that asks for a GPU, and why it can't have one. Starts CUDA where one is asked
+    for; imports nothing of it elsewhere."""
+    if config.llm_engine.dtype in GPU_DTYPES:
+        from llm_engine import ModelError as EngineModelError
+        from llm_engine.cuda.device import require_device
+
+        try:
+            require_device(needs_fp8=config.llm_engine.dtype == "fp8")
+        except EngineModelError as error:
+            return "llm_engine.dtype", str(error)
+    if config.asr.device == "cuda":
+        import ctranslate2
+
+        if not ctranslate2.get_cuda_device_count():
+            return "asr.device", "CTranslate2 finds no NVIDIA GPU; choose cpu, or see nvidia-smi"
+    return None
 
 
 def missing_exports() -> list[str]:

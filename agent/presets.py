@@ -60,6 +60,12 @@ _LARGE_MODEL_PROMPT: Final = {
     "opening": _LARGE_MODEL_OPENING,
 }
 
+_LARGE_RECOGNIZER: Final = {
+    "model": "deepdml/faster-whisper-large-v3-turbo-ct2",
+    "device": "cuda",
+    "compute_type": "float16",
+}
+
 PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "embedded": {
         "asr": {"model": "whisper-tiny.en", "language": "en"},
@@ -82,13 +88,25 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "agents": {"default": _LARGE_MODEL_PROMPT},
     },
     "gpu-8b": {
-        "asr": {"model": "deepdml/faster-whisper-large-v3-turbo-ct2"},
-        "llm_engine": {"model": "Qwen/Qwen3-8B", "temperature": 0.7},
+        "asr": _LARGE_RECOGNIZER,
+        "llm_engine": {
+            "model": "Qwen/Qwen3-8B",
+            "temperature": 0.7,
+            "dtype": "fp8",
+            "context": 8192,
+            "cache_mb": 8192,
+        },
         "agents": {"default": _LARGE_MODEL_PROMPT},
     },
     "gpu-70b": {
-        "asr": {"model": "deepdml/faster-whisper-large-v3-turbo-ct2"},
-        "llm_engine": {"model": "meta-llama/Llama-3.3-70B-Instruct", "temperature": 0.6},
+        "asr": _LARGE_RECOGNIZER,
+        "llm_engine": {
+            "model": "meta-llama/Llama-3.3-70B-Instruct",
+            "temperature": 0.6,
+            "dtype": "fp8",
+            "context": 8192,
+            "cache_mb": 8192,
+        },
         "agents": {"default": _LARGE_MODEL_PROMPT},
     },
 }

@@ -75,7 +75,7 @@ class Engine:
             backend,
             vocabulary.tokenizer.token_bytes,
             context_length=context_length,
-            prefill_chunk=config.prefill_chunk,
+            prefill_chunk=config.prompt_chunk,
             max_sequences=config.max_sequences,
             clock=clock,
             drafters=drafters,

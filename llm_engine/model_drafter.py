@@ -119,5 +119,5 @@ def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> Mode
         make_backend(checkpoint, own, context_length, lambda share: None),
         context_length=context_length,
         max_sequences=config.max_sequences,
-        prefill_chunk=config.prefill_chunk,
+        prefill_chunk=config.prompt_chunk,
     )

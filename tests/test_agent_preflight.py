@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from agent.config_layers import load_config
+from agent.errors import ConfigError
 from agent.models import ModelError, ModelStore, load_catalogue
-from agent.preflight import check_models
+from agent.preflight import check_gpu, check_models
+from llm_engine.cuda.device import Found
 
 
 def complaint(home: Path, **flags: str) -> str:
@@ -56,3 +58,15 @@ def test_voices_of_ones_own_are_accepted(tmp_path: Path) -> None:
     assert "voice" not in complaint(tmp_path, tts__voice="mine")
     assert "voice" not in complaint(tmp_path, tts__voice=str(own / "mine.onnx"))
     assert "voice" not in complaint(tmp_path, tts__voice="hibari-emma")
+
+
+def test_a_gpu_that_is_asked_for_and_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda: Found(torch="2.13.0+cpu"))
+    for flags in ({"llm_engine.dtype": "fp8"}, {"agent.preset": "gpu-8b"}):
+        with pytest.raises(ConfigError, match="built without CUDA") as caught:
+            check_gpu(load_config(flags))
+        assert caught.value.key == "llm_engine.dtype"
+    monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=r"asr.device: CTranslate2 finds no NVIDIA GPU"):
+        check_gpu(load_config({"asr.device": "cuda"}))
+    check_gpu(load_config({}))
