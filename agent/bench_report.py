@@ -47,7 +47,8 @@ def turn_figures(exchanges: Sequence[Exchange]) -> Json:
 
 def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -> Json:
     """Of all calls that were held in one way: `turn_figures`, also by kind of turn where the
-    recordings have one; speculation; the replies' own time (`chains_ms`); actions against late
+    recordings have one; each turn's time at the ear, in order, so that ways are compared turn by
+    turn; speculation; the replies' own time (`chains_ms`); actions against late
     answers, each with the number of its turns; median stages; barge-ins; backchannels by kind of
     client; errors."""
     exchanges = [exchange for call in calls for exchange in call.exchanges]
@@ -57,6 +58,7 @@ def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -
             by_kind.setdefault(recording.kind, []).append(exchange)
     return {
         **turn_figures(exchanges),
+        "ear_ms": [exchange.e2e_ear_ms for exchange in exchanges],
         "kinds": {kind: turn_figures(found) for kind, found in sorted(by_kind.items()) if kind},
         "speculation": sum((speculation(call.marks) for call in calls), Speculation()).as_json(),
         "chain": percentiles_ms(ms for call in calls for ms in chains_ms(call.marks)),
