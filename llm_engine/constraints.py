@@ -20,26 +20,27 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.grammar import Grammar
 from llm_engine.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
 MAX_COMPILED: Final = 64
 """Grammars kept for the next request. One of a dozen tools takes about 1 MB and 2 ms to compile."""
-
-_LIMITS: Final = LLParserLimits(verbose_errors=False)
-"""Its own bounds (a mask takes 15 ms at most), and no parts of requests in messages."""
 
 
 class Matcher:
     """One reply's place in its grammar. Belongs to the engine's thread."""
 
-    def __init__(self, matcher: LLMatcher, end_ids: frozenset[int], num_tokens: int) -> None:
+    def __init__(self, matcher: "LLMatcher", end_ids: frozenset[int], num_tokens: int) -> None:
         self._matcher = matcher
         self._end_ids = end_ids
         self._end_bit = num_tokens
@@ -140,7 +141,7 @@ class Constraints:
         """
         self._find(grammar)
 
-    def _find(self, grammar: Grammar) -> LLMatcher:
+    def _find(self, grammar: Grammar) -> "LLMatcher":
         with self._lock:
             known = self._compiled.get(grammar)
             if known is not None:
@@ -153,7 +154,7 @@ class Constraints:
                 self._compiled.popitem(last=False)
         return compiled
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
+    def _compile(self, grammar: Grammar) -> "LLMatcher":
         matcher, problem = self._matcher(grammar.lark)
         if not problem:
             return matcher
@@ -164,19 +165,32 @@ class Constraints:
         field = grammar.schemas[0].field if grammar.schemas else "grammar"
         raise RequestError(field, problem)
 
-    def _matcher(self, lark: str) -> tuple[LLMatcher, str]:
+    def _matcher(self, lark: str) -> "tuple[LLMatcher, str]":
         """And what is wrong with it."""
-        matcher = LLMatcher(self._ready_vocabulary(), lark, log_level=0, limits=_LIMITS)
+        package = _llguidance()
+        # Its own bounds (a mask takes 15 ms at most), and no parts of requests in messages.
+        limits = package.LLParserLimits(verbose_errors=False)
+        matcher = package.LLMatcher(self._ready_vocabulary(), lark, log_level=0, limits=limits)
         if matcher.is_error():
             return matcher, f"can't be followed: {_first_line(matcher.get_error())}"
         matcher.compute_bitmask()
         return matcher, "can't be met" if matcher.is_error() else ""
 
-    def _ready_vocabulary(self) -> LLTokenizer:
+    def _ready_vocabulary(self) -> "LLTokenizer":
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(self._tokenizer)))
+                package, vocabulary = _llguidance(), _Vocabulary(self._tokenizer)
+                self._vocabulary = package.LLTokenizer(package.TokenizerWrapper(vocabulary))
             return self._vocabulary
+
+
+def _llguidance() -> ModuleType:
+    """Loaded with the first grammar. Raises RequestError where it is not installed."""
+    try:
+        return import_module("llguidance")
+    except ModuleNotFoundError as error:
+        problem = f"needs the package {error.name!r}, which is not installed here"
+        raise RequestError("grammar", problem) from None
 
 
 class _Vocabulary:

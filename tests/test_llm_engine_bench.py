@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from llm_engine.bench import __main__ as bench
+from llm_engine.bench import __main__ as command
+from llm_engine.bench import comparison as bench
 from llm_engine.bench import report, rounds
 from llm_engine.bench.contestant import Remote, Turn
 from llm_engine.errors import EngineError
@@ -102,5 +103,5 @@ def test_a_small_model_is_measured_beside_another_engine(
 
 
 def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--model", "/nowhere.gguf"]) == 2
+    assert command.main(["--device", "cpu", "--model", "/nowhere.gguf"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -5,5 +5,8 @@ it does to the next. So every contestant is loaded in a process of its own and k
 turns: a few hundred milliseconds each, round after round. What disturbs a round disturbs all.
 
 `contestant` says what each must be able to do and keeps its process, `own` and the `peer_` modules
-do it, `script` is what is said, `rounds` asks in turn, `report` prints.
+do it, `script` is what is said, `rounds` asks in turn, `report` prints, `comparison` is the
+command.
+
+With `--device cuda` it is the bench of `gpu`: one engine, against what the card could do.
 """

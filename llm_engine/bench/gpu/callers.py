@@ -1,0 +1,34 @@
+"""The callers of `sockets`, who are another process: it imports little, and begins at once."""
+
+import asyncio
+import base64
+import json
+from typing import Final
+
+FRAME_S: Final = 0.02
+_FRAME_BYTES: Final = 640
+"""16-bit samples at 16 kHz."""
+
+
+def call_all(port: int, number: int) -> None:
+    """Talk until nobody listens any more."""
+    asyncio.run(_call_all(port, number))
+
+
+async def _call_all(port: int, number: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(number):
+            group.create_task(_call(port))
+
+
+async def _call(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    audio = base64.b64encode(bytes(range(1, 129)) * (_FRAME_BYTES // 128)).decode()
+    sequence = 0
+    while not reader.at_eof():
+        message = {"type": "audio", "sequence": sequence, "audio": audio}
+        writer.write(json.dumps(message).encode() + b"\n")
+        await reader.readline()
+        await asyncio.sleep(FRAME_S)
+        sequence += 1
+    writer.close()

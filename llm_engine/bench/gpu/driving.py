@@ -1,0 +1,62 @@
+"""One sequence on a backend, driven without an engine: nothing is timed but the backend."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from llm_engine.backends.base import Backend, PageId, Plan, SequenceRows, Slot, SubBatch
+from llm_engine.config import SamplingParams
+
+_GREEDY = SamplingParams()
+_SLOT = Slot(0)
+
+
+@dataclass(slots=True)
+class Session:
+    """A greedy reply with a block table of its own."""
+
+    backend: Backend
+    pages: Sequence[PageId]
+    vocab_size: int
+    num_tokens: int = 0
+    """What the cache holds."""
+    last: int = 0
+    """The next step's first token."""
+    _random: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def prompt(self, num_tokens: int) -> tuple[int, ...]:
+        """So many random tokens."""
+        return tuple(self._random.randrange(self.vocab_size) for _ in range(num_tokens))
+
+    def read(self, prompt: tuple[int, ...]) -> int:
+        """Let these tokens follow; the token chosen after them."""
+        self.last = self._run(prompt, 1)[0]
+        self.num_tokens += len(prompt)
+        return self.last
+
+    def step(self, draft: Sequence[int] = ()) -> tuple[int, ...]:
+        """A step with a draft behind the last token; the tokens that the reply goes on with."""
+        chosen = self._run((self.last, *draft), 1 + len(draft))
+        num_right = 0
+        while num_right < len(draft) and chosen[num_right] == draft[num_right]:
+            num_right += 1
+        self.num_tokens += num_right + 1
+        self.last = chosen[num_right]
+        return chosen[: num_right + 1]
+
+    def back_to(self, num_tokens: int, last: int) -> None:
+        """Forget what came after so many tokens."""
+        self.num_tokens, self.last = num_tokens, last
+
+    def _run(self, token_ids: tuple[int, ...], num_sampled: int) -> tuple[int, ...]:
+        rows = SequenceRows(
+            slot=_SLOT,
+            token_ids=token_ids,
+            first_position=self.num_tokens,
+            num_sampled=num_sampled,
+            sampling=_GREEDY,
+            seed=0,
+            pages=self.pages,
+        )
+        handle = self.backend.launch(Plan((SubBatch((rows,)),)))
+        return self.backend.collect(handle).tokens[_SLOT]

@@ -1,0 +1,75 @@
+"""Kernels that do nothing but what is to be measured. Imported on a GPU only, and by tests."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A way to read, of which the card says which is the fastest."""
+
+    block: int
+    """Numbers of 32 bits that a program loads at a time."""
+    num_stages: int
+    """Blocks on their way at once, through shared memory; 1: through registers."""
+    programs_per_sm: int
+
+
+READINGS: Final = (Reading(4096, 4, 2), Reading(8192, 4, 1), Reading(2048, 1, 8))
+ALIGNED: Final = 8192
+"""What is read is a multiple of this."""
+_WARPS = 8
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def read_kernel(  # type: ignore[no-untyped-def]
+    values, sums, num_blocks, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
+    """Each program reads every n-th block; what comes out only keeps the loads alive."""
+    total = tl.zeros((BLOCK,), dtype=tl.int32)
+    for turn in tl.range(0, ROUNDS, num_stages=STAGES):
+        block = tl.program_id(0) + turn * tl.num_programs(0)
+        at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        total += tl.load(values + at, mask=block < num_blocks, other=0)
+    tl.store(sums + tl.program_id(0), tl.sum(total))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def nothing_kernel(touched, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    tl.store(touched, 1)
+
+
+def read(values: Tensor, sums: Tensor, num_sms: int, reading: Reading) -> None:
+    """Read `values` (int32) once. `sums`: from `read_sums`."""
+    num_blocks, num_programs = values.numel() // reading.block, num_sms * reading.programs_per_sm
+    rounds = -(-num_blocks // num_programs)
+    read_kernel[(num_programs,)](
+        values,
+        sums,
+        num_blocks,
+        ROUNDS=rounds,
+        BLOCK=reading.block,
+        STAGES=reading.num_stages,
+        num_warps=_WARPS,
+    )
+
+
+def read_sums(num_sms: int, device: torch.device) -> Tensor:
+    """One for each program."""
+    most = max(reading.programs_per_sm for reading in READINGS)
+    return torch.zeros(num_sms * most, dtype=torch.int32, device=device)
+
+
+def nothing(touched: Tensor, *, pdl: bool) -> None:
+    """A kernel of one program that stores one number; `pdl`: launched before the one before it has
+    ended (programmatic dependent launch), which it then waits for."""
+    nothing_kernel[(1,)](touched, PDL=pdl, num_warps=1, launch_pdl=pdl)
