@@ -128,6 +128,8 @@ class LlmSettings:
     """Replies, of as many calls, that are computed together: four in less than two thirds of the
     time. More than 1 keeps a second copy of the weights in memory (200 MB for the default model),
     which a large model may have no room for. Never more than `agent.max_sessions`."""
+    gpus: Annotated[int, Between(1, 64)] = 1
+    """NVIDIA GPUs among which the model is divided. Its heads must be divisible by as many."""
     small_model: str = ""
     """A smaller model, named as `model` is, which takes a call's replies over while those of the
     model come too late. It takes memory of its own. Empty: none."""

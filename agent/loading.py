@@ -70,6 +70,7 @@ class Loading:
             max_sequences=4 * num_calls,
             max_batch=min(settings.max_batch, num_calls),
             cache_dir=self._models.home / "converted",
+            num_gpus=settings.gpus,
             draft_model=draft,
         )
         factor = self._rehearsal.llm_factor

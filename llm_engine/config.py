@@ -219,6 +219,8 @@ class EngineConfig:
     ngram_drafts: bool = True
     """Whether to guess at repetitions, and confirm several tokens in one step. Replies are the same
     with and without."""
+    num_gpus: int = 1
+    """GPUs among which the model is divided (CUDA backend)."""
     draft_model: Path | None = None
     """A smaller model with the same vocabulary, to guess where nothing repeats."""
 
@@ -241,6 +243,7 @@ class EngineConfig:
             _require_int("prefill_chunk", self.prefill_chunk, 1, 4096)
         _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)
         _require_int("max_sequences", self.max_sequences, 1, 4096)
+        _require_int("num_gpus", self.num_gpus, 1, 64)
         _require_int("max_batch", self.max_batch, 1, 64)
         if self.cache_dir is not None:
             object.__setattr__(self, "cache_dir", Path(self.cache_dir))

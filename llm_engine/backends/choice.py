@@ -5,7 +5,6 @@ from collections.abc import Callable
 from llm_engine.backends.base import Backend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import BackendName, EngineConfig, backend_for
-from llm_engine.errors import ModelError
 
 
 def make_backend(
@@ -20,7 +19,9 @@ def make_backend(
     """
     name = backend_for(config.precision)
     if name is BackendName.CUDA:
-        raise ModelError(f"{config.precision} calculates on a GPU, which this version cannot use")
+        from llm_engine.cuda.loading import load_backend
+
+        return load_backend(checkpoint, config, context_length, on_progress)
     if name is BackendName.ONNX:
         from llm_engine.backends.onnx_cpu import OnnxBackend
 

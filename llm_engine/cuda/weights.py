@@ -20,6 +20,7 @@ from llm_engine.config import ModelConfig, Precision
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
 from llm_engine.cuda.ops import Attention, Heads, Matrix, Norm, Rope
 from llm_engine.cuda.quantize import ONE_A_ROW, check, join, quantize
+from llm_engine.cuda.sharding import Shard
 from llm_engine.errors import ModelError
 from llm_engine.fp8 import Fp8Matrix
 from llm_engine.fused_weights import FusedMatrix, FusedWeights, joined_bias
@@ -55,14 +56,19 @@ def load_model(
     device: torch.device | str,
     *,
     context_length: int,
+    shard: Shard | None = None,
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> DeviceModel:
-    """Read all weights. `on_progress` hears the share that is done.
+    """Read all weights, or one device's part of each matrix. `on_progress` hears the share that is
+    done.
 
-    Raises ModelError for missing tensors, wrong shapes and numbers that no weight is.
+    Raises ModelError for missing tensors, wrong shapes and numbers that no weight is, and for a
+    model that can't be divided like that.
     """
     config, weights = checkpoint.config, FusedWeights(checkpoint)
-    loading = _Loading(config, weight_format, torch.device(device))
+    if shard is not None:
+        shard.check(config)
+    loading = _Loading(config, weight_format, torch.device(device), shard)
     # The vocabulary counts as a layer: the bar need not be more exact.
     num_parts = config.num_layers + 1
     with torch.inference_mode():
@@ -75,6 +81,7 @@ def load_model(
             head = as_matrix(quantize(stored, weight_format.block))
         else:
             head = Matrix(embedding)
+        head = loading.part("head", head)
         del stored
         layers = []
         for index in range(config.num_layers):
@@ -83,7 +90,7 @@ def load_model(
         norm = loading.norm(weights.final_norm())
         rope = rope_tables(config, context_length, device)
     on_progress(1.0)
-    return DeviceModel(config, embedding, tuple(layers), norm, head, rope)
+    return DeviceModel(loading.local, embedding, tuple(layers), norm, head, rope)
 
 
 def rope_tables(config: ModelConfig, context_length: int, device: torch.device | str) -> Rope:
@@ -102,6 +109,16 @@ class _Loading:
     config: ModelConfig
     weight_format: WeightFormat
     device: torch.device
+    shard: Shard | None
+
+    @property
+    def local(self) -> ModelConfig:
+        """The shape of what this device gets."""
+        return self.config if self.shard is None else self.shard.local(self.config)
+
+    def part(self, name: str, matrix: Matrix) -> Matrix:
+        """What this device gets of a matrix."""
+        return matrix if self.shard is None else self.shard.cut(name, matrix, self.config)
 
     def on_device(self, values: Tensor) -> Tensor:
         return values.to(self.device)
@@ -143,14 +160,17 @@ def as_matrix(quantized: Fp8Matrix, bias: Tensor | None = None) -> Matrix:
 
 
 def _layer(weights: FusedWeights, loading: _Loading, index: int) -> DeviceLayer:
-    config = loading.config
+    config, local = loading.config, loading.local
     norms = {name: loading.norm(vector) for name, vector in weights.vectors(index)}
     body = loading.weight_format.body
-    linear = {each.name: loading.matrix(each, body) for each in weights.matrices(index)}
+    linear = {
+        each.name: loading.part(each.name, loading.matrix(each, body))
+        for each in weights.matrices(index)
+    }
     attention = Attention(
         norm=norms["input_layernorm"],
         qkv=linear["qkv"],
-        heads=Heads(config.num_heads, config.num_kv_heads, config.head_dim),
+        heads=Heads(local.num_heads, local.num_kv_heads, local.head_dim),
         q_norm=norms.get("q_norm"),
         k_norm=norms.get("k_norm"),
         window=config.sliding_window(index),

@@ -1,12 +1,20 @@
 """The GPU's backend without a GPU: plain torch for kernels, the work itself for graphs."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.graphs import Replay
+from llm_engine.cuda.graphs import EagerGraphs, Replay
+from llm_engine.cuda.groups import PROMPT_ROWS
 from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.parallel import Team
+from llm_engine.cuda.parallel_ops import ParallelOps
+from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
+from llm_engine.weights import load_checkpoint
 
 
 class CountingGraphs:
@@ -41,5 +49,24 @@ def on_cpu(
         OracleOps(),
         graphs or CountingGraphs(),
         num_pages=num_pages,
+        cache_dtype=torch.float32,
+    )
+
+
+def one_of_several(path: Path, team: Team) -> Callable[[], CudaBackend]:
+    """What `llm_engine.cuda.loading` does for one of several GPUs."""
+    torch.set_num_threads(1)
+    checkpoint = load_checkpoint(path)
+    shard = Shard(team.rank, team.count)
+    model = load_model(
+        checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=640, shard=shard
+    )
+    hidden = torch.zeros(PROMPT_ROWS[-1], checkpoint.config.hidden_size)
+    vocab_rows = shard.vocab_rows(checkpoint.config)
+    return lambda: CudaBackend(
+        model,
+        ParallelOps(OracleOps(), vocab_rows, hidden),
+        EagerGraphs(),
+        num_pages=400,
         cache_dtype=torch.float32,
     )

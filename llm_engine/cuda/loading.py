@@ -1,0 +1,95 @@
+"""From a checkpoint and the settings to a backend on the GPU, or on several."""
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from llm_engine.backends.base import Backend
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import EngineConfig, Precision
+from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
+from llm_engine.cuda.device import require_device
+from llm_engine.cuda.graphs import CudaGraphs
+from llm_engine.cuda.groups import PROMPT_ROWS
+from llm_engine.cuda.memory import BFLOAT16, FP8, Room, plan_memory
+from llm_engine.cuda.ops import Ops
+from llm_engine.cuda.parallel import Team, lead
+from llm_engine.cuda.parallel_ops import ParallelOps
+from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.weights import WeightFormat, load_model
+from llm_engine.weights import load_checkpoint
+
+_WEIGHTS_SHARE = 0.6
+"""Of the time that loading takes; the rest is recording."""
+
+Progress = Callable[[float], None]
+
+
+def load_backend(
+    checkpoint: Checkpoint, config: EngineConfig, context_length: int, on_progress: Progress
+) -> Backend:
+    """Raises ModelError where there is no GPU that will do, or no room on it: before anything is
+    loaded."""
+    if config.num_gpus == 1:
+        return _load(checkpoint, config, context_length, None, on_progress)()
+    with tempfile.TemporaryDirectory() as directory:
+        make = partial(_load_rank, checkpoint.path, config, context_length)
+        return lead(config.num_gpus, str(Path(directory, "store")), "nccl", make)
+
+
+def _load_rank(
+    path: Path, config: EngineConfig, context_length: int, team: Team
+) -> Callable[[], CudaBackend]:
+    """In the process of one of several GPUs."""
+    shard = Shard(team.rank, team.count)
+    return _load(load_checkpoint(path), config, context_length, shard, lambda share: None)
+
+
+def _load(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    context_length: int,
+    shard: Shard | None,
+    on_progress: Progress,
+) -> Callable[[], CudaBackend]:
+    """Load the weights, and return what records the steps."""
+    is_fp8 = config.precision is Precision.FP8
+    index = 0 if shard is None else shard.rank
+    device = require_device(index=index, needs_fp8=is_fp8)
+    local = checkpoint.config if shard is None else shard.local(checkpoint.config)
+    room = Room(device.free_bytes, PAGE_SIZE, context_length, config.kv_cache_mb << 20)
+    plan = plan_memory(local, FP8 if is_fp8 else BFLOAT16, room, name=checkpoint.path.name)
+    torch.cuda.set_device(index)
+    place = torch.device("cuda", index)
+    model = load_model(
+        checkpoint,
+        WeightFormat(body=config.precision),
+        place,
+        context_length=context_length,
+        shard=shard,
+        on_progress=lambda share: on_progress(_WEIGHTS_SHARE * share),
+    )
+
+    def finish() -> CudaBackend:
+        # Only where there is a GPU: it imports Triton.
+        from llm_engine.cuda.triton_ops import TritonOps
+
+        ops: Ops = TritonOps(place)
+        if shard is not None:
+            hidden = torch.zeros(
+                PROMPT_ROWS[-1], local.hidden_size, dtype=torch.bfloat16, device=place
+            )
+            ops = ParallelOps(ops, shard.vocab_rows(checkpoint.config), hidden)
+        return CudaBackend(
+            model,
+            ops,
+            CudaGraphs(place),
+            num_pages=plan.num_pages,
+            cache_dtype=torch.bfloat16,
+            on_progress=lambda share: on_progress(_WEIGHTS_SHARE + (1 - _WEIGHTS_SHARE) * share),
+        )
+
+    return finish
