@@ -1,0 +1,27 @@
+"""On what the GPU's operations are tested: a GPU, or Triton's interpreter. Skips, and says so,
+where there is neither."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: the GPU's kernels are NOT tested")
+
+from llm_engine.cuda.kernels.common import EMULATED
+from llm_engine.cuda.ops import Ops
+from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.triton_ops import TritonOps
+from tests import triton_interpreter
+
+DEVICE = torch.device("cpu" if EMULATED else "cuda")
+if EMULATED:
+    triton_interpreter.mend()
+
+
+def kernels(num_floats: int = 1 << 18) -> TritonOps:
+    """Divided for a device with few multiprocessors: small operands like large ones elsewhere."""
+    return TritonOps(DEVICE, num_sms=8, num_floats=num_floats)
+
+
+IMPLEMENTATIONS: dict[str, Callable[[], Ops]] = {"oracle": OracleOps, "kernels": kernels}

@@ -1,0 +1,94 @@
+"""How products are divided among programs."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_engine.cuda.ops import Matrix
+from llm_engine.cuda.tiles import MAX_SPLITS, MIN_BLOCKS, attention_splits, product_tiles
+
+H200_SMS = 132
+SHARED_BYTES = 227 << 10
+"""Of one multiprocessor."""
+
+SHAPES = [  # of Llama's 1B, 3B, 8B and 70B: output of attention, down, queries, gate and up
+    *[(2048, 2048), (2048, 8192), (3072, 2048), (16384, 2048)],
+    *[(3072, 3072), (3072, 8192), (5120, 3072), (16384, 3072)],
+    *[(4096, 4096), (4096, 14336), (6144, 4096), (28672, 4096)],
+    *[(8192, 8192), (8192, 28672), (10240, 8192), (57344, 8192)],
+]
+
+
+def weight(num_out: int, num_in: int, dtype: torch.dtype, block: int | None = None) -> Matrix:
+    """Without memory."""
+    values = torch.empty(num_out, num_in, dtype=dtype, device="meta")
+    if block is None:
+        return Matrix(values)
+    return Matrix(values, torch.empty(1, 1, device="meta"), (block, block))
+
+
+dtypes = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn], ids=str)
+
+
+@given(
+    num_out=st.integers(1, 40_000),
+    num_in=st.integers(1, 40_000),
+    num_sms=st.integers(1, 200),
+    divisible=st.booleans(),
+)
+def test_every_column_has_one_program(
+    num_out: int, num_in: int, num_sms: int, divisible: bool
+) -> None:
+    tiles = product_tiles(weight(num_out, num_in, torch.bfloat16), num_sms, divisible=divisible)
+    assert tiles.span % tiles.block_k == 0
+    assert (tiles.num_splits - 1) * tiles.span < num_in <= tiles.num_splits * tiles.span
+    assert 1 <= tiles.num_splits <= (MAX_SPLITS if divisible else 1)
+    # What kernels require: powers of two, and tiles that matrix units take.
+    for size in (tiles.block_n, tiles.block_k, tiles.num_warps):
+        assert size & (size - 1) == 0
+    assert tiles.block_n == 16 * tiles.num_warps
+    assert tiles.block_k >= 32
+    assert tiles.num_stages >= 2
+
+
+@dtypes
+@pytest.mark.parametrize(("num_out", "num_in"), SHAPES)
+@pytest.mark.parametrize("divisible", [False, True])
+def test_real_shapes_keep_an_h200_busy(
+    divisible: bool, num_out: int, num_in: int, dtype: torch.dtype
+) -> None:
+    tiles = product_tiles(weight(num_out, num_in, dtype), H200_SMS, divisible=divisible)
+    num_programs = -(-num_out // tiles.block_n) * tiles.num_splits
+    block = tiles.block_n * tiles.block_k * dtype.itemsize
+    on_their_way = min(tiles.num_stages - 1, tiles.span // tiles.block_k) * block
+    assert num_programs >= 0.7 * H200_SMS
+    resident = min(num_programs, 2 * H200_SMS)
+    assert resident * on_their_way >= 2.4e6
+    assert tiles.span >= MIN_BLOCKS * tiles.block_k
+    assert 2 * (tiles.num_stages * (block + 36 * tiles.block_k)) <= SHARED_BYTES
+
+
+def test_scales_of_blocks_change_between_blocks_of_columns() -> None:
+    fp8 = torch.float8_e4m3fn
+    for across in (32, 64, 128, 256):
+        tiles = product_tiles(weight(512, 1024, fp8, across), 8, divisible=True)
+        assert across % tiles.block_k == 0
+    whole = product_tiles(weight(512, 100, fp8, 128), 8, divisible=True)
+    assert whole.num_splits == 1
+
+
+@pytest.mark.parametrize("across", [8, 96, 100])
+def test_scales_that_fit_no_block_are_refused(across: int) -> None:
+    fp8 = weight(512, 1024, torch.float8_e4m3fn, across)
+    with pytest.raises(ValueError, match=f"scales of {across} columns"):
+        product_tiles(fp8, 8, divisible=True)
+
+
+def test_attention_of_real_models_has_a_program_for_each_multiprocessor() -> None:
+    assert attention_splits(8, H200_SMS) == 16
+    assert attention_splits(4, H200_SMS) == 16
+    assert attention_splits(32, H200_SMS) == 4
+    # Prompts have so many tiles of queries that their keys need not be divided.
+    assert attention_splits(8, H200_SMS, num_tiles=4) == 4
+    assert attention_splits(8, H200_SMS, num_tiles=32) == 1
