@@ -56,6 +56,9 @@ NO_SOCKET: Final = Refusal(
     404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
 )
 
+LOOK_EVERY_S: Final = 0.5
+"""After models that have lost what they calculate on."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -277,10 +280,10 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
             warming.cancel()
         elif stages.status == "ready":
             print(f"Ready after {warm_s:.1f} s: open http://{shown}:{port}/", flush=True)
+            watching = group.create_task(_end_when_lost(stages, calls, server))
+            serving.add_done_callback(lambda _: watching.cancel())
         else:
-            print(stages.failure(), file=sys.stderr, flush=True)
-            calls.events.close()
-            server.should_exit = True
+            _give_up(stages, calls, server)
         await serving
         drain.cancel()
         telling.cancel()
@@ -291,6 +294,22 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
     if exporter is not None:
         await asyncio.to_thread(exporter.close)
     return status
+
+
+def _give_up(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:
+    """The service can't work any more: say why, and end; a new process may do better."""
+    print(stages.failure(), file=sys.stderr, flush=True)
+    calls.events.close()
+    server.should_exit = True
+
+
+async def _end_when_lost(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:
+    """Once a model has lost its device for good. Calls have been told by the turn that failed."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        if stages.status == "failed":
+            _give_up(stages, calls, server)
+            return
 
 
 def _store(settings: LatencySettings) -> TurnStore | None:

@@ -85,7 +85,7 @@ class Stages:
 
     @property
     def status(self) -> Status:
-        if self._failures:
+        if self._failures or _lost(self.threads()):
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
@@ -98,7 +98,7 @@ class Stages:
 
     def failure(self) -> str:
         """Why the service can't work, a line for each stage."""
-        return "\n".join(self._failures)
+        return "\n".join([*self._failures, *_lost(self.threads())])
 
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
@@ -175,6 +175,16 @@ class Stages:
             **small,
             **voices,
         }
+
+
+def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
+    """What calculates on a device that this process has lost for good, a line for each."""
+    models = {name: thread.model for name, thread in threads.items()}
+    return [
+        f"{name}: {model.health.lost}"
+        for name, model in models.items()
+        if isinstance(model, llm_engine.Engine) and model.health.lost is not None
+    ]
 
 
 def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:

@@ -82,6 +82,7 @@ class Engine:
             constraints=self._constraints,
         )
         self._worker = Worker(self._core)
+        self.health = self._worker.health
         self._chats = Chats(
             lambda setting: self.open_conversation(
                 setting.system, tools=setting.tools, keep_all=True

@@ -19,3 +19,7 @@ class RequestError(ValueError):
 
 class EngineError(RuntimeError):
     """The engine failed at a request that was in order. The engine itself goes on."""
+
+
+class DeviceLostError(EngineError):
+    """What calculates is gone, and this process can't get it back: only a new one can."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from latency_budget.clock import Clock
 from llm_engine.backends.base import Backend, PageCopy, Plan, SequenceRows, SubBatch
 from llm_engine.cache import KvCache
-from llm_engine.errors import EngineError
+from llm_engine.errors import DeviceLostError, EngineError
 from llm_engine.metrics import Counters
 from llm_engine.reply import FinishReason
 from llm_engine.requests import ActiveRequest, EngineMark, Output, Prepared
@@ -38,11 +38,11 @@ class Runner:
         try:
             result = self._backend.collect(self._backend.launch(Plan(sub_batches, copies)))
         except Exception as error:
-            if len(work) > 1:
+            if len(work) > 1 and not isinstance(error, DeviceLostError):
                 # Which request is at fault? Positions make a step repeatable: run them alone.
                 alone = [self.run([each], _copies_for(each.rows, copies), ()) for each in work]
                 return [output for outputs in alone for output in outputs]
-            return [_failed(work[0].active, error)]
+            return [_failed(each.active, error) for each in work]
         if len(work) == 1:
             self._note_cost(work[0], speculations)
         outputs: list[Output | None] = []
@@ -101,6 +101,8 @@ class Runner:
 
 
 def _failed(active: ActiveRequest, error: Exception) -> Output:
+    if isinstance(error, DeviceLostError):
+        return Output(active.id, error=error)
     failure = EngineError(f"the language model failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return Output(active.id, error=failure)

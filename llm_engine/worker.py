@@ -13,10 +13,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from llm_engine.core import EngineCore
-from llm_engine.errors import EngineError, RequestError
+from llm_engine.errors import DeviceLostError, EngineError, RequestError
 from llm_engine.reply import FinishReason
 from llm_engine.requests import Output, Request, RequestId
 
@@ -85,6 +86,14 @@ class Stream:
             self._outputs.put_nowait(output)
 
 
+@dataclass(slots=True)
+class Health:
+    """Any thread may look."""
+
+    lost: DeviceLostError | None = None
+    """Why nothing can be calculated any more, in this process."""
+
+
 class Worker:
     """Runs a core on a thread of its own until closed."""
 
@@ -92,6 +101,7 @@ class Worker:
         self._core = core
         self._streams: dict[RequestId, Stream] = {}
         self._commands: list[Callable[[], None]] = []
+        self.health = Health()
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
@@ -235,6 +245,8 @@ class Worker:
             self._core.cache.forget_everything()
 
     def _deliver(self, output: Output) -> None:
+        if isinstance(output.error, DeviceLostError):
+            self.health.lost = output.error
         is_last = output.is_last
         take = self._streams.pop if is_last else self._streams.get
         stream = take(output.request_id, None)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.config import SamplingParams
-from llm_engine.errors import EngineError, RequestError
+from llm_engine.errors import DeviceLostError, EngineError, RequestError
 from llm_engine.reply import FinishReason
 from llm_engine.requests import EngineMark, RequestId
 from tests.fakes.llm_core import END, Bench, alone, next_letter
@@ -154,6 +154,20 @@ def test_a_backend_that_raises_fails_the_guilty_request_only() -> None:
     assert "no such tensor" in str(error)
     assert bench.text(good) == alone("good", 6)
     assert not bench.core.has_work
+
+
+def test_a_device_that_is_lost_fails_all_at_once() -> None:
+    """Trying them one by one could only wait for a dead device again."""
+
+    def gone(held: list[int]) -> int:
+        raise DeviceLostError("the GPU is lost: fallen off the bus")
+
+    bench = Bench(gone)
+    requests = [bench.add("one", 6), bench.add("two", 6)]
+    bench.step()  # one prompt
+    bench.run()
+    for request in requests:
+        assert isinstance(bench.outputs[request][-1].error, DeviceLostError)
 
 
 def test_marks_come_with_the_first_token() -> None:

@@ -15,7 +15,9 @@ from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
+from llm_engine.cuda.graphs import Replay
 from llm_engine.drafts import NgramDrafter
+from llm_engine.errors import DeviceLostError
 from llm_engine.requests import Request
 from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_cuda import CountingGraphs, on_cpu
@@ -219,6 +221,48 @@ def test_logits_of_every_row(backend: CudaBackend, reference: CpuBackend, num_ro
         with torch.inference_mode():
             outcomes.append(each.logits(talk.rows(num_sampled=num_rows)))
     torch.testing.assert_close(*outcomes, rtol=0, atol=2e-4)
+
+
+class DyingGraphs(CountingGraphs):
+    """Its work fails from some replay on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.message = message
+        self.fails = False
+
+    def capture(self, work: Replay) -> Replay:
+        replay = super().capture(work)
+
+        def dying() -> None:
+            if self.fails:
+                raise RuntimeError(self.message)
+            replay()
+
+        return dying
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("CUDA error: an illegal memory access was encountered\nCompile with ...", DeviceLostError),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", RuntimeError),
+    ],
+)
+def test_a_lost_device_is_told_from_a_step_that_failed(
+    checkpoint: Checkpoint, message: str, kind: type[Exception]
+) -> None:
+    graphs = DyingGraphs(message)
+    backend = on_cpu(checkpoint, graphs)
+    talk = Talk(backend, 0, GREEDY)
+    talk.tokens = prompt(5)
+    talk.take(step(backend, talk.rows())[talk.slot])
+    graphs.fails = True
+    with pytest.raises(kind, match=message.partition("\n")[0]) as caught:
+        step(backend, talk.rows())
+    assert type(caught.value) is kind
+    graphs.fails = False
+    talk.take(step(backend, talk.rows())[talk.slot])  # what failed left nothing behind
 
 
 def test_an_engine_says_the_same(checkpoint: Checkpoint) -> None:

@@ -20,7 +20,8 @@ that were known.
 Everything runs on one stream in the order in which it was launched. All calls come from one thread.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,7 @@ from llm_engine.backends.base import (
     StepResult,
 )
 from llm_engine.cuda.answers import Answer
+from llm_engine.cuda.device import Fault, fault_of
 from llm_engine.cuda.forward import Scratch
 from llm_engine.cuda.graphs import Graphs
 from llm_engine.cuda.groups import PROMPT_ROWS, groups
@@ -44,9 +46,22 @@ from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops import MAX_ROWS, LayerPages, Ops
 from llm_engine.cuda.recorded import Group, RecordedSteps, choice_for
 from llm_engine.cuda.steps import Choice, DecodeStep, Machinery
+from llm_engine.errors import DeviceLostError
 
 PAGE_SIZE = 16
 """Tokens. The smallest that FlashInfer's kernels for single streams read."""
+
+
+@contextlib.contextmanager
+def _telling_of_loss() -> Iterator[None]:
+    """Errors after which the device does nothing any more become DeviceLostError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if fault_of(error) is Fault.LOST:
+            first_line = str(error).partition("\n")[0]
+            raise DeviceLostError(f"the GPU is lost: {first_line}") from error
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +153,11 @@ class CudaBackend:
     def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
         """Nothing to do: it lies in pages that both list."""
 
-    @torch.inference_mode()
     def launch(self, plan: Plan) -> StepHandle:
+        with _telling_of_loss(), torch.inference_mode():
+            return self._launched(plan)
+
+    def _launched(self, plan: Plan) -> "_Launched":
         parts = [group for each in plan.sub_batches for group in groups(each.sequences)]
         if len(parts) == 1 and not plan.copies:
             known = self._take_ahead(parts[0])
@@ -156,7 +174,8 @@ class CudaBackend:
         assert isinstance(handle, _Launched)
         tokens: dict[Slot, tuple[int, ...]] = {}
         for group in handle.groups:
-            chosen = [] if group.answer is None else group.answer.wait()
+            with _telling_of_loss():
+                chosen = [] if group.answer is None else group.answer.wait()
             for rows, found in zip(group.sequences, chosen, strict=False):
                 end = min(len(found), len(rows.token_ids))  # of a prompt there is only the last
                 own = tuple(found[end - rows.num_sampled : end])

@@ -1,0 +1,55 @@
+"""A model that has lost what it calculates on ends the service, with the reason."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import uvicorn
+
+from agent.calls import Calls
+from agent.config_layers import load_config
+from agent.models import ModelStore
+from agent.server import _end_when_lost
+from agent.stages import Stages
+from latency_budget.clock import SystemClock
+from llm_engine.backends.base import Plan, StepHandle
+from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.engine import Engine, read_vocabulary
+from llm_engine.errors import DeviceLostError
+from llm_engine.huggingface_tokenizer import load_tokenizer
+from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
+
+
+class LostBackend(ScriptedBackend):
+    def launch(self, plan: Plan) -> StepHandle:
+        raise DeviceLostError("the GPU is lost: CUDA error: unspecified launch failure")
+
+
+async def test_the_service_ends_once_a_device_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tiny_model(tmp_path, "llama", num_hidden_layers=1)
+    monkeypatch.setattr("agent.server.LOOK_EVERY_S", 0.001)
+    stages = Stages(load_config({}), ModelStore(), SystemClock())
+    stages._progress = {"llm": "ready"}
+    engine = Engine(
+        LostBackend(lambda held: 1),
+        read_vocabulary(load_tokenizer(tmp_path, {}), tmp_path),
+        context_length=64,
+        config=EngineConfig(),
+        clock=SystemClock(),
+    )
+    stages.thinker.model = engine
+    calls, server = Calls(load_config({}), SystemClock()), uvicorn.Server(cast(Any, None))
+    server.should_exit = False
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_end_when_lost(stages, calls, server))
+        await asyncio.sleep(0.05)
+        assert stages.status == "ready"
+        with pytest.raises(DeviceLostError, match="unspecified launch failure"):
+            async for _ in engine.generate((1, 2, 3), SamplingParams(max_tokens=4)):
+                pass
+    assert (stages.status, server.should_exit) == ("failed", True)
+    assert "llm: the GPU is lost: CUDA error: unspecified launch" in capsys.readouterr().err
+    engine.close()
