@@ -101,7 +101,7 @@ class TritonOps:
         self._halves = halves
         capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
         self._pdl = capability >= (9, 0)
-        self._scaled_products = capability >= (9, 0)
+        self._scaled_products = not self._on_gpu or capability >= (9, 0)
         self._workspace = Workspace.on(device, num_floats)
 
     def queries(
