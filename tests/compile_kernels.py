@@ -1,5 +1,5 @@
-"""Compiles, without a GPU, what a step of an 8B model launches on an H200, and says what the machine
-code is like. To be run by itself, as the interpreter's kernels cannot be compiled:
+"""Compiles, without a GPU, what a step of an 8B model launches on an H200, and says what the
+machine code is like. To be run by itself, as the interpreter's kernels cannot be compiled:
 
     python -m tests.compile_kernels fp8 4
 """

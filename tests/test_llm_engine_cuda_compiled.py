@@ -1,8 +1,8 @@
 """The kernels as machine code for an H200, which Triton makes without one.
 
-Not how fast they are, but what they can't be fast without: nothing spills, weights come in pieces of
-16 bytes and are asked for before a program waits, 8-bit values become 16-bit ones two at a time,
-and every kernel waits for the one before it, exactly once.
+Not how fast they are, but what they can't be fast without: nothing spills, weights and keys come in
+pieces of 16 bytes and are asked for before a program waits, 8-bit values become 16-bit ones two at
+a time, and every kernel waits for the one before it, exactly once.
 """
 
 import json
@@ -36,9 +36,7 @@ def compiled(kind: str, num_rows: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("kind", "num_rows"), [("fp8", 4), ("fp8 by block", 8), ("bf16", 1), ("fp8", 64)]
-)
+@pytest.mark.parametrize(("kind", "num_rows"), [("fp8", 4), ("fp8 by block", 64), ("bf16", 1)])
 def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> None:
     kernels = compiled(kind, num_rows)
     assert {kernel["kernel"] for kernel in kernels} == {*PRODUCTS, *ATTENTION, "place_kernel"}
@@ -49,6 +47,6 @@ def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> Non
         if kernel["kernel"] in PRODUCTS | ATTENTION:
             assert kernel["matrix_units"] > 0, kernel
             assert kernel["wide_copies"] > 0, kernel
-        if kernel["kernel"] in PRODUCTS:
             assert kernel["fetched_before_waiting"] == kernel["fetched"] > 0, kernel
+        if kernel["kernel"] in PRODUCTS:
             assert (kernel["pairs_converted"] > 0) == kind.startswith("fp8"), kernel

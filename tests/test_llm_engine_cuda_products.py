@@ -188,7 +188,7 @@ def test_one_scale_for_the_whole_matrix() -> None:
     assert weight.scales is not None
     whole: Matrix = replace(weight, scales=weight.scales[:1, :1].contiguous(), block=(64, 64))
     x = maker.normal(2, 64, dtype=torch.bfloat16)
-    results = [x.clone(), x.clone()]
-    for ops, result in zip((kernels(), OracleOps()), results, strict=True):
-        ops.add_product(x, whole, result)
-    assert_near(*results)
+    actual, expected = x.clone(), x.clone()
+    kernels().add_product(x, whole, actual)
+    OracleOps().add_product(x, whole, expected)
+    assert_near(actual, expected)

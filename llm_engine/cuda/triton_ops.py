@@ -166,6 +166,7 @@ class TritonOps:
             **{"counters": self._workspace.counters, "SCALE": 1 / math.sqrt(heads.head_dim)},
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads, "DIM": heads.head_dim},
             **{"BLOCK_D": block_d, "WINDOW": layer.window or 0, "NUM_SPLITS": num_splits},
+            **{"AT_ONCE": max(1, 8192 // (num_splits * block_d))},
             **{"TILE": tile, "CHUNK": 64, "TYPE": _TYPES[queries.dtype]},
             **{"EMULATED": EMULATED, "num_warps": 4, "num_stages": 2},
             **self._dependent(),
