@@ -133,6 +133,18 @@ def test_attention(kv_dtype: torch.dtype, window: int | None, lanes: list[list[i
     assert_near(actual[there], attended(OracleOps(), layer, x, rows, pages)[there])
 
 
+def test_attention_of_many_rows_of_wide_heads() -> None:
+    """So many that their parts are put together in several goes."""
+    maker, heads = Maker(8, DEVICE), Heads(num_heads=8, num_kv_heads=2, head_dim=128)
+    layer = maker.attention(64, heads, BF16)
+    rows = maker.rows([list(range(200, 200 + MAX_ROWS))], PAGE, NUM_PAGES)
+    pages = maker.pages(heads, NUM_PAGES, PAGE, torch.bfloat16)
+    maker.fill(pages, rows)
+    x = maker.normal(MAX_ROWS, heads.num_heads, heads.head_dim, dtype=torch.bfloat16)
+    results = [attended(ops, layer, x, rows, pages) for ops in (kernels(), OracleOps())]
+    assert_near(*results)
+
+
 def test_attention_is_exact_in_float32() -> None:
     maker = Maker(5, DEVICE)
     layer = maker.attention(64, GROUPED, FLOAT32)
@@ -145,15 +157,18 @@ def test_attention_is_exact_in_float32() -> None:
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@pytest.mark.parametrize("window", [None, 70])
-def test_a_rows_attention_is_the_same_drafted_and_batched(window: int | None, name: str) -> None:
-    """Positions beside a chunk's edge: later rows see one that the first rows don't."""
+@pytest.mark.parametrize(("kind", "window"), [(BF16, None), (FLOAT32, 193)], ids=str)
+def test_a_rows_attention_is_the_same_drafted_and_batched(
+    kind: Kind, window: int | None, name: str
+) -> None:
+    """Positions beside a chunk's edge: later rows see one that the first rows don't, and don't see
+    one that the first rows do. There are more chunks than programs to share them."""
     maker, ops = Maker(6, DEVICE), IMPLEMENTATIONS[name]()
-    layer = maker.attention(64, GROUPED, BF16, window=window)
+    layer = maker.attention(64, GROUPED, kind, window=window)
     rows = maker.rows([[126, 127, 128, 129], [254, 255, 256, 257]], PAGE, NUM_PAGES)
-    pages = maker.pages(GROUPED, NUM_PAGES, PAGE, torch.bfloat16)
+    pages = maker.pages(GROUPED, NUM_PAGES, PAGE, kind.activations)
     maker.fill(pages, rows)
-    x = maker.normal(8, GROUPED.num_heads, GROUPED.head_dim, dtype=torch.bfloat16)
+    x = maker.normal(8, GROUPED.num_heads, GROUPED.head_dim, dtype=kind.activations)
     together = attended(ops, layer, x, rows, pages)
     for index in range(2):
         chosen = slice(4 * index, 4 * index + 4)

@@ -40,7 +40,10 @@ def _convert_float(
     wanted, result = _TYPES[target]
     contiguous = np.ascontiguousarray(data).view(bits)
     signed = torch.from_numpy(contiguous.view(np.dtype(f"i{contiguous.itemsize}")))
-    converted = signed.view(found).to(wanted)
+    numbers = signed.view(found)
+    if wanted == torch.float8_e4m3fn:
+        numbers = numbers.clamp(-448, 448)
+    converted = numbers.to(wanted)
     width = np.dtype(result).itemsize
     as_integers = {1: torch.int8, 2: torch.int16, 4: torch.int32}[width]
     return converted.view(as_integers).numpy().view(result).reshape(data.shape)

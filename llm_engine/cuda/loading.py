@@ -74,10 +74,11 @@ def _load(
     )
 
     def finish() -> CudaBackend:
-        # Only where there is a GPU: it imports Triton.
+        # Only where there is a GPU: they import Triton.
+        from llm_engine.cuda.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.triton_ops import TritonOps
 
-        ops: Ops = TritonOps(place)
+        ops: Ops = TritonOps(place, attention=xqa_or_none(place))
         if shard is not None:
             hidden = torch.zeros(
                 PROMPT_ROWS[-1], local.hidden_size, dtype=torch.bfloat16, device=place

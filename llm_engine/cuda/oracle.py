@@ -137,7 +137,8 @@ def _store(new: Tensor, pages: Tensor, rows: Rows) -> None:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """8-bit floats beyond the largest are the largest: torch would make them NaN."""
+    """8-bit floats beyond the largest are the largest, as a GPU's conversion makes them; torch's
+    made them NaN for years."""
     if dtype == torch.float8_e4m3fn:
         largest = torch.finfo(dtype).max
         x = x.clamp(-largest, largest)

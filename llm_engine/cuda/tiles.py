@@ -17,9 +17,10 @@ won."""
 _ROWS_BYTES = 16 * 2 + 4
 """Beside every column of weights: 16 rows of activations, and the norm's weight."""
 
-_STAGED_BYTES = 51 << 10
-"""On their way for each program: four programs fit into a multiprocessor's 227 KB with the 4 KB
-that each multiplies."""
+_STAGED_BYTES = 160 << 10
+"""On their way for each multiprocessor, of up to four programs (two of 128 rows: they have twice
+the registers). The rest of its 227 KB is for what programs multiply, 4 KB
+each, and for the next kernel's first programs, which begin while these end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ def product_tiles(weight: Matrix, num_sms: int, *, divisible: bool) -> Tiles:
         num_splits = 1 << max(0, most.bit_length() - 1)
     span = -(-num_blocks // num_splits) * block_k
     num_splits = -(-num_in // span)  # a last one may have been left nothing
+    per_sm = min(256 // max(64, block_n), -(-num_out * num_splits // (block_n * num_sms)))
     stage = block_k * (block_n * weight.values.itemsize + _ROWS_BYTES)
-    num_stages = 1 + max(1, min(5, _STAGED_BYTES // stage))
+    num_stages = 1 + max(1, min(8, _STAGED_BYTES // per_sm // stage))
     return Tiles(block_n, block_k, num_splits, span, block_n // 16, num_stages)
 
 

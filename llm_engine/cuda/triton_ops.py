@@ -101,7 +101,7 @@ class TritonOps:
         self._halves = halves
         capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
         self._pdl = capability >= (9, 0)
-        self._scaled_products = capability >= (9, 0)
+        self._scaled_products = not self._on_gpu or capability >= (9, 0)
         self._workspace = Workspace.on(device, num_floats)
 
     def queries(
@@ -166,6 +166,7 @@ class TritonOps:
             **{"counters": self._workspace.counters, "SCALE": 1 / math.sqrt(heads.head_dim)},
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads, "DIM": heads.head_dim},
             **{"BLOCK_D": block_d, "WINDOW": layer.window or 0, "NUM_SPLITS": num_splits},
+            **{"AT_ONCE": max(1, 8192 // (num_splits * block_d))},
             **{"TILE": tile, "CHUNK": 64, "TYPE": _TYPES[queries.dtype]},
             **{"EMULATED": EMULATED, "num_warps": 4, "num_stages": 2},
             **self._dependent(),

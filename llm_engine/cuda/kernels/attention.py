@@ -12,9 +12,38 @@ The last of the programs that share rows puts the parts together, always in the 
 import triton
 import triton.language as tl
 
-from llm_engine.cuda.kernels.common import is_last, operand, wait_for_inputs
+from llm_engine.cuda.kernels.common import fetch_ahead, is_last, operand, wait_for_inputs
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def places(
+    table, at, is_written, kv_head,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Where keys and values of positions `at` begin."""
+    page = tl.load(table + at // PAGE_SIZE, mask=is_written, other=0).to(tl.int64)
+    return ((page * KV_HEADS + kv_head) * PAGE_SIZE + at % PAGE_SIZE) * DIM
+
+
+@triton.jit
+def fetch_chunk(
+    keys, values, table, chunk, kv_head, first, last,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Ask for a chunk's keys and values. Cache lines of positions that nobody asked for are
+    replaced by the first one's, which is asked for anyway, or is harmless."""
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    is_written = (at >= first) & (at <= last)
+    where = places(table, at, is_written, kv_head, KV_HEADS, DIM, PAGE_SIZE)
+    SIZE: tl.constexpr = keys.dtype.element_ty.primitive_bitwidth // 8
+    LINES: tl.constexpr = (BLOCK_D * SIZE + 127) // 128
+    line = tl.minimum(tl.arange(0, LINES) * (128 // SIZE), DIM - 1)
+    spot = tl.where(is_written, where, 0)[:, None] + line[None, :]
+    fetch_ahead(keys + spot)
+    fetch_ahead(values + spot)
 
 
 @triton.jit
@@ -30,8 +59,7 @@ def attend_chunk(
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     # Nothing else is read: what was never written may be NaN, which times zero is NaN.
     written = (at >= first) & (at <= last)
-    page = tl.load(table + at // PAGE_SIZE, mask=written, other=0).to(tl.int64)
-    where = ((page * KV_HEADS + kv_head) * PAGE_SIZE + at % PAGE_SIZE) * DIM
+    where = places(table, at, written, kv_head, KV_HEADS, DIM, PAGE_SIZE)
     wide = column < DIM
     key = tl.load(
         keys + where[None, :] + column[:, None], mask=wide[:, None] & written[None, :], other=0.0
@@ -59,31 +87,64 @@ def attend_chunk(
 
 
 @triton.jit
-def put_together(
-    mixtures, maxima, totals, where, inside, column, wide,
-    NUM_SPLITS: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+def attend_chunks(
+    query, keys, values, table, begin, end, kv_head, first, last, position,
+    SCALE: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, NUM_SPLITS: tl.constexpr, TILE: tl.constexpr,
+    CHUNK: tl.constexpr, TYPE: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """The parts' sums and mixtures of rows `where`, as if there had been one part."""
+    """Every `NUM_SPLITS`th chunk from `begin`."""
     biggest = tl.full((TILE,), float("-inf"), tl.float32)
-    for part in range(0, NUM_SPLITS):
-        at = maxima + where * NUM_SPLITS + part
-        part_max = tl.load(at, mask=inside, other=float("-inf"), cache_modifier=".cg")
-        biggest = tl.maximum(biggest, part_max)
-    base = tl.where(biggest == float("-inf"), 0.0, biggest)
     sums = tl.zeros((TILE,), tl.float32)
     mixed = tl.zeros((TILE, BLOCK_D), tl.float32)
-    for part in range(0, NUM_SPLITS):
-        at = where * NUM_SPLITS + part
-        part_max = tl.load(maxima + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
-        has_any = part_max > float("-inf")  # else nothing was written
-        weight = tl.exp2(part_max - base)
-        sums += weight * tl.load(totals + at, mask=has_any, other=0.0, cache_modifier=".cg")
-        spot = at.to(tl.int64)[:, None] * BLOCK_D + column[None, :]
-        mask = has_any[:, None] & wide[None, :]
-        mixed += weight[:, None] * tl.load(
-            mixtures + spot, mask=mask, other=0.0, cache_modifier=".cg"
+    for chunk in range(begin, end, NUM_SPLITS):
+        biggest, sums, mixed = attend_chunk(
+            query, keys, values, table, chunk, kv_head, first, last, position, biggest, sums, mixed,
+            SCALE, KV_HEADS, DIM, BLOCK_D, PAGE_SIZE, WINDOW, CHUNK, TYPE, EMULATED,
+        )  # fmt: skip
+    return biggest, sums, mixed
+
+
+@triton.jit
+def put_together(
+    mixtures, maxima, totals, out, first_row, kv_head, num_members, begin,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """The parts of a tile's rows, as if there had been one part; some rows at a time, all their
+    parts at once, as each time takes as long as memory is away."""
+    column = tl.arange(0, BLOCK_D)
+    part = tl.arange(0, NUM_SPLITS)
+    for start in range(begin, tl.minimum(begin + TILE, num_members), AT_ONCE):
+        member = start + tl.arange(0, AT_ONCE)
+        inside = member < num_members
+        where = (first_row + member // GROUP) * HEADS + kv_head * GROUP + member % GROUP
+        at = where[:, None] * NUM_SPLITS + part[None, :]
+        biggest = tl.load(
+            maxima + at, mask=inside[:, None], other=float("-inf"), cache_modifier=".cg"
         )
-    return sums, mixed
+        has_any = biggest > float("-inf")  # else nothing more was written
+        total = tl.load(totals + at, mask=has_any, other=0.0, cache_modifier=".cg")
+        mixed = tl.load(
+            mixtures + at.to(tl.int64)[:, :, None] * BLOCK_D + column[None, None, :],
+            mask=has_any[:, :, None] & (column < DIM)[None, None, :], other=0.0,
+            cache_modifier=".cg",
+        )  # fmt: skip
+        base = tl.max(biggest, axis=1)
+        base = tl.where(base == float("-inf"), 0.0, base)
+        weight = tl.exp2(biggest - base[:, None])
+        write(
+            out, where.to(tl.int64)[:, None] * DIM + column[None, :],
+            tl.sum(weight * total, axis=1), tl.sum(weight[:, :, None] * mixed, axis=1),
+            inside[:, None] & (column < DIM)[None, :],
+        )  # fmt: skip
+
+
+@triton.jit
+def write(out, spot, sums, mixed, kept):
+    """Zeros for a row that saw nothing."""
+    result = mixed / tl.where(sums > 0, sums, 1.0)[:, None]
+    tl.store(out + spot, result.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit(do_not_specialize=["num_queries", "table_width"])
@@ -92,63 +153,56 @@ def attend_kernel(
     num_queries, table_width, SCALE: tl.constexpr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, NUM_SPLITS: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, AT_ONCE: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Programs: tiles of rows of all lanes, key-value heads, splits."""
-    wait_for_inputs(PDL)
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    tiles_of_lane = tl.cdiv(num_queries * GROUP, TILE)
+    num_members = num_queries * GROUP
+    tiles_of_lane = tl.cdiv(num_members, TILE)
     lane, kv_head, split = tl.program_id(0) // tiles_of_lane, tl.program_id(1), tl.program_id(2)
-    member = tl.program_id(0) % tiles_of_lane * TILE + tl.arange(0, TILE)
-    query_row = member // GROUP
-    inside = query_row < num_queries
-    row = lane * num_queries + query_row
+    begin_member = tl.program_id(0) % tiles_of_lane * TILE
+    member = begin_member + tl.arange(0, TILE)
+    inside = member < num_members
+    row = lane * num_queries + member // GROUP
     where = row * HEADS + kv_head * GROUP + member % GROUP
     column = tl.arange(0, BLOCK_D)
-    wide = column < DIM
-    kept = inside[:, None] & wide[None, :]
+    kept = inside[:, None] & (column < DIM)[None, :]
     spot = where.to(tl.int64)[:, None] * DIM + column[None, :]
 
-    position = tl.load(positions + row, mask=inside, other=-1)
+    # Positions and tables are older than the kernel before, which stores this step's keys: they can
+    # be read already, and all other keys asked for.
+    position = tl.load(positions + row, mask=inside, other=-1, cache_modifier=".cg")
     last = tl.max(position, axis=0)
     first = 0
     if WINDOW > 0:
         lowest = tl.min(tl.where(position >= 0, position, 2147483647), axis=0)
         first = tl.maximum(lowest - WINDOW + 1, 0)
-    query = operand(tl.load(queries + spot, mask=kept, other=0.0), TYPE, EMULATED)
-
-    biggest = tl.full((TILE,), float("-inf"), tl.float32)
-    sums = tl.zeros((TILE,), tl.float32)
-    mixed = tl.zeros((TILE, BLOCK_D), tl.float32)
     begin = first // CHUNK
     begin += (split + NUM_SPLITS - begin % NUM_SPLITS) % NUM_SPLITS
-    for chunk in range(begin, (last + CHUNK) // CHUNK, NUM_SPLITS):
-        biggest, sums, mixed = attend_chunk(
-            query, keys, values, tables + lane * table_width, chunk, kv_head, first, last,
-            position, biggest, sums, mixed,
-            SCALE, KV_HEADS, DIM, BLOCK_D, PAGE_SIZE, WINDOW, CHUNK, TYPE, EMULATED,
+    table = tables + lane * table_width
+    if PDL:
+        fetch_chunk(
+            keys, values, table, begin, kv_head, first, last,
+            KV_HEADS, DIM, BLOCK_D, PAGE_SIZE, CHUNK,
         )  # fmt: skip
-
+    wait_for_inputs(PDL)
+    query = operand(tl.load(queries + spot, mask=kept, other=0.0), TYPE, EMULATED)
+    biggest, sums, mixed = attend_chunks(
+        query, keys, values, table, begin, (last + CHUNK) // CHUNK, kv_head, first, last, position,
+        SCALE, KV_HEADS, DIM, BLOCK_D, PAGE_SIZE, WINDOW, NUM_SPLITS, TILE, CHUNK, TYPE, EMULATED,
+    )  # fmt: skip
     if NUM_SPLITS > 1:
         at = where * NUM_SPLITS + split
         has_any = inside & (biggest > float("-inf"))
         tl.store(maxima + at, biggest, mask=inside, cache_modifier=".cg")
         tl.store(totals + at, sums, mask=has_any, cache_modifier=".cg")
         part = mixtures + at.to(tl.int64)[:, None] * BLOCK_D + column[None, :]
-        tl.store(part, mixed, mask=has_any[:, None] & wide[None, :], cache_modifier=".cg")
-        counter = counters + tl.program_id(0) * KV_HEADS + kv_head
-        if is_last(counter, NUM_SPLITS):
-            sums, mixed = put_together(
-                mixtures, maxima, totals, where, inside, column, wide, NUM_SPLITS, BLOCK_D, TILE
-            )
-            write(out, spot, sums, mixed, kept)
+        tl.store(part, mixed, mask=has_any[:, None] & kept, cache_modifier=".cg")
+        if is_last(counters + tl.program_id(0) * KV_HEADS + kv_head, NUM_SPLITS):
+            put_together(
+                mixtures, maxima, totals, out, lane * num_queries, kv_head, num_members,
+                begin_member, HEADS, GROUP, DIM, BLOCK_D, NUM_SPLITS, TILE, AT_ONCE,
+            )  # fmt: skip
     else:
         write(out, spot, sums, mixed, kept)
-
-
-@triton.jit
-def write(out, spot, sums, mixed, kept):
-    """Zeros for a row that saw nothing."""
-    result = mixed / tl.where(sums > 0, sums, 1.0)[:, None]
-    tl.store(out + spot, result.to(out.dtype.element_ty), mask=kept)

@@ -51,14 +51,6 @@ def operand(x, TYPE: tl.constexpr, EMULATED: tl.constexpr):
 
 
 @triton.jit
-def stored(x, TYPE: tl.constexpr):
-    """`x`, float32, as it is stored: 8-bit floats beyond the largest are the largest."""
-    if TYPE == tl.float8e4nv:
-        x = tl.minimum(tl.maximum(x, -448.0), 448.0)
-    return x.to(TYPE)
-
-
-@triton.jit
 def is_last(counter, NUM: tl.constexpr):
     """Whether of `NUM` programs this is the last one to get here; what the others have written
     before they came here is then visible. The counter is zero again after the last."""

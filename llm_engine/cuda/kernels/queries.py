@@ -7,7 +7,7 @@ each head is normalized as a whole first (Qwen3), and for prompts.
 import triton
 import triton.language as tl
 
-from llm_engine.cuda.kernels.common import stored, wait_for_inputs
+from llm_engine.cuda.kernels.common import wait_for_inputs
 from llm_engine.cuda.kernels.products import accumulate, finished, pair_rows, pairs
 
 
@@ -32,8 +32,8 @@ def place(
     is_key = (head >= HEADS) & (head < HEADS + KV_HEADS)
     query = queries + (row.to(tl.int64) * HEADS + head) * DIM + index
     TYPE: tl.constexpr = queries.dtype.element_ty
-    tl.store(query, stored(first, TYPE), mask=kept & is_query)
-    tl.store(query + HALF, stored(second, TYPE), mask=kept & is_query)
+    tl.store(query, first.to(TYPE), mask=kept & is_query)
+    tl.store(query + HALF, second.to(TYPE), mask=kept & is_query)
 
     has_place = position >= 0
     at = tl.maximum(position, 0)
@@ -42,7 +42,8 @@ def place(
     kv_head = (head - HEADS) % KV_HEADS
     where = ((page * KV_HEADS + kv_head) * PAGE_SIZE + at % PAGE_SIZE) * DIM + index
     KV_TYPE: tl.constexpr = keys.dtype.element_ty
-    first, second = stored(first, KV_TYPE), stored(second, KV_TYPE)
+    # To 8 bits this saturates: the instruction knows no infinity.
+    first, second = first.to(KV_TYPE), second.to(KV_TYPE)
     kept = kept & has_place
     tl.store(keys + where, first, mask=kept & is_key)
     tl.store(keys + where + HALF, second, mask=kept & is_key)
