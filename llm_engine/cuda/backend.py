@@ -114,16 +114,19 @@ class CudaBackend:
         *,
         num_pages: int,
         cache_dtype: torch.dtype,
+        prompt_rows: Sequence[int] = PROMPT_ROWS,
         on_progress: Callable[[float], None] = lambda share: None,
     ) -> None:
         """Takes all the memory it will ever need, and records every step. Weights lie on a device
-        already, and all else goes there. `on_progress` hears which share is recorded."""
+        already, and all else goes there. `prompt_rows`: sizes of parts of prompts, ascending, the
+        last one at least 8. `on_progress` hears which share is recorded."""
         config = model.config
         self._device = model.embedding.device
         self._context_length = model.rope.cos.shape[0]
         self._layout = CacheLayout(PAGE_SIZE, num_pages, shares_pages=True, lookahead=1)
         shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
         self._cache = torch.zeros(shape, dtype=cache_dtype, device=self._device)
+        self._longest = prompt_rows[-1]
         self._next_slot = 0
         self._ahead: _Ahead | None = None
         table_length = -(-self._context_length // PAGE_SIZE)
@@ -131,13 +134,13 @@ class CudaBackend:
             model=model,
             ops=ops,
             cache=[LayerPages(keys, values) for keys, values in self._cache],
-            scratch=Scratch(model, PROMPT_ROWS[-1]),
+            scratch=Scratch(model, prompt_rows[-1]),
             logits=torch.zeros(MAX_ROWS, config.vocab_size, device=self._device),
             masks=MaskBuffers(MAX_ROWS, config.vocab_size, self._device),
             graphs=graphs,
         )
         with torch.inference_mode():
-            self._steps = RecordedSteps(machinery, table_length, on_progress)
+            self._steps = RecordedSteps(machinery, table_length, prompt_rows, on_progress)
 
     @property
     def layout(self) -> CacheLayout:
@@ -158,7 +161,9 @@ class CudaBackend:
             return self._launched(plan)
 
     def _launched(self, plan: Plan) -> "_Launched":
-        parts = [group for each in plan.sub_batches for group in groups(each.sequences)]
+        parts = [
+            group for each in plan.sub_batches for group in groups(each.sequences, self._longest)
+        ]
         if len(parts) == 1 and not plan.copies:
             known = self._take_ahead(parts[0])
             if known is not None:

@@ -16,24 +16,27 @@ PROMPT_ROWS = (16, 32, 64, 128, 256, 512)
 """Rows of a part of a prompt. Longer ones are read in several parts."""
 
 
-def groups(sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, ...]]:
-    """Cut into steps: those with one row together, the parts of the others one after another."""
+def groups(
+    sequences: Sequence[SequenceRows], longest: int = PROMPT_ROWS[-1]
+) -> Iterator[tuple[SequenceRows, ...]]:
+    """Cut into steps: those with one row together, the parts of the others, of at most `longest`
+    rows, one after another."""
     lone = [rows for rows in sequences if len(rows.token_ids) == 1]
     for first in range(0, len(lone), LANES[-1]):
         yield tuple(lone[first : first + LANES[-1]])
     for rows in sequences:
         if len(rows.token_ids) > 1:
-            yield from ((part,) for part in _parts(rows))
+            yield from ((part,) for part in _parts(rows, longest))
 
 
-def _parts(rows: SequenceRows) -> Iterator[SequenceRows]:
+def _parts(rows: SequenceRows, longest: int) -> Iterator[SequenceRows]:
     """Steps of one sequence: a prompt chooses behind its last row only."""
     num_rows = len(rows.token_ids)
     if num_rows <= MAX_ROWS:
         yield rows
         return
     num_read = num_rows if rows.num_sampled <= 1 else num_rows - rows.num_sampled
-    yield from split(_cut(rows, 0, num_read), PROMPT_ROWS[-1])
+    yield from split(_cut(rows, 0, num_read), longest)
     if num_read < num_rows:
         yield from split(_cut(rows, num_read, num_rows), MAX_ROWS)
 

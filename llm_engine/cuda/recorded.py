@@ -8,7 +8,7 @@ from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows
 from llm_engine.cuda.answers import Answer
-from llm_engine.cuda.groups import LANES, PROMPT_ROWS, QUERIES, split
+from llm_engine.cuda.groups import LANES, QUERIES, split
 from llm_engine.cuda.lanes import Lanes
 from llm_engine.cuda.masks import needs_masks
 from llm_engine.cuda.ops import MAX_ROWS
@@ -28,10 +28,14 @@ class RecordedSteps:
     """A step for every size. Memory is taken when this is made, and never again."""
 
     def __init__(
-        self, machinery: Machinery, table_length: int, on_progress: Callable[[float], None]
+        self,
+        machinery: Machinery,
+        table_length: int,
+        prompt_rows: Sequence[int],
+        on_progress: Callable[[float], None],
     ) -> None:
-        """`table_length`: pages of the longest sequence. `on_progress` hears which share is
-        recorded."""
+        """`table_length`: pages of the longest sequence. `prompt_rows`: sizes of parts of prompts,
+        ascending. `on_progress` hears which share is recorded."""
         self._machinery = machinery
         device = machinery.logits.device
         shapes = [(lanes, 1) for lanes in LANES[1:]] + [(1, queries) for queries in QUERIES]
@@ -42,8 +46,8 @@ class RecordedSteps:
             lanes = lone if num_lanes == 1 else Lanes(num_lanes, 1, table_length, device)
             self._steps[num_lanes, num_queries] = DecodeStep(machinery, lanes, num_queries)
         on_progress(len(shapes) / (len(shapes) + 1))
-        prompt = Lanes(1, PROMPT_ROWS[-1], table_length, device)
-        self._prompts = PromptStep(machinery, prompt, PROMPT_ROWS)
+        prompt = Lanes(1, prompt_rows[-1], table_length, device)
+        self._prompts = PromptStep(machinery, prompt, prompt_rows)
         on_progress(1.0)
 
     def launch(self, sequences: tuple[SequenceRows, ...]) -> Group:
