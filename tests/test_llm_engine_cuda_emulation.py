@@ -15,6 +15,7 @@ from llm_engine.cuda.calibrate import compensated
 from llm_engine.cuda.emulation import Arithmetic
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.quantize import BLOCK, ONE_A_ROW, check, quantize
+from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError
 from llm_engine.weights import load_checkpoint
@@ -157,3 +158,24 @@ def test_what_needs_no_rounding_is_left_alone(tmp_path: Path) -> None:
     assert only_head.head.scales is not None
     long = [PROMPT * 5]
     assert loaded(checkpoint, weights, calibration=long).head.scales is not None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_part_of_a_calibrated_model(rank: int, tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "qwen2")
+    checkpoint = load_checkpoint(tmp_path)
+    weights, shard = WeightFormat(Precision.FP8, dtype=torch.float32), Shard(rank, 2)
+    whole = loaded(checkpoint, weights, calibration=TEXTS)
+    part = loaded(checkpoint, weights, calibration=TEXTS, shard=shard)
+    for ours, theirs in zip(part.layers, whole.layers, strict=True):
+        assert ours.attention.heads.num_heads == 2
+        for name, own, all_of_it in (
+            ("qkv", ours.attention.qkv, theirs.attention.qkv),
+            ("out", ours.out, theirs.out),
+            ("gate_up", ours.gate_up, theirs.gate_up),
+            ("down", ours.down, theirs.down),
+        ):
+            expected = shard.cut(name, all_of_it, checkpoint.config)
+            assert torch.equal(own.values.float(), expected.values.float())
+    expected = shard.cut("head", whole.head, checkpoint.config)
+    assert torch.equal(part.head.values.float(), expected.values.float())

@@ -1,8 +1,9 @@
 """A checkpoint's weights on the device, as floats or in 8 bits.
 
 Read and converted one matrix after another, on the device: the host never holds more than one, and
-the device no more than the model and one matrix besides, or one layer where it gets a part. What a checkpoint stores as 8-bit floats
-stays what it was (`quantize.join` says where that is not possible).
+the device no more than the model and one matrix besides, or one layer where it gets a part of each.
+What a checkpoint stores as 8-bit floats stays what it was (`quantize.join` says where that is not
+possible).
 
 Norms, biases and scales are float32, they are small. The embedding is a table of the activations'
 type, for only a row of it is read; where it is the head as well, the head may be 8-bit all the
