@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -186,20 +186,19 @@ def _note(
 
 def measure(
     checkpoint: Checkpoint, text: str, num_tokens: int, ways: Sequence[Way] = WAYS
-) -> list[Row]:
+) -> Iterator[Row]:
     """A row for each of `CONFIGS` and of the ways, of which the first is what the others are
-    compared with. Raises ModelError, RequestError for a text that is too short."""
+    compared with, as they come. Raises ModelError, RequestError for a text that is too short."""
     token_ids = checkpoint.tokenizer.encode(text)[: num_tokens + 1]
     if len(token_ids) < 2:
         raise RequestError("text", "has too few tokens")
-    rows: list[Row] = []
     exact: _Scores | None = None
     for config in CONFIGS:
         backend = make_backend(checkpoint, config, num_tokens, lambda share: None)
         assert isinstance(backend, Scorer)
         scores = score(backend, token_ids)
         exact = exact or scores
-        rows.append(_row(config.backend, config.precision, scores, exact))
+        yield _row(config.backend, config.precision, scores, exact)
     assert exact is not None
     sixteen: _Scores | None = None
     kinds = groupby(ways, lambda way: (way.weights, way.is_calibrated))
@@ -209,8 +208,7 @@ def measure(
         for way in (first, *alike):
             scores = emulated(model, way, token_ids)
             sixteen = sixteen or scores
-            rows.append(_row(BackendName.CUDA, way.name, scores, exact, sixteen))
-    return rows
+            yield _row(BackendName.CUDA, way.name, scores, exact, sixteen)
 
 
 def _row(
@@ -233,18 +231,19 @@ def _row(
     )
 
 
-def table(rows: Sequence[Row]) -> str:
-    lines = [f"{'':<28}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio to bf16':>20}"]
-    for row in rows:
-        line = (
-            f"{row.backend + ' ' + row.precision:<28}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
-            f"{row.agreement:>16.3f}"
-        )
-        if row.bf16_ratio is not None:
-            line += f"{row.bf16_ratio:>11.4f} ± {row.bf16_error:.4f}"
-        lines.append(line)
-    lines.append("cuda: emulated on this machine; ± one standard error over the text's tokens")
-    return "\n".join(lines)
+HEADER = f"{'':<34}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio to bf16':>18}"
+FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text's tokens"
+
+
+def line_of(row: Row) -> str:
+    """A row under `HEADER`."""
+    line = (
+        f"{row.backend + ' ' + row.precision:<34}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
+        f"{row.agreement:>16.3f}"
+    )
+    if row.bf16_ratio is not None:
+        line += f"{row.bf16_ratio:>9.4f} ± {row.bf16_error:.4f}"
+    return line
 
 
 def missed_gates(
@@ -273,11 +272,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         checkpoint = load_checkpoint(path)
         text = options.text.read_text(encoding="utf-8")
         length = min(checkpoint.config.context_length, options.tokens)
-        rows = measure(checkpoint, text, length)
+        rows: list[Row] = []
+        print(HEADER)
+        for row in measure(checkpoint, text, length):
+            print(line_of(row), flush=True)
+            rows.append(row)
     except (ModelError, RequestError, OSError, UnicodeError) as error:
         print(f"bench quality: {error}", file=sys.stderr)
         return 2
-    print(table(rows))
+    print(FOOTNOTE)
     if options.json is not None:
         result: dict[str, Any] = {
             "bench": "quality",
