@@ -21,6 +21,7 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "talk": ("agent.talk", "play a recording to the server as a caller would, save its answer"),
     "bench": ("agent.bench", "measure latency and quality over many recordings"),
     "replay": ("agent.replay", "take the decisions of a recorded call again and compare"),
+    "train-heads": ("llm_engine.train_heads", "train draft heads for a language model"),
     "report": ("agent.report", "show where the time of recorded calls went"),
 }
 """Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""

@@ -136,6 +136,9 @@ class LlmSettings:
     draft_model: str = ""
     """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies
     are the same, and come sooner where it guesses well. Empty: none."""
+    draft_heads: str = ""
+    """A directory of draft heads made for `model` by `halfsec train-heads`, to the same end. They
+    work with dtype float32 so far. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,14 +51,19 @@ class Loading:
         self._conversion.begin()
         settings = self._config.llm_engine
         draft = self._models.locate(settings.draft_model) if settings.draft_model else None
-        return self._engine(settings.model, draft, self._conversion.note)
+        heads = Path(settings.draft_heads).expanduser() if settings.draft_heads else None
+        return self._engine(settings.model, self._conversion.note, draft, heads)
 
     def small_engine(self) -> llm_engine.Engine:
         """The model that takes over where the other one is too slow."""
-        return self._engine(self._config.llm_engine.small_model, None, lambda share: None)
+        return self._engine(self._config.llm_engine.small_model, lambda share: None)
 
     def _engine(
-        self, model: str, draft: Path | None, on_progress: Callable[[float], None]
+        self,
+        model: str,
+        on_progress: Callable[[float], None],
+        draft: Path | None = None,
+        heads: Path | None = None,
     ) -> llm_engine.Engine:
         settings = self._config.llm_engine
         num_calls = self._config.agent.max_sessions
@@ -72,6 +77,7 @@ class Loading:
             cache_dir=self._models.home / "converted",
             num_gpus=settings.gpus,
             draft_model=draft,
+            draft_heads=heads,
         )
         factor = self._rehearsal.llm_factor
         return llm_engine.Engine.load(

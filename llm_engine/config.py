@@ -223,6 +223,8 @@ class EngineConfig:
     """GPUs among which the model is divided (CUDA backend)."""
     draft_model: Path | None = None
     """A smaller model with the same vocabulary, to guess where nothing repeats."""
+    draft_heads: Path | None = None
+    """Heads trained for the model (`halfsec train-heads`), to the same end."""
 
     def __post_init__(self) -> None:
         for name, choices in (("precision", Precision), ("backend", BackendName)):

@@ -121,7 +121,7 @@ class EngineCore:
             cached_tokens=cached,
             last_served=self._num_steps,
             tokens=list(request.prompt),
-            drafts=self._drafting.begin(matcher),
+            drafts=self._drafting.begin(sequence.slot, matcher),
             matcher=matcher,
         )
         active.marks.append((EngineMark.QUEUED, self._clock.now_ns()))

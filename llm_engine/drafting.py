@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 
+from llm_engine.backends.base import Slot
 from llm_engine.constraints import ForcedDraft, Matcher
 from llm_engine.drafts import Draft, Drafter
 from llm_engine.requests import ActiveRequest
@@ -24,9 +25,9 @@ class Drafting:
         """The records, one for each name."""
         return [self._forced, *(each for _, each in self._drafters)] if self._drafters else []
 
-    def begin(self, matcher: Matcher | None) -> list[tuple[Draft, Speculation]]:
+    def begin(self, slot: Slot, matcher: Matcher | None) -> list[tuple[Draft, Speculation]]:
         """The drafts of one reply, in the order in which they are asked."""
-        drafts = [(drafter.begin(), speculation) for drafter, speculation in self._drafters]
+        drafts = [(drafter.begin(slot), speculation) for drafter, speculation in self._drafters]
         if drafts and matcher is not None:
             return [(ForcedDraft(matcher), self._forced), *drafts]
         return drafts

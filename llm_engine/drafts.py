@@ -10,6 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from llm_engine.backends.base import Slot
+
 LONGEST_MATCH: Final = 4
 """Tokens that must have occurred before in the same order: four rarely mislead, and two still find
 most repetitions. One would propose something after every comma."""
@@ -39,7 +41,9 @@ class Drafter(Protocol):
         """Under which its figures are counted."""
         ...
 
-    def begin(self) -> Draft: ...
+    def begin(self, slot: Slot) -> Draft:
+        """For a request whose tokens the backend computes in this slot."""
+        ...
 
 
 class NgramDrafter:
@@ -54,7 +58,7 @@ class NgramDrafter:
 
     name = "ngram"
 
-    def begin(self) -> Draft:
+    def begin(self, slot: Slot) -> Draft:
         return _NgramDraft()
 
 

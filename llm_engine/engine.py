@@ -20,6 +20,7 @@ from llm_engine.core import EngineCore
 from llm_engine.dialogue import Dialogue
 from llm_engine.drafts import Drafter, NgramDrafter
 from llm_engine.errors import ModelError, RequestError
+from llm_engine.head_drafter import load_head_drafter
 from llm_engine.metrics import EngineStats
 from llm_engine.model_drafter import load_drafter
 from llm_engine.reply import TokenChunk
@@ -115,6 +116,8 @@ class Engine:
         drafters: list[Drafter] = [NgramDrafter()] if config.ngram_drafts else []
         if config.draft_model is not None:
             drafters.append(load_drafter(config.draft_model, vocabulary.tokenizer, config))
+        if config.draft_heads is not None:
+            drafters.append(load_head_drafter(config.draft_heads, checkpoint, backend))
         return cls(
             wrap(backend),
             vocabulary,
@@ -302,15 +305,20 @@ class Engine:
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
         ids = [item for item in prompt if isinstance(item, int)]
         if len(messages) == len(prompt):
-            template = self._chat_template()
-            gaps = template.gaps([message.role for message in messages])
-            for message, gap in zip(messages, gaps, strict=False):
-                ids += [*gap.token_ids, *template.content(message.role, message.text, gap)]
-            return (*ids, *gaps[-1].token_ids)
+            return tuple(message_ids(self._chat_template(), messages))
         num_known = len(self.vocabulary.tokenizer.token_bytes)
         if len(ids) != len(prompt) or not all(0 <= token_id < num_known for token_id in ids):
             raise RequestError("prompt", f"must be text, messages, or token ids below {num_known}")
         return tuple(ids)
+
+
+def message_ids(template: ChatTemplate, messages: Sequence[ChatMessage]) -> list[int]:
+    """A prompt that asks for the answer to the last of these."""
+    ids: list[int] = []
+    gaps = template.gaps([message.role for message in messages])
+    for message, gap in zip(messages, gaps, strict=False):
+        ids += [*gap.token_ids, *template.content(message.role, message.text, gap)]
+    return [*ids, *gaps[-1].token_ids]
 
 
 def _about_messages(error: RequestError) -> RequestError:

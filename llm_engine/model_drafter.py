@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llm_engine.backends.base import Backend, Plan, SequenceRows, SubBatch
+from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.choice import make_backend
 from llm_engine.cache import KvCache
 from llm_engine.config import EngineConfig, SamplingParams
@@ -37,7 +37,7 @@ class ModelDrafter:
         self._backend = backend
         self._prefill_chunk = prefill_chunk
 
-    def begin(self) -> Draft:
+    def begin(self, slot: Slot) -> Draft:
         return _ModelDraft(self)
 
     def extend(self, sequence: CachedSequence, tokens: Sequence[int], max_tokens: int) -> list[int]:
@@ -113,6 +113,7 @@ def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> Mode
         kv_cache_mb=max(1, config.kv_cache_mb // _CACHE_SHARE),
         max_batch=1,  # nobody drafts while several speak
         draft_model=None,
+        draft_heads=None,
     )
     context_length = min(config.context_length or longest, longest)
     return ModelDrafter(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from latency_budget.clock import ManualClock
 from latency_budget.turn import TurnId
-from llm_engine.backends.base import Backend
+from llm_engine.backends.base import Backend, Slot
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
@@ -67,7 +67,7 @@ class Babble:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def begin(self) -> Draft:
+    def begin(self, slot: Slot) -> Draft:
         return self
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latency_budget.clock import ManualClock, SystemClock
-from llm_engine.backends.base import Plan, StepHandle
+from llm_engine.backends.base import Plan, Slot, StepHandle
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.drafts import LONGEST_MATCH, Draft, Drafter, NgramDrafter
@@ -35,7 +35,7 @@ class GivenDrafter:
         self.propose = propose
         self.num_open = 0
 
-    def begin(self) -> Draft:
+    def begin(self, slot: Slot) -> Draft:
         self.num_open += 1
         return self  # one for all
 
@@ -194,12 +194,12 @@ def test_a_drafter_that_raises_is_not_asked_again(caplog: pytest.LogCaptureFixtu
 
 
 def test_repetitions_are_found() -> None:
-    draft = NgramDrafter().begin()
+    draft = NgramDrafter().begin(Slot(1))
     tokens = [1, 2, 3, 4, 5, 6, 1, 2]
     assert list(draft.propose(tokens, 3)) == [3, 4, 5]
     assert list(draft.propose([*tokens, 3, 9], 3)) == []
     assert list(draft.propose([*tokens, 3, 9, 1, 2], 2)) == [3, 9]  # the last time counts
-    assert list(NgramDrafter().begin().propose([7], 3)) == []
+    assert list(NgramDrafter().begin(Slot(1)).propose([7], 3)) == []
 
 
 ODD_IDS = (0, 0xD800, 0xDC00, 0xFEFF)
@@ -208,7 +208,7 @@ ODD_IDS = (0, 0xD800, 0xDC00, 0xFEFF)
 
 @given(st.lists(st.sampled_from(ODD_IDS), min_size=1, max_size=60))
 def test_what_is_proposed_did_follow_the_longest_match(tokens: list[int]) -> None:
-    draft = NgramDrafter().begin()
+    draft = NgramDrafter().begin(Slot(1))
     for end in range(1, len(tokens) + 1):
         matches = (
             (length, start + length)
@@ -279,7 +279,7 @@ async def test_repetitions_change_nothing(tiny: Path) -> None:
 def test_a_draft_model_that_runs_out_of_room_is_silent() -> None:
     backend = ScriptedBackend(lettered, num_pages=20)  # 80 tokens
     drafter = ModelDrafter(backend, context_length=200, max_sequences=1, prefill_chunk=16)
-    first, second = drafter.begin(), drafter.begin()
+    first, second = drafter.begin(Slot(1)), drafter.begin(Slot(2))
     assert len(first.propose([5] * 10, 3)) == 3
     assert list(second.propose([5] * 10, 3)) == []  # one at a time
     first.close()

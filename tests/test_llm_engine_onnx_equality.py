@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from llm_engine.backends.base import Slot
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
@@ -104,7 +105,7 @@ class Foresight:
         self._text = text
         self._num_asked = 0
 
-    def begin(self) -> Draft:
+    def begin(self, slot: Slot) -> Draft:
         return self
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:

@@ -18,7 +18,9 @@ All calls come from one thread, the engine's.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
+
+from torch import Tensor
 
 from llm_engine.config import SamplingParams
 
@@ -142,4 +144,17 @@ class Backend(Protocol):
 
     def cache_bytes(self) -> int:
         """Memory that keys and values take now."""
+        ...
+
+
+@runtime_checkable
+class HiddenStates(Protocol):
+    """A backend that shows what its head was given. Others may go on from there, as draft heads
+    do."""
+
+    def hidden(self, slot: Slot, position: int) -> Tensor | None:
+        """The row of this position behind the final norm, `[hidden]` float32 on the CPU.
+
+        None unless the row was sampled, in the last step that sampled any of the slot.
+        """
         ...

@@ -28,6 +28,7 @@ from llm_engine.model import Decoder, LayerCache, Linear
 
 PAGE_SIZE = 16
 """Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""
+_NO_ROWS = torch.empty(0, 0)
 
 
 class CpuBackend:
@@ -40,6 +41,8 @@ class CpuBackend:
         self._layout = cache_layout(self._config, config.kv_cache_mb)
         self._cache = PagedCache(self._config, self._layout)
         self._next_slot = 0
+        self._sampled_rows: dict[Slot, tuple[int, Tensor]] = {}
+        """Position of the first, and `[num_sampled, hidden]`."""
         with torch.inference_mode():
             self._decoder = Decoder(checkpoint, float_linear, context_length)
 
@@ -52,7 +55,8 @@ class CpuBackend:
         return Slot(self._next_slot)
 
     def close_slot(self, slot: Slot) -> None:
-        """Nothing to do: its pages may be used again."""
+        """Its pages may be used again."""
+        self._sampled_rows.pop(slot, None)
 
     def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
         """Nothing to do: it lies in pages that both list."""
@@ -76,20 +80,29 @@ class CpuBackend:
     def cache_bytes(self) -> int:
         return self._cache.num_bytes
 
+    def hidden(self, slot: Slot, position: int) -> Tensor | None:
+        first, rows = self._sampled_rows.get(slot, (0, _NO_ROWS))
+        return rows[position - first] if 0 <= position - first < len(rows) else None
+
     def _sampled(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]`, one row at a time: torch's products of one row and of several
         round differently, and a drafted token must not change the one after it."""
         num_before = len(rows.token_ids) - max(rows.num_sampled, 1)
         if num_before:
-            self.logits(_part(rows, 0, num_before))
+            self._hidden(_part(rows, 0, num_before))
         parts = range(num_before, len(rows.token_ids))
-        return torch.cat([self.logits(_part(rows, index, index + 1)) for index in parts])
+        hidden = [self._hidden(_part(rows, index, index + 1)) for index in parts]
+        if rows.num_sampled:
+            self._sampled_rows[rows.slot] = rows.first_position + num_before, torch.cat(hidden)
+        return torch.cat([self._decoder.logits(each[: rows.num_sampled]) for each in hidden])
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows; the cache is extended by all of them."""
+        return self._decoder.logits(self._hidden(rows)[len(rows.token_ids) - rows.num_sampled :])
+
+    def _hidden(self, rows: SequenceRows) -> Tensor:
         caches = self._cache.view(rows)
-        hidden = self._decoder.hidden(torch.tensor(rows.token_ids), rows.first_position, caches)
-        return self._decoder.logits(hidden[len(rows.token_ids) - rows.num_sampled :])
+        return self._decoder.hidden(torch.tensor(rows.token_ids), rows.first_position, caches)
 
 
 def _part(rows: SequenceRows, start: int, end: int) -> SequenceRows:

@@ -1,25 +1,27 @@
 """A checkpoint's weights on the device, as floats or in 8 bits.
 
 Read and converted one matrix after another, on the device: the host never holds more than one, and
-the device no more than the model and one matrix besides. What a checkpoint stores as 8-bit floats
-stays what it was (`quantize.join` says where that is not possible).
+the device no more than the model and one matrix besides, or one layer where it gets a part of each.
+What a checkpoint stores as 8-bit floats stays what it was (`quantize.join` says where that is not
+possible).
 
 Norms, biases and scales are float32, they are small. The embedding is a table of the activations'
 type, for only a row of it is read; where it is the head as well, the head may be 8-bit all the
 same, and is then a copy.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import ModelConfig, Precision
+from llm_engine.cuda.calibrate import Calibration
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
 from llm_engine.cuda.ops import Attention, Heads, Matrix, Norm, Rope
-from llm_engine.cuda.quantize import ONE_A_ROW, check, join, quantize
+from llm_engine.cuda.quantize import ONE_A_ROW, check, join
 from llm_engine.cuda.sharding import Shard
 from llm_engine.errors import ModelError
 from llm_engine.fp8 import Fp8Matrix
@@ -57,38 +59,49 @@ def load_model(
     *,
     context_length: int,
     shard: Shard | None = None,
+    calibration: Sequence[Sequence[int]] = (),
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> DeviceModel:
     """Read all weights, or one device's part of each matrix. `on_progress` hears the share that is
     done.
 
-    Raises ModelError for missing tensors, wrong shapes and numbers that no weight is, and for a
-    model that can't be divided like that.
+    With `calibration`, token ids of some texts, weights are rounded so that these change least
+    (`calibrate.py`): a few thousand tokens, of which a layer at a time is computed. Raises
+    ModelError for missing tensors, wrong shapes and numbers that no weight is, and for a model that
+    can't be divided like that.
     """
     config, weights = checkpoint.config, FusedWeights(checkpoint)
     if shard is not None:
         shard.check(config)
-    loading = _Loading(config, weight_format, torch.device(device), shard)
+    loading = _Loading(config, weight_format, torch.device(device), shard, bool(calibration))
+    body, head_precision = weight_format.body, weight_format.head_precision
     # The vocabulary counts as a layer: the bar need not be more exact.
     num_parts = config.num_layers + 1
     with torch.inference_mode():
-        # Quantized is what is stored: the activations' type would round it once more before.
         stored = loading.on_device(weights.embedding())
         embedding = stored.to(weight_format.dtype)
         if weights.has_own_head:
-            head = loading.matrix(weights.head_matrix(), weight_format.head_precision)
-        elif weight_format.head_precision is Precision.FP8:
-            head = as_matrix(quantize(stored, weight_format.block))
-        else:
-            head = Matrix(embedding)
-        head = loading.part("head", head)
-        del stored
+            del stored
+        rope = rope_tables(config, context_length, device)
+        text = Calibration(embedding, rope, calibration, weight_format.block)
         layers = []
         for index in range(config.num_layers):
             on_progress((index + 1) / num_parts)
-            layers.append(_layer(weights, loading, index))
+            layer = _layer(weights, loading, index)
+            if calibration:
+                layer = text.layer(layer, rounds=body is Precision.FP8)
+            layers.append(loading.cut(layer))
         norm = loading.norm(weights.final_norm())
-        rope = rope_tables(config, context_length, device)
+        if weights.has_own_head:
+            head = loading.matrix(weights.head_matrix(), head_precision)
+        elif head_precision is Precision.FP8:
+            # What is stored: the activations' type would round it once more before.
+            head = loading.quantized([stored])
+        else:
+            head = Matrix(embedding)
+        if calibration and head_precision is Precision.FP8:
+            head = text.head(norm, head)
+        head = loading.part("head", head)
     on_progress(1.0)
     return DeviceModel(loading.local, embedding, tuple(layers), norm, head, rope)
 
@@ -110,6 +123,8 @@ class _Loading:
     weight_format: WeightFormat
     device: torch.device
     shard: Shard | None
+    is_calibrated: bool
+    """Whether what is to be quantized stays as floats until the text has come so far."""
 
     @property
     def local(self) -> ModelConfig:
@@ -119,6 +134,21 @@ class _Loading:
     def part(self, name: str, matrix: Matrix) -> Matrix:
         """What this device gets of a matrix."""
         return matrix if self.shard is None else self.shard.cut(name, matrix, self.config)
+
+    def cut(self, layer: DeviceLayer) -> DeviceLayer:
+        """What this device gets of a layer."""
+        if self.shard is None:
+            return layer
+        local, attention = self.local, layer.attention
+        heads = Heads(local.num_heads, local.num_kv_heads, local.head_dim)
+        qkv = self.part("qkv", attention.qkv)
+        return DeviceLayer(
+            attention=replace(attention, qkv=qkv, heads=heads),
+            out=self.part("out", layer.out),
+            mlp_norm=layer.mlp_norm,
+            gate_up=self.part("gate_up", layer.gate_up),
+            down=self.part("down", layer.down),
+        )
 
     def on_device(self, values: Tensor) -> Tensor:
         return values.to(self.device)
@@ -146,12 +176,22 @@ class _Loading:
         added = joined_bias(biases)
         bias = None if added is None else self.on_device(added)
         if precision is Precision.FP8:
-            return as_matrix(join(parts, self.weight_format.block), bias)
+            return self.quantized(parts, bias)
         dtype = self.weight_format.dtype
         floats = [
             (part.dequantize() if isinstance(part, Fp8Matrix) else part).to(dtype) for part in parts
         ]
-        return Matrix(floats[0] if len(floats) == 1 else torch.cat(floats), bias=bias)
+        return Matrix(_joined(floats), bias=bias)
+
+    def quantized(self, parts: Sequence[Fp8Matrix | Tensor], bias: Tensor | None = None) -> Matrix:
+        floats = [part for part in parts if isinstance(part, Tensor)]
+        if self.is_calibrated and len(floats) == len(parts):
+            return Matrix(_joined(floats), bias=bias)
+        return as_matrix(join(parts, self.weight_format.block), bias)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def as_matrix(quantized: Fp8Matrix, bias: Tensor | None = None) -> Matrix:
@@ -160,17 +200,14 @@ def as_matrix(quantized: Fp8Matrix, bias: Tensor | None = None) -> Matrix:
 
 
 def _layer(weights: FusedWeights, loading: _Loading, index: int) -> DeviceLayer:
-    config, local = loading.config, loading.local
+    config = loading.config
     norms = {name: loading.norm(vector) for name, vector in weights.vectors(index)}
     body = loading.weight_format.body
-    linear = {
-        each.name: loading.part(each.name, loading.matrix(each, body))
-        for each in weights.matrices(index)
-    }
+    linear = {each.name: loading.matrix(each, body) for each in weights.matrices(index)}
     attention = Attention(
         norm=norms["input_layernorm"],
         qkv=linear["qkv"],
-        heads=Heads(local.num_heads, local.num_kv_heads, local.head_dim),
+        heads=Heads(config.num_heads, config.num_kv_heads, config.head_dim),
         q_norm=norms.get("q_norm"),
         k_norm=norms.get("k_norm"),
         window=config.sliding_window(index),
