@@ -168,12 +168,13 @@ def test_rows_that_only_fill_up_follow_the_first(monkeypatch: pytest.MonkeyPatch
     padded = replace(rows, positions=rows.positions.clone())
     padded.positions[2:4] = -1
     out, expected = torch.empty_like(queries), torch.empty_like(queries)
-    with_flashinfer(xqa_or_none(DEVICE)).attend(queries, layer, padded, pages, out)
+    served = with_flashinfer(xqa_or_none(DEVICE))
+    served.attend(queries, layer, padded, pages, out)
     OracleOps().attend(queries, layer, rows, pages, expected)
     assert_near(out[:2], expected[:2])
     assert_near(out[4:], expected[4:])
     nobody = Rows(torch.full_like(padded.positions, -1), rows.tables)
-    with_flashinfer(xqa_or_none(DEVICE)).attend(queries, layer, nobody, pages, out)
+    served.attend(queries, layer, nobody, pages, out)
     assert fake.calls[-1]["seq_lens"].tolist() == [4, 4]
 
 

@@ -97,8 +97,10 @@ def place_kernel(
 ):  # fmt: skip
     """A program has one head of one row of `projected [M, all heads * head_dim]`."""
     wait_for_inputs(PDL)
-    row, head = tl.program_id(0), tl.program_id(1)
     index = tl.arange(0, BLOCK)
+    # Blocks, though all of one number: a mask made of scalars is none to some interpreters.
+    row = tl.program_id(0) + tl.zeros((BLOCK,), tl.int32)
+    head = tl.program_id(1) + tl.zeros((BLOCK,), tl.int32)
     kept = index < HALF
     DIM: tl.constexpr = 2 * HALF
     source = projected + (row.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * DIM + index
