@@ -7,7 +7,7 @@ token is where the heads go on.
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_engine.backends.base import Backend, HiddenStates, Slot
+from llm_engine.backends.base import Backend, DraftsItself, HiddenStates, Slot
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.draft_heads import DraftHeads, SharedParts, draft, load_heads, shared_parts
 from llm_engine.drafts import Draft
@@ -45,8 +45,37 @@ class _HeadDraft:
         """Nothing is held."""
 
 
-def load_head_drafter(path: Path, checkpoint: Checkpoint, backend: Backend) -> HeadDrafter:
-    """Read heads for a loaded model. Raises ModelError, also for a backend they can't work with."""
+class BackendDrafter:
+    """Proposes what a backend has drafted itself. Belongs to the engine's thread."""
+
+    name = "heads"
+
+    def __init__(self, source: DraftsItself) -> None:
+        self.source = source
+
+    def begin(self, slot: Slot) -> Draft:
+        return _BackendDraft(self.source, slot)
+
+
+class _BackendDraft:
+    def __init__(self, source: DraftsItself, slot: Slot) -> None:
+        self._source = source
+        self._slot = slot
+
+    def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
+        return self._source.drafted(self._slot, len(tokens) - 1)[:max_tokens]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def load_head_drafter(
+    path: Path, checkpoint: Checkpoint, backend: Backend
+) -> HeadDrafter | BackendDrafter:
+    """Read heads for a loaded model, unless its backend has. Raises ModelError, also for a backend
+    they can't work with."""
+    if isinstance(backend, DraftsItself) and backend.num_drafted:
+        return BackendDrafter(backend)
     if not isinstance(backend, HiddenStates):
         raise ModelError(
             f"{path}: draft heads need a backend that shows hidden states: torch, in float32"

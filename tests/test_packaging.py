@@ -64,7 +64,8 @@ def test_constraints_pin_every_dependency() -> None:
     wanted = [*project["dependencies"]]
     for extra in project["optional-dependencies"].values():
         wanted += extra
-    assert {normal(requirement) for requirement in wanted} <= pinned
+    not_ours = {"triton"}  # torch's CUDA builds ask for exactly theirs
+    assert {normal(requirement) for requirement in wanted} - not_ours <= pinned
     assert pins["torch"] == "2.13.0"
     assert not [pin for pin in pins.values() if "+" in pin], "a local version fits one build only"
 

@@ -148,6 +148,21 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class DraftsItself(Protocol):
+    """A backend that drafts where it chooses, and has the drafts in hand for its next step."""
+
+    @property
+    def num_drafted(self) -> int:
+        """Tokens in a draft; 0 where it does not."""
+        ...
+
+    def drafted(self, slot: Slot, position: int) -> tuple[int, ...]:
+        """What may follow the token at this position, the last that was chosen in the slot.
+        Nothing for any other."""
+        ...
+
+
+@runtime_checkable
 class HiddenStates(Protocol):
     """A backend that shows what its head was given. Others may go on from there, as draft heads
     do."""

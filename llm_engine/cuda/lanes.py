@@ -177,9 +177,10 @@ class Lanes:
             position=positions + 1,
         )
 
-    def advance(self, chosen: Tensor) -> None:
+    def advance(self, chosen: Tensor) -> Tensor:
         """Go on behind the tokens `chosen [B, Q]` after each row, as far as the rows were right:
-        the first that the model would have said otherwise is the last that was of use."""
+        the first that the model would have said otherwise is the last that was of use. Returns
+        which row of each lane that is, `[B]` int32."""
         lanes, num_queries = self._on_device, chosen.shape[1]
         rows = lanes.tokens[:, 1:num_queries]
         places = self._places[1:num_queries]
@@ -191,6 +192,17 @@ class Lanes:
         lanes.first_positions.add_(num_right + 1)
         lanes.first_sampled.zero_()
         lanes.num_rows.clamp_(max=1)
+        return num_right
+
+    def expect(self, drafted: Tensor) -> None:
+        """Let the next step check a draft `[1, n]` behind the token that is certain."""
+        lanes, count = self._on_device, drafted.shape[1]
+        lanes.tokens[:, 1 : count + 1] = drafted
+        lanes.num_rows.mul_(count + 1)  # none stays none
+
+    def first_token(self) -> Tensor:
+        """`[B]` int32: each lane's first row."""
+        return self._on_device.tokens[:, 0]
 
 
 def _signed(seed: int) -> int:

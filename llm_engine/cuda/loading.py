@@ -20,6 +20,8 @@ from llm_engine.cuda.parallel import Team, lead
 from llm_engine.cuda.parallel_ops import ParallelOps
 from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
+from llm_engine.draft_heads import load_heads
+from llm_engine.errors import ModelError
 from llm_engine.weights import load_checkpoint
 
 _WEIGHTS_SHARE = 0.6
@@ -33,6 +35,8 @@ def load_backend(
 ) -> Backend:
     """Raises ModelError where there is no GPU that will do, or no room on it: before anything is
     loaded."""
+    if config.num_gpus > 1 and config.draft_heads is not None:
+        raise ModelError("draft heads work on one GPU; leave them out, or set gpus to 1")
     if config.num_gpus == 1:
         return _load(checkpoint, config, context_length, None, on_progress)()
     with tempfile.TemporaryDirectory() as directory:
@@ -62,6 +66,7 @@ def _load(
     local = checkpoint.config if shard is None else shard.local(checkpoint.config)
     room = Room(device.free_bytes, PAGE_SIZE, context_length, config.kv_cache_mb << 20)
     plan = plan_memory(local, FP8 if is_fp8 else BFLOAT16, room, name=checkpoint.path.name)
+    heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
     torch.cuda.set_device(index)
     place = torch.device("cuda", index)
     model = load_model(
@@ -90,6 +95,7 @@ def _load(
             CudaGraphs(place),
             num_pages=plan.num_pages,
             cache_dtype=torch.bfloat16,
+            heads=heads,
             on_progress=lambda share: on_progress(_WEIGHTS_SHARE + (1 - _WEIGHTS_SHARE) * share),
         )
 

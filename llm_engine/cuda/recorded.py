@@ -1,6 +1,6 @@
 """All steps of a backend, recorded at start: what runs a group of sequences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,12 +16,44 @@ from llm_engine.cuda.steps import Choice, DecodeStep, Machinery, PromptStep
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a sequence goes on behind a step."""
+
+    position: int
+    """Of the token that is certain."""
+    token: int
+    drafted: tuple[int, ...]
+    """What heads think follows it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Sequences of one step, on its way."""
 
     sequences: tuple[SequenceRows, ...]
     answer: Answer | None
-    """None: nothing was to be chosen."""
+    """None: nothing was to be chosen. Of each sequence `num_queries` tokens, and drafts."""
+    num_queries: int
+
+    def chosen(self) -> Iterator[tuple[SequenceRows, tuple[int, ...]]]:
+        """Wait for the step: the tokens chosen after each sequence's sampled rows."""
+        found = [] if self.answer is None else self.answer.wait()
+        for rows, tokens in zip(self.sequences, found, strict=False):
+            end = min(self.num_queries, len(rows.token_ids))  # of a prompt there is only the last
+            yield rows, tuple(tokens[end - rows.num_sampled : end])
+
+    def continuations(self) -> Iterator[Continuation]:
+        """Wait for the step: how each sequence goes on, as far as its draft was right."""
+        found = [] if self.answer is None else self.answer.wait()
+        for (rows, chosen), tokens in zip(self.chosen(), found, strict=False):
+            first_sampled = len(rows.token_ids) - rows.num_sampled
+            draft = rows.token_ids[first_sampled + 1 :]
+            right = 0
+            while right < len(draft) and draft[right] == chosen[right]:
+                right += 1
+            position = rows.first_position + first_sampled + right + 1
+            drafted = tuple(tokens[self.num_queries :])
+            yield Continuation(position, chosen[right] if chosen else -1, drafted)
 
 
 class RecordedSteps:
@@ -56,13 +88,19 @@ class RecordedSteps:
         if num_rows > MAX_ROWS:
             return self._launch_prompt(sequences[0])
         step = self.step_for(len(sequences), num_rows)
-        choice = choice_for(sequences)
+        choice = self.choice_for(sequences)
         step.lanes.send(sequences)
         if choice is Choice.MASKED:
             self._machinery.masks.send(sequences, step.num_queries)
+        return self.replay(step, choice, sequences)
+
+    def replay(
+        self, step: DecodeStep, choice: Choice, sequences: tuple[SequenceRows, ...]
+    ) -> Group:
+        """Run a step on what its lanes hold."""
         step.replay(choice)
         is_wanted = any(rows.num_sampled for rows in sequences)
-        return Group(sequences, Answer(step.chosen) if is_wanted else None)
+        return Group(sequences, Answer(step.out) if is_wanted else None, step.num_queries)
 
     def step_for(self, num_lanes: int, num_rows: int) -> DecodeStep:
         """The smallest that has room: several sequences have one row each."""
@@ -86,18 +124,18 @@ class RecordedSteps:
     def _launch_prompt(self, rows: SequenceRows) -> Group:
         step = self._prompts
         last = replace(rows, token_ids=rows.token_ids[-1:])
-        choice = choice_for([last]) if rows.num_sampled else None
+        choice = self.choice_for([last]) if rows.num_sampled else None
         step.lanes.send([rows])
         if choice is Choice.MASKED:
             self._machinery.masks.send([last], 1)
         step.replay(len(rows.token_ids), choice)
-        return Group((rows,), None if choice is None else Answer(step.chosen))
+        return Group((rows,), None if choice is None else Answer(step.out), 1)
 
-
-def choice_for(sequences: Sequence[SequenceRows]) -> Choice:
-    """The least that these sequences need."""
-    if any(needs_masks(rows) for rows in sequences):
-        return Choice.MASKED
-    if all(rows.sampling.temperature == 0 for rows in sequences):
-        return Choice.GREEDY
-    return Choice.SAMPLED
+    @staticmethod
+    def choice_for(sequences: Sequence[SequenceRows]) -> Choice:
+        """The least that these sequences need."""
+        if any(needs_masks(rows) for rows in sequences):
+            return Choice.MASKED
+        if all(rows.sampling.temperature == 0 for rows in sequences):
+            return Choice.GREEDY
+        return Choice.SAMPLED

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from llm_engine.cuda.device_heads import DeviceHeads
 from llm_engine.cuda.forward import Scratch, hidden_states
 from llm_engine.cuda.graphs import Graphs
 from llm_engine.cuda.lanes import Lanes
@@ -38,6 +39,7 @@ class Machinery:
     """`[rows, vocab]`, float32."""
     masks: MaskBuffers
     graphs: Graphs
+    heads: DeviceHeads | None = None
 
     def choose(self, hidden: Tensor, positions: Tensor, lanes: Lanes, choice: Choice) -> Tensor:
         """A token after each row of `hidden [M, hidden]`: `[M]` int64."""
@@ -61,8 +63,13 @@ class DecodeStep:
         self._machinery = machinery
         self.lanes, self.num_queries = lanes, num_queries
         device = machinery.logits.device
-        self.chosen = torch.zeros(lanes.num_lanes, num_queries, dtype=torch.int32, device=device)
-        """`[B, Q]`, on the device."""
+        # Several sequences at once are not drafted for.
+        self._heads = machinery.heads if lanes.num_lanes == 1 else None
+        num_drafted = 0 if self._heads is None else self._heads.count
+        shape = lanes.num_lanes, num_queries + num_drafted
+        self.out = torch.zeros(shape, dtype=torch.int32, device=device)
+        """`[B, Q + drafted]`, on the device: tokens chosen after each row, and what heads think
+        follows the last that is certain."""
         self._replays = _captured(machinery.graphs, self._run)
 
     def replay(self, choice: Choice) -> None:
@@ -72,9 +79,14 @@ class DecodeStep:
     def _run(self, choice: Choice) -> None:
         token_ids, rows = self.lanes.rows(self.num_queries)
         hidden = self._machinery.hidden(token_ids, rows)
-        chosen = self._machinery.choose(hidden, rows.positions, self.lanes, choice)
-        self.chosen.copy_(chosen.view_as(self.chosen))
-        self.lanes.advance(self.chosen)
+        chosen, drafted = self.out.tensor_split((self.num_queries,), dim=1)
+        tokens = self._machinery.choose(hidden, rows.positions, self.lanes, choice)
+        chosen.copy_(tokens.view_as(chosen))
+        last = self.lanes.advance(chosen)
+        if self._heads is not None:
+            row, token = hidden.index_select(0, last), self.lanes.first_token()
+            self._heads.draft(self._machinery.ops, row, token, drafted)
+            self.lanes.expect(drafted)
 
 
 class PromptStep:
@@ -87,8 +99,9 @@ class PromptStep:
         like = machinery.scratch.hidden
         self._last = torch.zeros(1, like.shape[1], dtype=like.dtype, device=like.device)
         self._position = torch.zeros(1, dtype=torch.int32, device=like.device)
-        self.chosen = torch.zeros(1, 1, dtype=torch.int32, device=like.device)
-        """`[1, 1]`, on the device."""
+        num_drafted = 0 if machinery.heads is None else machinery.heads.count
+        self.out = torch.zeros(1, 1 + num_drafted, dtype=torch.int32, device=like.device)
+        """`[1, 1 + drafted]`, on the device."""
         graphs = machinery.graphs
         self._parts = {size: graphs.capture(partial(self._read, size)) for size in sizes}
         self._ends = _captured(graphs, self._choose)
@@ -109,7 +122,11 @@ class PromptStep:
 
     def _choose(self, choice: Choice) -> None:
         chosen = self._machinery.choose(self._last, self._position, self.lanes, choice)
-        self.chosen.copy_(chosen.view(1, 1))
+        token, drafted = self.out.tensor_split((1,), dim=1)
+        token.copy_(chosen.view(1, 1))
+        heads = self._machinery.heads
+        if heads is not None:
+            heads.draft(self._machinery.ops, self._last, token[0], drafted)
 
 
 def _captured(graphs: Graphs, run: Callable[[Choice], None]) -> dict[Choice, Callable[[], None]]:

@@ -14,6 +14,7 @@ from llm_engine.cuda.parallel import Team
 from llm_engine.cuda.parallel_ops import ParallelOps
 from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
+from llm_engine.draft_heads import DraftHeads
 from llm_engine.weights import load_checkpoint
 
 
@@ -39,6 +40,7 @@ def on_cpu(
     *,
     context_length: int = 640,
     num_pages: int = 400,
+    heads: DraftHeads | None = None,
 ) -> CudaBackend:
     """In float32 throughout, so that only the order of sums differs from the reference."""
     model = load_model(
@@ -50,6 +52,7 @@ def on_cpu(
         graphs or CountingGraphs(),
         num_pages=num_pages,
         cache_dtype=torch.float32,
+        heads=heads,
     )
 
 
