@@ -14,13 +14,15 @@ MISSING = (
     *("hibari", "piper", "starlette", "uvicorn", "httpx", "hypothesis", "transformers", "tqdm"),
     *("huggingface_hub", "prometheus_client"),
 )
+NO_PLUGINS = (*MISSING, "pytest_asyncio", "pytest_timeout")
+HERE = Path(__file__).resolve().parent
 NOT_FOR_BENCHES = (*MISSING, "agent", "asr", "tts", "onnx", "onnxruntime", "tests")
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r}.split()))\n"
 IMPORT_ALL = """
 import importlib, pkgutil, llm_engine, tests.conftest
-needs = ("llm_engine.gguf_", "llm_engine.cuda.triton", "llm_engine.cuda.flash")
-needs += ("llm_engine.cuda.kernels", "llm_engine.bench.gpu.triton")
+needs = ("llm_engine.gguf_", "llm_engine.train_heads", "llm_engine.cuda.triton")
+needs += ("llm_engine.cuda.flash", "llm_engine.cuda.kernels", "llm_engine.bench.gpu.triton")
 for module in pkgutil.walk_packages(llm_engine.__path__, "llm_engine."):
     if not module.name.startswith(needs) and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
@@ -71,6 +73,21 @@ def test_what_needs_a_package_says_which_when_it_is_asked_for(tmp_path: Path) ->
     assert "pip install gguf" in about_file
     assert about_grammar.startswith("grammar: ")
     assert "'llguidance'" in about_grammar
+
+
+@pytest.mark.timeout(300)
+def test_the_gpu_s_tests_need_nothing_but_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are found, and some are tried out, without a GPU, a plugin, or the project's settings."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("HALFSEC_GPU_TESTS", "rehearse")
+    options = ["-c", "tests/gpu/pytest.ini", "--rootdir", ".", "-p", "no:cacheprovider", "-q"]
+    code = "import pytest\nassert pytest.main({!r}) == 0"
+    found = run_without(NO_PLUGINS, code.format([*options, "--collect-only", "tests/gpu"]))
+    files = {line.partition("::")[0] for line in found.splitlines() if "::" in line}
+    assert files == {f"tests/gpu/{path.name}" for path in (HERE / "gpu").glob("test_*.py")}
+    done = run_without(NO_PLUGINS, code.format([*options, "tests/gpu/test_gpu_service.py"]))
+    assert "2 passed" in done
+    run_without(NO_PLUGINS, "import tests.gpu.sanitize")
 
 
 @pytest.mark.timeout(300)

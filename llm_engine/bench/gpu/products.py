@@ -19,7 +19,7 @@ from llm_engine.bench.gpu.timing import Call, call_us
 from llm_engine.cuda.backend import PAGE_SIZE
 from llm_engine.cuda.memory import shapes
 from llm_engine.cuda.model import DeviceLayer
-from llm_engine.cuda.ops import LayerPages, Matrix, Rows
+from llm_engine.cuda.ops import LayerPages, Matrix, Ops, Rows
 
 NUM_ROWS: Final = (1, 4, 8)
 CONTEXT: Final = 1024
@@ -45,11 +45,15 @@ class _Buffers:
 
 
 def operations(loaded: Loaded) -> Iterator[Figure]:
-    """Ours, for M = 1, 4, 8 rows of one sequence."""
+    """Ours, for M = 1, 4, 8 rows of one sequence. Attention twice: by what a service takes,
+    which is FlashInfer where that is installed and fits, and by our own kernel."""
     limit = read_bandwidth(loaded.target) / 1e9
+    ours = loaded.target.ops(flashinfer=False)
     for num_rows in NUM_ROWS:
         buffers = _buffers(loaded, num_rows)
-        for name, num_bytes, calls in _calls(loaded, buffers):
+        own = _attention(ours, loaded, buffers)
+        own_name = f"attention over {CONTEXT} keys by our own kernel"
+        for name, num_bytes, calls in (*_calls(loaded, buffers), (own_name, *own)):
             us = call_us(calls, loaded.target.device, repeats=loaded.target.repeats)
             yield _figure(f"{name}, M={num_rows}", num_bytes, us, limit)
 
@@ -82,7 +86,6 @@ def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]
     ops, model = loaded.ops, loaded.model
     layers = _rotated(model.layers, _layer_bytes, loaded.target)
     first = layers[0]
-    position_bytes = loaded.kv_bytes(1) // loaded.subject.config.num_layers
     yield (
         "norm, QKV, rope, append",
         first.attention.qkv.num_bytes,
@@ -93,14 +96,7 @@ def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]
             for each in layers
         ],
     )
-    yield (
-        f"attention over {CONTEXT} keys",
-        CONTEXT * position_bytes,
-        [
-            partial(ops.attend, own.heads, first.attention, rows, own.pages, own.attended)
-            for rows in _elsewhere(own)
-        ],
-    )
+    yield (f"attention over {CONTEXT} keys", *_attention(ops, loaded, own))
     yield (
         "O and residual",
         first.out.num_bytes,
@@ -122,6 +118,16 @@ def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]
         model.head.num_bytes,
         [partial(ops.logits, own.hidden, model.norm, each, own.logits) for each in heads],
     )
+
+
+def _attention(ops: Ops, loaded: Loaded, own: _Buffers) -> tuple[int, list[Call]]:
+    """Bytes, and the calls, each over other keys."""
+    attention = loaded.model.layers[0].attention
+    num_bytes = CONTEXT * loaded.kv_bytes(1) // loaded.subject.config.num_layers
+    return num_bytes, [
+        partial(ops.attend, own.heads, attention, rows, own.pages, own.attended)
+        for rows in _elsewhere(own)
+    ]
 
 
 def _buffers(loaded: Loaded, num_rows: int) -> _Buffers:

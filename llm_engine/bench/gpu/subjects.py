@@ -67,14 +67,16 @@ class Target:
     def l2_bytes(self) -> int:
         return self.found.l2_bytes if self.found else 1 << 12
 
-    def ops(self) -> Ops:
+    def ops(self, *, flashinfer: bool = True) -> Ops:
+        """As a service has them; without FlashInfer, kernels of our own attend."""
         if self.found is None:
             from llm_engine.cuda.oracle import OracleOps
 
             return OracleOps()
+        from llm_engine.cuda.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.triton_ops import TritonOps
 
-        return TritonOps(self.device)
+        return TritonOps(self.device, attention=xqa_or_none(self.device) if flashinfer else None)
 
     def graphs(self) -> Graphs:
         return CudaGraphs(self.device) if self.is_gpu else EagerGraphs()

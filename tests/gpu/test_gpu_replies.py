@@ -1,0 +1,144 @@
+"""Whole replies through the engine: drafts, companions and chunks of prompts change nothing."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from latency_budget.clock import ManualClock
+from llm_engine.backends.base import Slot
+from llm_engine.config import SamplingParams
+from llm_engine.core import EngineCore
+from llm_engine.cuda.backend import CudaBackend
+from llm_engine.drafts import Draft, Drafter, NgramDrafter
+from llm_engine.requests import Request, RequestId
+from tests.gpu import ground
+
+pytestmark = ground.pytestmark
+
+CONTEXT = 1024
+NUM_TOKENS = 20 if ground.MODE == "rehearse" else 96
+SAMPLINGS = {
+    "greedy": SamplingParams(),
+    "sampled": SamplingParams(temperature=0.8, top_p=0.9, seed=5),
+    "penalized": SamplingParams(temperature=0.7, repetition_penalty=1.2, seed=6),
+}
+
+
+class Erring:
+    """Knows the reply, and errs now and then."""
+
+    name = "erring"
+
+    def __init__(self, texts: Sequence[Sequence[int]], share_right: float) -> None:
+        self._texts = [list(text) for text in texts]
+        self._share_right = share_right
+        self._chance = random.Random(3)
+        self.num_proposed = 0
+
+    def begin(self, slot: Slot) -> Draft:
+        return self
+
+    def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
+        told = list(tokens)
+        for text in self._texts:
+            if text[: len(told)] == told:
+                following = text[len(told) : len(told) + max_tokens]
+                self.num_proposed += len(following)
+                return [
+                    token if self._chance.random() < self._share_right else token ^ 1
+                    for token in following
+                ]
+        return ()
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "fp8 by row", "fp8 by block"])
+def backend(request: pytest.FixtureRequest) -> CudaBackend:
+    return ground.backend(ground.model("1b", request.param, 4, CONTEXT), num_pages=600)
+
+
+def prompts(backend: CudaBackend, number: int) -> list[tuple[int, ...]]:
+    chance = random.Random(number)
+    vocab_size = ground.ground().config("1b", 4).vocab_size
+    lengths = [5, 40, 64, 130, 700, 8, 9, 16]
+    return [
+        tuple(chance.randrange(vocab_size) for _ in range(length)) for length in lengths[:number]
+    ]
+
+
+def replies(
+    backend: CudaBackend,
+    asked: Sequence[tuple[int, ...]],
+    sampling: SamplingParams,
+    *,
+    drafters: Sequence[Drafter] = (),
+    at_once: bool = False,
+    prefill_chunk: int = 512,
+) -> list[list[int]]:
+    """The tokens after each prompt, one after the other or all at once."""
+    core = EngineCore(
+        backend,
+        (b"x",) * ground.ground().config("1b", 4).vocab_size,
+        context_length=CONTEXT,
+        prefill_chunk=prefill_chunk,
+        max_sequences=len(asked),
+        clock=ManualClock(),
+        drafters=drafters,
+    )
+    found: dict[RequestId, list[int]] = {}
+    sequences = [core.open_sequence() for _ in asked]
+    for prompt, sequence in zip(asked, sequences, strict=True):
+        request = Request(prompt, sampling, frozenset(), NUM_TOKENS, sequence)
+        found[core.add(request)] = []
+        while core.has_work and not at_once:
+            take(core, found)
+    while core.has_work:
+        take(core, found)
+    for sequence in sequences:
+        core.close_sequence(sequence)
+    core.cache.check()
+    return list(found.values())
+
+
+def take(core: EngineCore, found: dict[RequestId, list[int]]) -> None:
+    for output in core.step():
+        assert output.error is None, output.error
+        found[output.request_id] += output.token_ids
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_drafts_change_nothing(backend: CudaBackend, name: str) -> None:
+    asked, sampling = prompts(backend, 5), SAMPLINGS[name]
+    plain = replies(backend, asked, sampling)
+    assert all(len(reply) == NUM_TOKENS for reply in plain)
+    texts = [[*prompt, *reply] for prompt, reply in zip(asked, plain, strict=True)]
+    for share_right in (0.0, 0.5, 0.9, 1.0):
+        drafter = Erring(texts, share_right)
+        drafted = replies(backend, asked, sampling, drafters=[drafter])
+        assert drafted == plain, f"{share_right:.0%} right"
+        assert drafter.num_proposed > 0
+    assert replies(backend, asked, sampling, drafters=[NgramDrafter()]) == plain
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_companions_change_nothing(backend: CudaBackend, name: str) -> None:
+    asked, sampling = prompts(backend, 8), SAMPLINGS[name]
+    assert replies(backend, asked, sampling, at_once=True) == replies(backend, asked, sampling)
+
+
+def test_the_same_twice_is_the_same(backend: CudaBackend) -> None:
+    asked = prompts(backend, 8)
+    first = replies(backend, asked, SAMPLINGS["sampled"])
+    for _ in range(1 if ground.ground().is_rehearsal else 20):
+        assert replies(backend, asked, SAMPLINGS["sampled"]) == first
+
+
+def test_a_short_prompt_is_read_as_it_was_said(backend: CudaBackend) -> None:
+    """Up to eight rows one arithmetic holds, for prompts as for replies."""
+    (prompt,) = prompts(backend, 1)
+    (reply,) = replies(backend, [prompt], SAMPLINGS["greedy"])
+    (again,) = replies(backend, [(*prompt, *reply[:3])], SAMPLINGS["greedy"])
+    assert again[: NUM_TOKENS - 3] == reply[3:]
