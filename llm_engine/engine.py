@@ -13,10 +13,11 @@ from latency_budget.turn import TurnId
 from llm_engine.backends.base import Backend
 from llm_engine.backends.choice import make_backend
 from llm_engine.chats import Chats
-from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.config import BackendName, EngineConfig, SamplingParams, backend_for
 from llm_engine.constraints import Constraints
 from llm_engine.conversation import Conversation, OnMark, chunks
 from llm_engine.core import EngineCore
+from llm_engine.cores import keep_to_one_core
 from llm_engine.dialogue import Dialogue
 from llm_engine.drafts import Drafter, NgramDrafter
 from llm_engine.errors import ModelError, RequestError
@@ -84,6 +85,9 @@ class Engine:
         )
         self._worker = Worker(self._core)
         self.health = self._worker.health
+        if backend_for(config.precision) is BackendName.CUDA:
+            # On a CPU the thread shares its cores with those that calculate.
+            self._worker.post(keep_to_one_core)
         self._chats = Chats(
             lambda setting: self.open_conversation(
                 setting.system, tools=setting.tools, keep_all=True
