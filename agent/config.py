@@ -128,6 +128,10 @@ class LlmSettings:
     """Replies, of as many calls, that are computed together: four in less than two thirds of the
     time. More than 1 keeps a second copy of the weights in memory (200 MB for the default model),
     which a large model may have no room for. Never more than `agent.max_sessions`."""
+    head_dtype: Literal["", "bfloat16", "fp8"] = ""
+    """On a GPU: of the matrix that gives the logits. Empty: as `dtype`."""
+    kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
+    """On a GPU: of keys and values. fp8 takes half the memory, and rounds them."""
     gpus: Annotated[int, Between(1, 64)] = 1
     """NVIDIA GPUs among which the model is divided. Its heads must be divisible by as many."""
     small_model: str = ""
@@ -138,7 +142,7 @@ class LlmSettings:
     are the same, and come sooner where it guesses well. Empty: none."""
     draft_heads: str = ""
     """A directory of draft heads made for `model` by `halfsec train-heads`, to the same end. They
-    work with dtype float32 so far. Empty: none."""
+    work with dtype float32, and on one GPU. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

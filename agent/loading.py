@@ -66,6 +66,7 @@ class Loading:
         heads: Path | None = None,
     ) -> llm_engine.Engine:
         settings = self._config.llm_engine
+        head = settings.head_dtype
         num_calls = self._config.agent.max_sessions
         engine_config = llm_engine.EngineConfig(
             precision=llm_engine.Precision(settings.dtype),
@@ -75,6 +76,8 @@ class Loading:
             max_sequences=4 * num_calls,
             max_batch=min(settings.max_batch, num_calls),
             cache_dir=self._models.home / "converted",
+            head_precision=llm_engine.Precision(head) if head else None,
+            kv_precision=llm_engine.Precision(settings.kv_dtype),
             num_gpus=settings.gpus,
             draft_model=draft,
             draft_heads=heads,

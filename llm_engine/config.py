@@ -219,6 +219,10 @@ class EngineConfig:
     ngram_drafts: bool = True
     """Whether to guess at repetitions, and confirm several tokens in one step. Replies are the same
     with and without."""
+    head_precision: Precision | None = None
+    """Of the matrix that gives the logits, on a GPU; None: as all others."""
+    kv_precision: Precision = Precision.BFLOAT16
+    """Of keys and values, on a GPU: bfloat16, or fp8 for half the memory."""
     num_gpus: int = 1
     """GPUs among which the model is divided (CUDA backend)."""
     draft_model: Path | None = None
@@ -245,6 +249,9 @@ class EngineConfig:
             _require_int("prefill_chunk", self.prefill_chunk, 1, 4096)
         _require_int("kv_cache_mb", self.kv_cache_mb, 1, 1 << 20)
         _require_int("max_sequences", self.max_sequences, 1, 4096)
+        for name in ("head_precision", "kv_precision"):
+            if getattr(self, name) not in (None, Precision.BFLOAT16, Precision.FP8):
+                raise RequestError(name, f"{getattr(self, name)!r} is not one of bfloat16, fp8")
         _require_int("num_gpus", self.num_gpus, 1, 64)
         _require_int("max_batch", self.max_batch, 1, 64)
         if self.cache_dir is not None:

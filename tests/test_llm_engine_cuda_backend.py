@@ -265,6 +265,19 @@ def test_a_lost_device_is_told_from_a_step_that_failed(
     talk.take(step(backend, talk.rows())[talk.slot])  # what failed left nothing behind
 
 
+def test_keys_and_values_of_8_bits_are_near(checkpoint: Checkpoint, reference: CpuBackend) -> None:
+    backend = on_cpu(checkpoint, cache_dtype=torch.float8_e4m3fn)
+    assert backend.cache_bytes() * 4 == on_cpu(checkpoint).cache_bytes()
+    outcomes = []
+    for each in (backend, reference):
+        talk = Talk(each, 0, GREEDY)
+        talk.tokens = prompt(40)
+        with torch.inference_mode():
+            outcomes.append(each.logits(talk.rows(num_sampled=40)))
+    error = (outcomes[0] - outcomes[1]).norm() / outcomes[1].norm()
+    assert 1e-4 < float(error) < 0.2  # random weights make much of little
+
+
 def test_an_engine_says_the_same(checkpoint: Checkpoint) -> None:
     """Conversations side by side, with drafts, through the scheduler."""
     outcomes = []

@@ -14,7 +14,7 @@ from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.device import require_device
 from llm_engine.cuda.graphs import CudaGraphs
 from llm_engine.cuda.groups import PROMPT_ROWS
-from llm_engine.cuda.memory import BFLOAT16, FP8, Room, plan_memory
+from llm_engine.cuda.memory import Room, Storage, plan_memory
 from llm_engine.cuda.ops import Ops
 from llm_engine.cuda.parallel import Team, lead
 from llm_engine.cuda.parallel_ops import ParallelOps
@@ -26,6 +26,9 @@ from llm_engine.weights import load_checkpoint
 
 _WEIGHTS_SHARE = 0.6
 """Of the time that loading takes; the rest is recording."""
+
+_BYTES = {Precision.BFLOAT16: 2, Precision.FP8: 1}
+_CACHE_TYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FP8: torch.float8_e4m3fn}
 
 Progress = Callable[[float], None]
 
@@ -65,13 +68,19 @@ def _load(
     device = require_device(index=index, needs_fp8=is_fp8)
     local = checkpoint.config if shard is None else shard.local(checkpoint.config)
     room = Room(device.free_bytes, PAGE_SIZE, context_length, config.kv_cache_mb << 20)
-    plan = plan_memory(local, FP8 if is_fp8 else BFLOAT16, room, name=checkpoint.path.name)
+    weight_format = WeightFormat(body=config.precision, head=config.head_precision)
+    storage = Storage(
+        weight=_BYTES[config.precision],
+        head=_BYTES[weight_format.head_precision],
+        kv=_BYTES[config.kv_precision],
+    )
+    plan = plan_memory(local, storage, room, name=checkpoint.path.name)
     heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
     torch.cuda.set_device(index)
     place = torch.device("cuda", index)
     model = load_model(
         checkpoint,
-        WeightFormat(body=config.precision),
+        weight_format,
         place,
         context_length=context_length,
         shard=shard,
@@ -94,7 +103,7 @@ def _load(
             ops,
             CudaGraphs(place),
             num_pages=plan.num_pages,
-            cache_dtype=torch.bfloat16,
+            cache_dtype=_CACHE_TYPES[config.kv_precision],
             heads=heads,
             on_progress=lambda share: on_progress(_WEIGHTS_SHARE + (1 - _WEIGHTS_SHARE) * share),
         )

@@ -41,6 +41,7 @@ def on_cpu(
     context_length: int = 640,
     num_pages: int = 400,
     heads: DraftHeads | None = None,
+    cache_dtype: torch.dtype = torch.float32,
 ) -> CudaBackend:
     """In float32 throughout, so that only the order of sums differs from the reference."""
     model = load_model(
@@ -51,7 +52,7 @@ def on_cpu(
         OracleOps(),
         graphs or CountingGraphs(),
         num_pages=num_pages,
-        cache_dtype=torch.float32,
+        cache_dtype=cache_dtype,
         heads=heads,
     )
 
