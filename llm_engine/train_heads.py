@@ -62,7 +62,8 @@ _SAVE_EVERY_NS = 20_000_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0, 2 for what can't be used, or 130 when stopped."""
-    options = _parser().parse_args(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(arguments)
     try:
         recipe = Recipe(
             num_heads=options.heads,
@@ -73,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             learning_rate=options.rate,
             seed=options.seed,
         )
-        report = train(options, recipe)
+        report = {"command": " ".join(["halfsec train-heads", *arguments])}
+        report |= train(options, recipe)
+        (options.out / REPORT).write_text(json.dumps(report, indent=1) + "\n")
     except (ModelError, RequestError, EngineError, OSError, UnicodeError) as error:
         print(f"train-heads: {error}", file=sys.stderr)
         return 2
@@ -112,7 +115,6 @@ def train(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "held_out": _described(acceptance(heads, shared, held_out)),
     }
     save_heads(options.out, heads)
-    (options.out / REPORT).write_text(json.dumps(report, indent=1) + "\n")
     (options.out / STATE).unlink(missing_ok=True)
     return report
 
