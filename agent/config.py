@@ -141,8 +141,8 @@ class LlmSettings:
     """A smaller model with the same vocabulary, which guesses ahead; named as `model` is. Replies
     are the same, and come sooner where it guesses well. Empty: none."""
     draft_heads: str = ""
-    """A directory of draft heads made for `model` by `halfsec train-heads`, to the same end. They
-    work with dtype float32, and on one GPU. Empty: none."""
+    """A directory of draft heads made for `model` by `halfsec train-heads`, to the same end. Every
+    dtype but int8 can use them. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def load_head_drafter(
         return BackendDrafter(backend)
     if not isinstance(backend, HiddenStates):
         raise ModelError(
-            f"{path}: draft heads need a backend that shows hidden states: torch, in float32"
+            f"{path}: draft heads need a backend that shows hidden states: any precision but int8"
         )
     heads = load_heads(path, checkpoint)
     return HeadDrafter(backend, heads, shared_parts(checkpoint, heads.tokens))
