@@ -130,6 +130,9 @@ class LlmSettings:
     which a large model may have no room for. Never more than `agent.max_sessions`."""
     head_dtype: Literal["", "bfloat16", "fp8"] = ""
     """On a GPU: of the matrix that gives the logits. Empty: as `dtype`."""
+    calibration: str = ""
+    """With fp8: a file of text like what will be said; weights are rounded so that it changes
+    least. Takes minutes at every start. Empty: each weight is rounded to the nearest."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """On a GPU: of keys and values. fp8 takes half the memory, and rounds them."""
     gpus: Annotated[int, Between(1, 64)] = 1

@@ -77,6 +77,7 @@ class Loading:
             max_batch=min(settings.max_batch, num_calls),
             cache_dir=self._models.home / "converted",
             head_precision=llm_engine.Precision(head) if head else None,
+            calibration=Path(settings.calibration).expanduser() if settings.calibration else None,
             kv_precision=llm_engine.Precision(settings.kv_dtype),
             num_gpus=settings.gpus,
             draft_model=draft,

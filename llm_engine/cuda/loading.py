@@ -30,6 +30,11 @@ _WEIGHTS_SHARE = 0.6
 _BYTES = {Precision.BFLOAT16: 2, Precision.FP8: 1}
 _CACHE_TYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FP8: torch.float8_e4m3fn}
 
+_CALIBRATION_CHARS = 64 << 10
+"""Some 16,000 tokens: more moments than a layer has inputs."""
+_PIECE = 1024
+"""Tokens of the text that are read together."""
+
 Progress = Callable[[float], None]
 
 
@@ -84,6 +89,7 @@ def _load(
         place,
         context_length=context_length,
         shard=shard,
+        calibration=_calibration(checkpoint, config.calibration),
         on_progress=lambda share: on_progress(_WEIGHTS_SHARE * share),
     )
 
@@ -109,3 +115,17 @@ def _load(
         )
 
     return finish
+
+
+def _calibration(checkpoint: Checkpoint, path: Path | None) -> list[list[int]]:
+    """Token ids of a text, in pieces. Raises ModelError where it can't be read."""
+    if path is None:
+        return []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ModelError(f"{path}: cannot be read as the calibration's text: {error}") from None
+    ids = list(checkpoint.tokenizer.encode(text[:_CALIBRATION_CHARS]))
+    if not ids:
+        raise ModelError(f"{path}: there is no text to calibrate with")
+    return [ids[start : start + _PIECE] for start in range(0, len(ids), _PIECE)]

@@ -1,0 +1,72 @@
+"""What is settled before a GPU is touched."""
+
+from pathlib import Path
+
+import pytest
+
+from llm_engine.backends.choice import make_backend
+from llm_engine.checkpoint import Checkpoint
+from llm_engine.config import EngineConfig, Precision
+from llm_engine.cuda import loading
+from llm_engine.cuda.device import Device, Found
+from llm_engine.errors import ModelError
+from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_models import save_tiny_model
+
+FP8 = EngineConfig(precision=Precision.FP8)
+SMALL = Device(
+    index=0,
+    name="NVIDIA Tiny",
+    capability=(9, 0),
+    num_sms=132,
+    l2_bytes=50 << 20,
+    free_bytes=64 << 20,
+    total_bytes=80 << 20,
+    driver="580.1",
+    cuda="13.0",
+    torch="2.11.0",
+    triton="3.6.0",
+)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    save_tiny_model(tmp_path, "llama", num_hidden_layers=1)
+    return load_checkpoint(tmp_path)
+
+
+def refused(checkpoint: Checkpoint, config: EngineConfig) -> str:
+    with pytest.raises(ModelError) as caught:
+        make_backend(checkpoint, config, 64, lambda share: None)
+    return str(caught.value)
+
+
+def test_no_gpu_and_too_small_a_gpu(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda: Found(torch="2.13.0+cpu"))
+    assert "built without CUDA" in refused(checkpoint, FP8)
+    found = Found("2.11.0", "13.0", "3.6.0", "580.1", devices=(SMALL,))
+    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda: found)
+    assert "does not fit: weights" in refused(checkpoint, FP8)
+
+
+def test_heads_and_several_gpus(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    config = EngineConfig(precision=Precision.FP8, num_gpus=2, draft_heads=tmp_path)
+    assert "draft heads work on one GPU" in refused(checkpoint, config)
+
+
+def test_a_text_to_calibrate_with(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    text = tmp_path / "said.txt"
+    with pytest.raises(ModelError, match="cannot be read"):
+        loading._calibration(checkpoint, text)
+    text.write_text("")
+    with pytest.raises(ModelError, match="no text"):
+        loading._calibration(checkpoint, text)
+    text.write_text("Good morning! " * 400)
+    pieces = loading._calibration(checkpoint, text)
+    assert {len(piece) for piece in pieces[:-1]} <= {1024}
+    assert [each for piece in pieces for each in piece] == list(
+        checkpoint.tokenizer.encode(text.read_text())
+    )
+    assert loading._calibration(checkpoint, None) == []
