@@ -84,29 +84,18 @@ class CudaBackend:
         """Takes all the memory it will ever need, and records every step. Weights lie on a device
         already, and all else goes there. `prompt_rows`: sizes of parts of prompts, ascending, the
         last one at least 8. `on_progress` hears which share is recorded."""
-        config = model.config
-        self._device = model.embedding.device
-        self._context_length = model.rope.cos.shape[0]
-        shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
-        self._cache = torch.zeros(shape, dtype=cache_dtype, device=self._device)
+        self._graphs = graphs
         self._longest = prompt_rows[-1]
         self._next_slot = 0
         self._continuations: dict[Slot, Continuation] = {}
-        table_length = -(-self._context_length // PAGE_SIZE)
-        machinery = Machinery(
-            model=model,
-            ops=ops,
-            cache=[LayerPages(keys, values) for keys, values in self._cache],
-            scratch=Scratch(model, prompt_rows[-1]),
-            logits=torch.zeros(MAX_ROWS, config.vocab_size, device=self._device),
-            masks=MaskBuffers(MAX_ROWS, config.vocab_size, self._device),
-            graphs=graphs,
-            heads=None if heads is None else DeviceHeads(heads, model),
-        )
-        with torch.inference_mode():
+        with torch.inference_mode(), graphs.running():
+            self._cache = _empty_cache(model, num_pages, cache_dtype)
+            machinery = _machinery(model, ops, graphs, self._cache, prompt_rows[-1], heads)
+            context_length = model.rope.cos.shape[0]
+            table_length = -(-context_length // PAGE_SIZE)
             self._steps = RecordedSteps(machinery, table_length, prompt_rows, on_progress)
         num_heads = 0 if heads is None else heads.shape.num_heads
-        self._ahead = OneAhead(self._steps, PAGE_SIZE, self._context_length, num_heads)
+        self._ahead = OneAhead(self._steps, PAGE_SIZE, context_length, num_heads)
         self._layout = CacheLayout(PAGE_SIZE, num_pages, True, self._ahead.lookahead)
 
     @property
@@ -125,7 +114,7 @@ class CudaBackend:
         """Nothing to do: it lies in pages that both list."""
 
     def launch(self, plan: Plan) -> StepHandle:
-        with _telling_of_loss(), torch.inference_mode():
+        with _telling_of_loss(), torch.inference_mode(), self._graphs.running():
             return self._launched(plan)
 
     def _launched(self, plan: Plan) -> "_Launched":
@@ -165,12 +154,40 @@ class CudaBackend:
     def cache_bytes(self) -> int:
         return self._cache.nbytes
 
-    @torch.inference_mode()
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows, on the host: for tests and measurements."""
         self._ahead.forget()
-        return self._steps.logits(rows)
+        with torch.inference_mode(), self._graphs.running():
+            return self._steps.logits(rows)
 
     def _copy(self, copies: Sequence[PageCopy]) -> None:
         for each in copies:
             self._cache[:, :, each.target] = self._cache[:, :, each.source]
+
+
+def _empty_cache(model: DeviceModel, num_pages: int, dtype: torch.dtype) -> Tensor:
+    """Keys and values of all layers, `[layers, 2, pages, kv_heads, page_size, head_dim]`."""
+    config, device = model.config, model.embedding.device
+    shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _machinery(
+    model: DeviceModel,
+    ops: Ops,
+    graphs: Graphs,
+    cache: Tensor,
+    longest: int,
+    heads: DraftHeads | None,
+) -> Machinery:
+    vocab_size, device = model.config.vocab_size, model.embedding.device
+    return Machinery(
+        model=model,
+        ops=ops,
+        cache=[LayerPages(keys, values) for keys, values in cache],
+        scratch=Scratch(model, longest),
+        logits=torch.zeros(MAX_ROWS, vocab_size, device=device),
+        masks=MaskBuffers(MAX_ROWS, vocab_size, device),
+        graphs=graphs,
+        heads=None if heads is None else DeviceHeads(heads, model),
+    )

@@ -1,6 +1,7 @@
 """The GPU's backend without a GPU: plain torch for kernels, the work itself for graphs."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -23,6 +24,9 @@ class CountingGraphs:
 
     def __init__(self) -> None:
         self.num_replays = 0
+
+    def running(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def capture(self, work: Replay) -> Replay:
         work()
