@@ -10,7 +10,7 @@ from pathlib import Path
 
 from latency_budget.clock import Clock, SystemClock
 from latency_budget.turn import TurnId
-from llm_engine.backends.base import Backend
+from llm_engine.backends.base import Backend, HasProcesses
 from llm_engine.backends.choice import make_backend
 from llm_engine.chats import Chats
 from llm_engine.config import BackendName, EngineConfig, SamplingParams, backend_for
@@ -69,6 +69,7 @@ class Engine:
         drafters: Sequence[Drafter] = (),
     ) -> None:
         self.vocabulary = vocabulary
+        self._backend = backend
         self.context_length = context_length
         self.dialect = vocabulary.dialect
         """How the model calls tools, for prompts and replies."""
@@ -254,6 +255,8 @@ class Engine:
     def close(self) -> None:
         """Stop the thread after its current step; requests under way fail with EngineError."""
         self._worker.close()
+        if isinstance(self._backend, HasProcesses):
+            self._backend.close()
 
     async def _open_sequence(self) -> SequenceId:
         """A place in the engine, if need be that of the dialogue that has been idle longest."""

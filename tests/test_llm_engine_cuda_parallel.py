@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from latency_budget.clock import SystemClock
 from llm_engine.backends.base import PageId, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.config import EngineConfig, SamplingParams
@@ -20,7 +21,9 @@ from llm_engine.cuda.parallel import ParallelBackend, Team, lead
 from llm_engine.cuda.quantize import BLOCK, ONE_A_ROW, quantize
 from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import as_matrix
+from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import EngineError, ModelError
+from llm_engine.huggingface_tokenizer import load_tokenizer
 from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_cuda import one_of_several
 from tests.fakes.llm_models import save_tiny_model
@@ -132,3 +135,18 @@ def test_a_cut_through_a_block_is_refused(model: Path) -> None:
     matrix = as_matrix(quantize(torch.randn(64, 320), BLOCK))
     with pytest.raises(ModelError, match="can't be cut at 0 to 160"):
         Shard(0, 2).cut("down", matrix, config)
+
+
+def test_an_engine_takes_its_followers_along(model: Path, tmp_path: Path) -> None:
+    backend = lead(2, str(tmp_path / "store"), "gloo", partial(one_of_several, model))
+    engine = Engine(
+        backend,
+        read_vocabulary(load_tokenizer(model, {}), model),
+        context_length=640,
+        config=EngineConfig(),
+        clock=SystemClock(),
+    )
+    ((process, _),) = backend._followers
+    assert process.is_alive()
+    engine.close()
+    assert process.exitcode == 0

@@ -148,6 +148,15 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class HasProcesses(Protocol):
+    """A backend that has started processes of its own."""
+
+    def close(self) -> None:
+        """End them. Nothing can be calculated any more."""
+        ...
+
+
+@runtime_checkable
 class DraftsItself(Protocol):
     """A backend that drafts where it chooses, and has the drafts in hand for its next step."""
 
