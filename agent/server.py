@@ -6,7 +6,6 @@ told when to try again. On SIGTERM new calls are refused and those inside may fi
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -31,6 +30,7 @@ from latency_budget.store import TurnStore
 
 from .calls import Calls
 from .chat_completions import ChatCompletions
+from .collector import leave_out_what_is_there
 from .config import Config, LatencySettings
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .errors import ConfigError
@@ -280,7 +280,7 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
         if not warming.done():  # told to stop: nobody needs the models any more
             warming.cancel()
         elif stages.status == "ready":
-            _keep_for_good()
+            leave_out_what_is_there()
             print(f"Ready after {warm_s:.1f} s: open http://{shown}:{port}/", flush=True)
             watching = group.create_task(_end_when_lost(stages, calls, server))
             serving.add_done_callback(lambda _: watching.cancel())
@@ -296,13 +296,6 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
     if exporter is not None:
         await asyncio.to_thread(exporter.close)
     return status
-
-
-def _keep_for_good() -> None:
-    """What was made up to now stays until the end: the collector need not look at it ever again. A
-    full collection of it stops every thread, for 130 ms on two cores, in the middle of a call."""
-    gc.collect()
-    gc.freeze()
 
 
 def _give_up(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:

@@ -26,6 +26,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+from .collector import look_at_everything_again
 from .errors import ClientError, StageError
 
 Model = TypeVar("Model")
@@ -199,6 +200,7 @@ class StageThread(Generic[Model]):
         if generation != self._generation or self._loop is None:
             return  # somebody else saw the same failure first
         self.restarts += 1
+        look_at_everything_again()
         _log.error("stage %s %s; restarting it", self.name, why)
         self._spawn(None)
 
