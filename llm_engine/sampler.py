@@ -52,8 +52,10 @@ def choose(
         sorted_, ids = torch.topk(probabilities, num_kept)
     kept = sorted_[sorted_ >= params.min_p * sorted_[0]]
     if params.top_p < 1:
-        mass = float(kept.sum()) if params.top_k or params.min_p else 1.0
-        is_kept = kept.cumsum(0) - kept < params.top_p * mass
+        # In float64, as a GPU does it: there sums of float32 do not depend on their order.
+        sums = kept.cumsum(0, dtype=torch.float64)
+        mass = float(sums[-1]) if params.top_k or params.min_p else 1.0
+        is_kept = sums - kept < float(np.float32(params.top_p)) * mass
         is_kept[0] = True  # also where top_p is nothing in float32
         kept = kept[is_kept]
     return int(ids[_draw(kept, uniform(seed, position))])

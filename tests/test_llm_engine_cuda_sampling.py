@@ -1,5 +1,8 @@
 """Choosing on the device gives the tokens that the host's sampler gives, row by row."""
 
+from fractions import Fraction
+from itertools import accumulate
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from llm_engine.backends.base import SequenceRows, Slot
 from llm_engine.backends.immediate import choose_tokens
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.masks import MaskBuffers
-from llm_engine.cuda.sampling import RowSampling, masked, sampled, uniform
+from llm_engine.cuda.sampling import RowSampling, _running_sums, masked, sampled, uniform
 from llm_engine.sampler import choose
 from llm_engine.sampler import uniform as uniform_on_host
 
@@ -131,3 +134,12 @@ def test_a_share_at_either_end_finds_a_token_with_weight(
     )
     found = sampled(logits, row_sampling([(SamplingParams(temperature=1.0), 0, 0)]))
     assert found.tolist() == ([1] if share == 0 else [2])
+
+
+def test_running_sums_of_a_vocabulary_are_not_rounded() -> None:
+    """So that it is of no importance in which order a device adds, or how many rows there are."""
+    logits = torch.randn(3, 5003, generator=torch.Generator().manual_seed(1))
+    weights = torch.softmax(logits, dim=1)
+    weights[0, 4000:] = 0
+    exact = [[float(each) for each in accumulate(map(Fraction, row))] for row in weights.tolist()]
+    assert _running_sums(weights).tolist() == exact

@@ -4,6 +4,10 @@ The same rules in the same order, and the same random number, a hash of (seed, p
 same logits come the same tokens. Nothing is read back and no shape depends on a value, so that a
 graph can hold it; what the host's sampler decides by looking (whether a shortlist will do) is
 computed here for all of the vocabulary.
+
+Sums are float64. A GPU adds a single row in another order than several, and even the same row
+otherwise on another day; of float32 numbers hardly any such sum is rounded at all, so that the
+order is of no importance.
 """
 
 import math
@@ -12,6 +16,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def _signed(word: int) -> int:
@@ -21,6 +26,8 @@ def _signed(word: int) -> int:
 
 _SEED_FACTOR: Final = _signed(0x9E3779B97F4A7C15)
 _POSITION_FACTOR: Final = _signed(0xD1B54A32D192ED03)
+_PIECE: Final = 512
+"""Weights that are added up one after another."""
 _MIXES: Final = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
 
 
@@ -78,9 +85,9 @@ def sampled(logits: Tensor, sampling: RowSampling) -> Tensor:
     kept = torch.where((top_k > 0) & (ranks >= top_k), 0.0, sorted_)
     kept = torch.where(sorted_ >= min_p * sorted_[:, :1], kept, 0.0)
     has_less = (top_k > 0) | (min_p > 0)
-    mass = torch.where(has_less, kept.sum(dim=1, keepdim=True), 1.0)
-    before = kept.cumsum(dim=1) - kept
-    in_mass = (before < top_p * mass) | (top_p >= 1) | (ranks == 0)
+    sums = _running_sums(kept)
+    mass = torch.where(has_less, sums[:, -1:], 1.0)
+    in_mass = (sums - kept < top_p * mass) | (top_p >= 1) | (ranks == 0)
     kept = torch.where(in_mass, kept, 0.0)
     has_filter = has_less | (top_p < 1)
     # The host draws in the order of the vocabulary where nothing is filtered out.
@@ -106,11 +113,25 @@ def _shifted(words: Tensor, places: int) -> Tensor:
 
 def _drawn(weights: Tensor, share: Tensor) -> Tensor:
     """`[M, 1]`: the index at which each row's running sum passes its share of the whole."""
-    bounds = weights.cumsum(dim=1, dtype=torch.float64)
+    bounds = _running_sums(weights)
     total = bounds[:, -1:].contiguous()
     place = torch.searchsorted(bounds, share[:, None] * total, right=True)
     # Rounded up to the whole sum: the last that has any weight.
     return torch.minimum(place, torch.searchsorted(bounds, total))
+
+
+def _running_sums(weights: Tensor) -> Tensor:
+    """`[M, n]` float64: of each row's weights up to each of them.
+
+    In pieces, as a GPU's programs share a row only if it is the only one: of several rows each is
+    one program's, which takes ten times as long for a vocabulary.
+    """
+    num_rows, size = weights.shape
+    padded = functional.pad(weights, (0, -size % _PIECE))
+    pieces = padded.view(num_rows, -1, _PIECE).cumsum(dim=2, dtype=torch.float64)
+    ends = pieces[:, :, -1]
+    pieces += (ends.cumsum(dim=1) - ends)[:, :, None]
+    return pieces.flatten(1)[:, :size].contiguous()
 
 
 def _bits(packed: Tensor, num_bits: int) -> Tensor:
