@@ -74,6 +74,22 @@ def test_real_shapes_keep_an_h200_busy(
     assert per_sm * (staged + 4096) <= SHARED_BYTES
 
 
+@dtypes
+@pytest.mark.parametrize(("num_out", "num_in", "divisible"), SHAPES)
+def test_more_rows_fit_beside_the_weights(
+    num_out: int, num_in: int, divisible: bool, dtype: torch.dtype
+) -> None:
+    matrix = weight(num_out, num_in, dtype)
+    tiles = product_tiles(matrix, H200_SMS, divisible=divisible)
+    assert tiles.stages(matrix, 16) == tiles.num_stages, "steps have what was reckoned for them"
+    for num_rows in (32, 64):
+        stage = tiles.block_k * (tiles.block_n * dtype.itemsize + 2 * num_rows + 4)
+        num_stages = tiles.stages(matrix, num_rows)
+        assert 2 <= num_stages <= tiles.num_stages
+        sums = tiles.block_n * num_rows * 4
+        assert (num_stages - 1) * stage + sums <= SHARED_BYTES
+
+
 def test_scales_of_blocks_change_between_blocks_of_columns() -> None:
     fp8 = torch.float8_e4m3fn
     for across in (32, 64, 128, 256):

@@ -14,7 +14,9 @@ MIN_BLOCKS = 4
 """Of columns for one program. With fewer, filling the pipeline and adding up cost more than is
 won."""
 
-_ROWS_BYTES = 16 * 2 + 4
+_ACTIVATION_BYTES = 2
+_NORM_BYTES = 4
+_ROWS_BYTES = 16 * _ACTIVATION_BYTES + _NORM_BYTES
 """Beside every column of weights: 16 rows of activations, and the norm's weight."""
 
 _STAGED_BYTES = 160 << 10
@@ -37,7 +39,13 @@ class Tiles:
     """Columns of one program, a multiple of `block_k`; the last may have fewer to do."""
     num_warps: int
     num_stages: int
-    """Blocks of the weight on their way at once."""
+    """Blocks of the weight on their way at once, with up to 16 rows."""
+
+    def stages(self, weight: Matrix, num_rows: int) -> int:
+        """How many are on their way with so many rows of activations, which lie beside them."""
+        values = weight.values.itemsize
+        stage = self.block_k * (self.block_n * values + num_rows * _ACTIVATION_BYTES + _NORM_BYTES)
+        return 1 + max(1, min(self.num_stages - 1, _STAGED_BYTES // stage))
 
 
 def product_tiles(weight: Matrix, num_sms: int, *, divisible: bool) -> Tiles:

@@ -274,14 +274,15 @@ class TritonOps:
         num_in = weight.values.shape[1]
         block = (1, num_in) if weight.scales is None else weight.block
         converted = weight.values.itemsize == 1 and x.dtype != torch.float32
+        rows = _padded(len(x))
         return {
             **{"weight": weight.values, "scales": weight.scales, "bias": weight.bias},
-            **{"IN": num_in, "SPAN": tiles.span, "ROWS": _padded(len(x))},
+            **{"IN": num_in, "SPAN": tiles.span, "ROWS": rows},
             **{"BLOCK_N": tiles.block_n, "BLOCK_K": tiles.block_k},
             **{"SCALE_ROWS": block[0], "SCALE_COLUMNS": block[1]},
             **{"TYPE": _TYPES[self._halves if converted else x.dtype], "EMULATED": EMULATED},
             **{"AHEAD": _LINES_AHEAD, "num_warps": tiles.num_warps},
-            **{"num_stages": tiles.num_stages},
+            **{"num_stages": tiles.stages(weight, rows)},
             **self._dependent(),
         }
 
