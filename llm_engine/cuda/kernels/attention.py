@@ -147,7 +147,9 @@ def write(out, spot, sums, mixed, kept):
     tl.store(out + spot, result.to(out.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_queries", "table_width"])
+@triton.jit(
+    do_not_specialize=["num_queries", "table_width"], do_not_specialize_on_alignment=["tables"]
+)
 def attend_kernel(
     queries, keys, values, positions, tables, out, mixtures, maxima, totals, counters,
     num_queries, table_width, SCALE: tl.constexpr,

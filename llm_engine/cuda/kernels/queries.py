@@ -52,7 +52,10 @@ def place(
     tl.store(values + where + HALF, second, mask=kept & is_value)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_queries", "table_width"])
+@triton.jit(
+    do_not_specialize=["num_rows", "num_queries", "table_width"],
+    do_not_specialize_on_alignment=["tables"],
+)
 def queries_kernel(
     x, weight, scales, norm, bias, queries, keys, values, cos, sin, positions, tables,
     num_rows, num_queries, table_width,
@@ -88,7 +91,9 @@ def queries_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["num_queries", "table_width"])
+@triton.jit(
+    do_not_specialize=["num_queries", "table_width"], do_not_specialize_on_alignment=["tables"]
+)
 def place_kernel(
     projected, q_norm, k_norm, queries, keys, values, cos, sin, positions, tables,
     num_queries, table_width,
