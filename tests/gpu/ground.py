@@ -1,8 +1,9 @@
 """What the GPU's tests stand on: the device or its stand-in, models, and rows with their pages.
 
 Without a GPU they are skipped, with the reason. `HALFSEC_GPU_TESTS=need` makes that a failure, for
-machines that should have one; `HALFSEC_GPU_TESTS=rehearse` runs them on the CPU with plain torch
-for kernels and graphs, which proves the tests and nothing else.
+machines that should have one; `brief` is the same with a tenth of all repetitions, for a first
+look; `rehearse` runs them on the CPU with plain torch for kernels and graphs, which proves the
+tests and nothing else.
 """
 
 import math
@@ -65,8 +66,10 @@ class Ground:
         return EagerGraphs() if self.is_rehearsal else CudaGraphs(self.device)
 
     def count(self, number: int) -> int:
-        """How often something is done; a rehearsal does less of it."""
-        return max(number // 100, 3) if self.is_rehearsal else number
+        """How often something is done; a rehearsal does less of it, and a first look."""
+        if self.is_rehearsal:
+            return max(number // 100, 3)
+        return max(number // 10, 3) if MODE == "brief" else number
 
     def config(self, shape: str, num_layers: int) -> ModelConfig:
         """A shape with fewer layers; a rehearsal has smaller ones of the same proportions."""
@@ -99,7 +102,7 @@ def _why_not() -> str:
 
 
 WHY_NOT = _why_not()
-if WHY_NOT and MODE == "need":
+if WHY_NOT and MODE in ("need", "brief"):
     raise RuntimeError(f"the GPU's tests were asked for: {WHY_NOT}")
 
 pytestmark = [
