@@ -163,7 +163,8 @@ class Lab:
             try:
                 self._loaded = self._load(subject)
             except Exception as error:
-                self._failed[subject.name] = error
+                # Not from where: those frames hold what had been loaded.
+                self._failed[subject.name] = error.with_traceback(None)
                 raise
         return self._loaded
 
