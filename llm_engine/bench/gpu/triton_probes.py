@@ -36,7 +36,8 @@ def read_kernel(  # type: ignore[no-untyped-def]
     for turn in tl.range(0, ROUNDS, num_stages=STAGES):
         block = tl.program_id(0) + turn * tl.num_programs(0)
         at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        total += tl.load(values + at, mask=block < num_blocks, other=0)
+        is_there = tl.zeros((BLOCK,), dtype=tl.int32) + block < num_blocks
+        total += tl.load(values + at, mask=is_there, other=0)
     tl.store(sums + tl.program_id(0), tl.sum(total))
 
 
