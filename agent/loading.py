@@ -52,10 +52,10 @@ class Loading:
         settings = self._config.llm_engine
         draft = self._models.locate(settings.draft_model) if settings.draft_model else None
         heads = Path(settings.draft_heads).expanduser() if settings.draft_heads else None
-        return self._engine(settings.model, self._conversion.note, draft, heads)
+        return self._engine(settings.model, self._conversion.note, draft, heads, settings.gpus)
 
     def small_engine(self) -> llm_engine.Engine:
-        """The model that takes over where the other one is too slow."""
+        """The model that takes over where the other one is too slow. On one GPU."""
         return self._engine(self._config.llm_engine.small_model, lambda share: None)
 
     def _engine(
@@ -64,6 +64,7 @@ class Loading:
         on_progress: Callable[[float], None],
         draft: Path | None = None,
         heads: Path | None = None,
+        num_gpus: int = 1,
     ) -> llm_engine.Engine:
         settings = self._config.llm_engine
         head = settings.head_dtype
@@ -79,7 +80,7 @@ class Loading:
             head_precision=llm_engine.Precision(head) if head else None,
             calibration=Path(settings.calibration).expanduser() if settings.calibration else None,
             kv_precision=llm_engine.Precision(settings.kv_dtype),
-            num_gpus=settings.gpus,
+            num_gpus=num_gpus,
             draft_model=draft,
             draft_heads=heads,
         )

@@ -112,6 +112,8 @@ def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> Mode
         config,
         kv_cache_mb=max(1, config.kv_cache_mb // _CACHE_SHARE),
         max_batch=1,  # nobody drafts while several speak
+        num_gpus=1,  # one process leads one team, and a draft model is small
+        calibration=None,
         draft_model=None,
         draft_heads=None,
     )

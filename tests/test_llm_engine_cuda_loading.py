@@ -4,12 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from agent.config_file import read_config
+from agent.conversion import Conversion
+from agent.loading import Loading
+from agent.models import ModelStore
+from latency_budget.clock import ManualClock
+from llm_engine.backends.base import Backend
 from llm_engine.backends.choice import make_backend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.cuda import loading
 from llm_engine.cuda.device import Device, Found
+from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
+from llm_engine.model_drafter import load_drafter
 from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_models import save_tiny_model
 
@@ -54,6 +62,38 @@ def test_no_gpu_and_too_small_a_gpu(
 def test_heads_and_several_gpus(checkpoint: Checkpoint, tmp_path: Path) -> None:
     config = EngineConfig(precision=Precision.FP8, num_gpus=2, draft_heads=tmp_path)
     assert "draft heads work on one GPU" in refused(checkpoint, config)
+
+
+def test_what_stands_beside_a_divided_model_is_not_divided(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process can lead one team: a second one would fail at the start."""
+    asked: list[EngineConfig] = []
+
+    def note(checkpoint: Checkpoint, config: EngineConfig, *rest: object) -> Backend:
+        asked.append(config)
+        raise ModelError("seen")
+
+    monkeypatch.setattr("llm_engine.model_drafter.make_backend", note)
+    config = EngineConfig(precision=Precision.FP8, num_gpus=2, calibration=tmp_path / "said.txt")
+    with pytest.raises(ModelError, match="seen"):
+        load_drafter(checkpoint.path, checkpoint.tokenizer, config)
+
+    def load(path: Path, config: EngineConfig, **rest: object) -> Engine:
+        asked.append(config)
+        raise ModelError("seen")
+
+    monkeypatch.setattr("llm_engine.Engine.load", load)
+    settings = {"llm_engine.model": str(tmp_path), "llm_engine.small_model": str(tmp_path)}
+    settings |= {"llm_engine.dtype": "fp8", "llm_engine.gpus": "2"}
+    agent_config = read_config(settings, env={})
+    clock = ManualClock()
+    models = Loading(agent_config, ModelStore(), clock, Conversion(str(tmp_path), clock))
+    for build in (models.small_engine, models.engine):
+        with pytest.raises(ModelError, match="seen"):
+            build()
+    assert [each.num_gpus for each in asked] == [1, 1, 2]
+    assert asked[0].calibration is None
 
 
 def test_a_text_to_calibrate_with(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ m // Q. For M = 1..8 a row's result must not depend on M nor on the other rows, 
 drafting and batching would change replies otherwise.
 
 *Precision.* Activations, keys and values are of one type, bfloat16 on a GPU; sums are float32.
-8-bit weights are converted, never the activations: M is small, so that only the bytes of weights
-count.
+8-bit weights are converted, not the activations, where M is small: only the bytes of weights count
+then. Long prompts may be multiplied in 8 bits on both sides.
 """
 
 from dataclasses import dataclass
