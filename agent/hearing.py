@@ -36,6 +36,10 @@ SOONER_PAUSE_MS: Final = 48
 """Silence that counts as a pause where replies are to be prepared sooner: a frame and a half, told
 after two. Two frames would be the settings' own 80; one fires inside words."""
 
+LATER_PAUSE_MS: Final = 120
+"""Silence that counts as a pause where a pass takes long and can't be broken off: of short ones
+within the speech, each would keep the recognizer busy when the last one comes."""
+
 TAIL_AFTER_S: Final = 8.0
 """Undecoded audio from which the older part of an utterance is settled, where the last pass must be
 short: what is left then fits the recognizer's least window."""
@@ -142,7 +146,10 @@ class Hearing:
         if config is not None and effort.pauses_sooner:
             config = replace(config, pause_ms=min(config.pause_ms, SOONER_PAUSE_MS))
         settle_after_s = TAIL_AFTER_S if effort.decodes_tail else self._settle_after_s
-        self._passes.skips_partials = effort.skips_partials
+        if config is not None and effort.pauses_later:
+            config = replace(config, pause_ms=max(config.pause_ms, LATER_PAUSE_MS))
+        skips = {"partial": effort.skips_partials, "early": effort.pauses_later}
+        self._passes.skips = frozenset(kind for kind, is_skipped in skips.items() if is_skipped)
         configure = partial(self._listener.configure, config, settle_after_s)
         self._spawn(self._passes.tell_listener(configure))
 

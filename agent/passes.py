@@ -110,7 +110,8 @@ class Passes:
         self._committed: dict[int, asr.DecodeJob | None] = {}
         self._early = asr.EarlyWords()
         """Used on the recognizer's thread."""
-        self.skips_partials = False
+        self.skips: frozenset[str] = frozenset()
+        """Kinds of passes that are left out."""
 
     def committed(self, buffer: asr.CommittedBuffer) -> None:
         """The client ended this utterance: its audio is here already."""
@@ -180,7 +181,7 @@ class Passes:
 
         An early pass is something better: if this is a pause, it has the words of the final.
         """
-        if self.skips_partials and job.kind == "partial":
+        if job.kind in self.skips:
             await self.tell_listener(partial(self._listener.fail, job))
             return
         try:

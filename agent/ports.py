@@ -70,6 +70,8 @@ class Effort:
     """The older part of a long utterance is recognized early."""
     skips_partials: bool = False
     """No partial transcripts but those of a voice that has just dropped."""
+    pauses_later: bool = False
+    """A longer silence counts as a pause, and nothing is recognized before it."""
 
 
 FULL_EFFORT: Final = Effort()

@@ -21,8 +21,9 @@ class Action(StrEnum):
     """The older part of a long utterance is recognized while it goes on, so that the last pass has
     only the rest."""
     SKIP_PARTIALS = "skip_partials"
-    """No partial transcripts while the caller speaks: the recognizer is free at the pause. (Second
-    tries at doubtful words are not skipped: one turn in 230 needs one, and is wrong without.)"""
+    """No partial transcripts while the caller speaks: the recognizer is free at the pause. Where
+    its passes are slow, none is begun at a short pause either. (Second tries at doubtful words are
+    not skipped: one turn in 230 needs one, and is wrong without.)"""
     OPENER = "opener"
     """Words kept at hand are said in front of the reply."""
     SMALL_MODEL = "small_model"

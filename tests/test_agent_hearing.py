@@ -15,7 +15,7 @@ from agent import events as ev
 from agent import hearing as hearing_module
 from agent.audio_inbox import MAX_JOB, MAX_WAITING, AudioInbox
 from agent.hearing import Hearing, endpointing_for
-from agent.ports import Heard
+from agent.ports import FULL_EFFORT, Effort, Heard
 from agent.settings import SemanticVad
 from agent.stage_thread import StageThread
 from latency_budget.clock import ManualClock
@@ -174,6 +174,25 @@ async def test_a_burst_gives_the_events_of_real_time() -> None:
         sound = np.concatenate([quiet(1), loud(1), quiet(1), loud(2), quiet(1)])
         await made.hear(sound)
         assert made.events() == ["SpeechStarted", "SpeechPaused", "SpeechResumed", "SpeechPaused"]
+
+
+@pytest.mark.parametrize(
+    ("effort", "pauses", "skipped"),
+    [
+        (FULL_EFFORT, 2, set()),
+        (Effort(skips_partials=True), 2, {"partial"}),
+        (Effort(skips_partials=True, pauses_later=True), 1, {"partial", "early"}),
+    ],
+)
+async def test_where_passes_are_slow_a_short_pause_is_none(
+    effort: Effort, pauses: int, skipped: set[str]
+) -> None:
+    async with ears() as made:
+        await made.hear(quiet(0.96))
+        made.hearing.set_detection(SemanticVad(), effort)
+        await made.hear(np.concatenate([loud(0.96), quiet(0.112), loud(1), quiet(1)]))
+        assert made.events().count("SpeechPaused") == pauses
+        assert made.hearing._passes.skips == skipped
 
 
 async def test_words_behind_a_pause_are_heard_even_if_the_audio_stops_in_them() -> None:

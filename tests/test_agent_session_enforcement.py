@@ -7,6 +7,7 @@ import pytest
 
 from agent import notices as say
 from agent import reopening
+from agent.enforcement import SLOW_PASS_MS
 from agent.ports import FULL_EFFORT, Effort, Speech
 from agent.settings import ServerVad
 from latency_budget.actions import Action
@@ -66,7 +67,7 @@ async def test_only_a_reply_that_would_be_late_begins_short(
 
 
 async def test_the_ears_do_less_for_the_next_turn() -> None:
-    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=500)
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     async with call_with(REPLY, policy=policy) as call:
         await change(call, turn_detection=ServerVad(interrupt_response=False))
         assert call.ears.effort == FULL_EFFORT
@@ -79,6 +80,14 @@ async def test_the_ears_do_less_for_the_next_turn() -> None:
     (taken,) = call.turns[0].record.actions
     assert taken.action is Action.SKIP_PARTIALS
     assert taken.predicted_ms > 0
+
+
+async def test_where_a_pass_takes_long_none_is_begun_at_a_short_pause() -> None:
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=SLOW_PASS_MS)
+    async with call_with(REPLY, policy=policy) as call:
+        await ask(call, "How are you?", voiced_ms_ago=0)
+        await call.until(say.ReplyEnded)
+        assert call.ears.effort == Effort(skips_partials=True, pauses_later=True)
 
 
 @pytest.mark.parametrize("has_small", [True, False])
@@ -96,7 +105,7 @@ async def test_a_smaller_model_answers_the_next_turn_where_there_is_one(has_smal
 
 
 async def test_now_and_then_a_turn_goes_without_and_says_so() -> None:
-    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=500)
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     for _ in range(TRY_EVERY - 1):
         policy.standing()
     async with call_with(REPLY, policy=policy) as call:
@@ -111,7 +120,7 @@ async def test_now_and_then_a_turn_goes_without_and_says_so() -> None:
 async def test_who_speaks_over_the_agent_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial words tell a backchannel from an interruption."""
     monkeypatch.setattr(reopening, "REOPEN_NS", 0)
-    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=500)
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     async with call_with(REPLY, "Fine.", policy=policy) as call:
         await ask(call, "How are you?", voiced_ms_ago=0)
         await call.until(say.ReplyAudio)
@@ -122,7 +131,7 @@ async def test_who_speaks_over_the_agent_is_listened_to(monkeypatch: pytest.Monk
 
 
 async def test_a_change_of_turn_detection_keeps_what_is_spared() -> None:
-    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=500)
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     async with call_with(REPLY, policy=policy) as call:
         await ask(call, "How are you?", voiced_ms_ago=0)
         await call.until(say.ReplyEnded)
