@@ -8,7 +8,6 @@ being recognized, a reply thrown away because the caller went on, a reply cut to
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from latency_budget.turn import TurnId
 from llm_engine.config import SamplingParams
@@ -17,8 +16,10 @@ from llm_engine.errors import EngineError, RequestError
 from llm_engine.reply import TokenChunk, Usage
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
-from llm_engine.template import ChatMessage, Role
+from llm_engine.template import ChatMessage
 from llm_engine.tokenizer import LONG_TEXT_CHARS
+from llm_engine.tool_calls import CallingMessage, ToolCall, ToolUse
+from llm_engine.tooling import Head, Tooling
 from llm_engine.worker import Stream, Worker
 
 OnMark = Callable[[str, int], None]
@@ -68,16 +69,18 @@ class Conversation:
         dialogue: Dialogue,
         *,
         end_ids: frozenset[int],
-        context_length: int,
         sampling: SamplingParams,
+        tooling: Tooling,
+        system: str = "",
     ) -> None:
         self._worker = worker
         self._sequence = sequence
         self._close_sequence = close_sequence
         self._dialogue = dialogue
         self._end_ids = end_ids
-        self._context_length = context_length
         self._sampling = sampling
+        self.head = Head(dialogue, tooling, system)
+        """Through which tools are set."""
         self._generation: _Generation | None = None
         self._preview: Stream | None = None
         self.is_closed = False
@@ -99,7 +102,7 @@ class Conversation:
         if self._generation is not None:
             return
         prompt = self._dialogue.open_prompt(
-            text, _reserve(self._sampling.max_tokens, self._context_length)
+            text, _reserve(self._sampling.max_tokens, self._dialogue.context_length)
         )
         request = Request(
             prompt,
@@ -118,18 +121,21 @@ class Conversation:
         if preview is not None:
             await preview.next()
 
-    async def commit(self, text: str, role: str = "user") -> None:
-        """A message is complete and part of the history. Raises RequestError, changing nothing."""
+    async def commit(self, text: str, role: str = "user", calls: Sequence[ToolCall] = ()) -> None:
+        """A message is complete and part of the history. `calls`: of tools, by the assistant; the
+        role "tool" is for what one of them gave. Raises RequestError, changing nothing."""
         _require_open(self.is_closed)
-        await _prepare(self._dialogue, [ChatMessage(cast(Role, role), text)])
-        self._dialogue.append(role, text)
+        message = self.head.message(text, role, calls)
+        await _prepare(self._dialogue, [message])
+        self._dialogue.append(message.role, message.text, message.markup)
 
-    async def check(self, text: str, role: str = "user") -> None:
+    async def check(self, text: str, role: str = "user", calls: Sequence[ToolCall] = ()) -> None:
         """Raise RequestError where it could never be committed, however short the history. The role
         "system" asks for `set_system`."""
         _require_open(self.is_closed)
-        await _prepare(self._dialogue, [ChatMessage(cast(Role, role), text)])
-        self._dialogue.check(role, text)
+        message = self.head.message(text, role, calls)
+        await _prepare(self._dialogue, [message])
+        self._dialogue.check(message.role, message.text)
 
     async def uncommit(self) -> None:
         """Take back the last user message and the reply to it: the caller went on speaking."""
@@ -144,29 +150,31 @@ class Conversation:
         *,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
+        use: ToolUse | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
         """Answer. What has been yielded is history; closing the generator stops the engine.
 
         `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
-        `sampling` replaces the conversation's own for this reply.
+        `sampling` replaces the conversation's own for this reply. `use`: what it may call, in the
+        form that `llm_engine.call_reader` reads.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
+        sampling = await self.head.constrained(sampling or self._sampling, use)
         _require_open(self.is_closed)
         if self._generation is not None:
             raise RequestError(
                 "turn", f"turn {self._generation.turn} is still being answered; cancel it first"
             )
-        sampling = sampling or self._sampling
         if max_tokens is not None:
             sampling = replace(sampling, max_tokens=max_tokens)
         limit = sampling.max_tokens
-        prompt = self._dialogue.prompt(_reserve(limit, self._context_length))
+        prompt = self._dialogue.prompt(_reserve(limit, self._dialogue.context_length))
         request = Request(
             prompt,
             sampling,
             self._end_ids,
-            max_tokens=limit or self._context_length,
+            max_tokens=limit or self._dialogue.context_length,
             sequence=self._sequence,
             deadline_ns=deadline_ns,
             num_fixed=self._dialogue.num_fixed,
@@ -209,10 +217,12 @@ class Conversation:
     async def set_system(self, text: str) -> None:
         """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
         _require_open(self.is_closed)
-        await _prepare(self._dialogue, [ChatMessage("system", text)])
-        self._dialogue.set_system(text)
+        message = self.head.system(text)
+        await _prepare(self._dialogue, [message])
+        self._dialogue.set_system(message.text)
+        self.head.has_system(text)
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+    async def reset(self, messages: Sequence[ChatMessage | CallingMessage]) -> None:
         """Replace the history. Messages equal to present ones keep their ids; those older than the
         context can hold are dropped.
 
@@ -221,9 +231,13 @@ class Conversation:
         """
         _require_open(self.is_closed)
         self._stop()
+        told = self.head.history(messages)
         present = set(self._dialogue.messages())
-        await _prepare(self._dialogue, [each for each in messages if each not in present])
-        self._dialogue.reset(messages)
+        await _prepare(self._dialogue, [each for each in told if each not in present])
+        self._dialogue.reset(told)
+        first = messages[0] if messages else None
+        if isinstance(first, ChatMessage) and first.role == "system":
+            self.head.has_system(first.text)
 
     async def close(self) -> None:
         """Stop, and release the cache. Does nothing the second time."""

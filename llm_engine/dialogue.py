@@ -25,11 +25,6 @@ KEPT_SHARE = 0.75
 computed anew, more often. Lower: the model forgets more than it must."""
 
 
-FIXED_SHARE = 0.75
-"""Of the context, that system prompt and examples may take. Higher: no room for a question and its
-answer, and every turn fails. Lower: instructions are refused that would do."""
-
-
 class Dialogue:
     """System prompt, examples and turns. Not for use across threads."""
 
@@ -49,7 +44,7 @@ class Dialogue:
         """
         self._template = template
         self._token_bytes = token_bytes
-        self._context_length = context_length
+        self.context_length = context_length
         self._keeps_all = keep_all
         self._system: Message | None = None
         self._head: list[Message] = []
@@ -72,37 +67,40 @@ class Dialogue:
         """
         self._ready = self._writer.rewritten(messages, ())
 
-    def check(self, role: str, text: str) -> Message:
-        """The message of this text. Raises RequestError where it can't be one even in an empty
-        history, or, with the role "system", can't be the system prompt."""
-        if role != "system" and not text.strip():
-            raise RequestError("text", "is empty")
-        message = self._writer.written(role, text, self._ready)
+    def check(
+        self,
+        role: str,
+        text: str,
+        markup: tuple[tuple[int, int], ...] = (),
+        template: ChatTemplate | None = None,
+    ) -> Message:
+        """The message of this text; `markup` as in `ChatMessage`. Raises RequestError where it
+        can't be one even in an empty history, or, with the role "system", can't be the system
+        prompt, told by `template` if there is one."""
         if role == "system":
-            head = [message, *self._examples] if text else self._examples
-            limit = int(self._context_length * FIXED_SHARE)
-            num_tokens = Layout(self._template, head).num_tokens() if head else 0
-            if num_tokens > limit:
-                raise RequestError(
-                    "system",
-                    f"too long: with the examples it makes {num_tokens} tokens; of the context's "
-                    f"{self._context_length} these may take {limit}",
-                )
-        else:
-            num_tokens = Layout(self._template, [*self._head, message]).num_tokens()
-            if num_tokens >= self._context_length:
-                raise self._writer.too_long(role, f"{num_tokens} tokens")
+            return self._writer.head(text, self._examples, template or self._template, self._ready)
+        if role != "tool" and not text.strip():
+            raise RequestError("text", "is empty")
+        message = self._writer.written(role, text, self._ready, markup)
+        num_tokens = Layout(self._template, [*self._head, message]).num_tokens()
+        if num_tokens >= self.context_length:
+            raise self._writer.too_long(role, f"{num_tokens} tokens")
         return message
 
-    def set_system(self, text: str) -> None:
-        """Replace the system prompt; "" leaves the template's own default, if it has one."""
-        system = self.check("system", text)
+    def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
+        """Replace the system prompt; "" leaves the template's own default, if it has one. And the
+        template, by one that tells of other tools. Raises RequestError, having changed nothing."""
+        system = self.check("system", text, template=template)
+        if template is not None:
+            self._template = template
+            self._writer = Writer(template, self._token_bytes, self.context_length)
         self._system = system if text else None
         self._head = [*([system] if text else []), *self._examples]
 
-    def append(self, role: str, text: str) -> None:
-        """A complete message. Raises RequestError, and changes nothing, when it cannot be one."""
-        message = self.check(role, text)
+    def append(self, role: str, text: str, markup: tuple[tuple[int, int], ...] = ()) -> None:
+        """A complete message; `markup` as in `ChatMessage`. Raises RequestError, and changes
+        nothing, when it cannot be one."""
+        message = self.check(role, text, markup)
         self._ready = []
         self._turns.append(message)
         if role == "assistant":
@@ -154,7 +152,7 @@ class Dialogue:
         if system is not None:
             self.set_system(system)
         self.num_dropped_messages += len(turns) - len(fresh)
-        _warn_of_dropped(len(turns) - len(fresh), self._context_length)
+        _warn_of_dropped(len(turns) - len(fresh), self.context_length)
         self._turns, self._ready = fresh, []
         self._last_reply = _last_reply(self._turns)
 
@@ -191,20 +189,20 @@ class Dialogue:
         template makes it longer, one more exchange goes.
         """
         num_before = len(self._turns)
-        limit = self._context_length
+        limit = self.context_length
         while True:
             layout = self._layout(more)
             num_tokens = layout.num_tokens()
             ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
             if num_tokens + reserve <= limit or not ends or self._keeps_all:
                 break
-            limit = int(self._context_length * KEPT_SHARE)
+            limit = int(self.context_length * KEPT_SHARE)
             surplus = num_tokens + reserve - limit
             gone = [0, *accumulate(layout.sizes()[len(self._head) :][: len(self._turns)])]
             del self._turns[: next((end for end in ends if gone[end] >= surplus), ends[-1])]
         self.num_dropped_messages += num_before - len(self._turns)
-        _warn_of_dropped(num_before - len(self._turns), self._context_length)
-        if num_tokens >= self._context_length:
+        _warn_of_dropped(num_before - len(self._turns), self.context_length)
+        if num_tokens >= self.context_length:
             raise self._writer.too_long("user", f"{num_tokens} tokens")
 
 

@@ -30,6 +30,7 @@ from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from llm_engine.tool_calls import Dialect, dialect_of
+from llm_engine.tooling import Tooling
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
 
@@ -179,9 +180,7 @@ class Engine:
         that knows tools. With `keep_all` no turn is dropped either: a history beyond the context
         is refused. Raises RequestError when these do not fit or too many conversations are open.
         """
-        template = self._chat_template()
-        if tools:
-            template = await self._template_with(tools)
+        template = await self._template_with(tools)
         make_dialogue = partial(
             Dialogue,
             template,
@@ -201,8 +200,9 @@ class Engine:
             self._core.close_sequence,
             dialogue,
             end_ids=self.vocabulary.end_ids,
-            context_length=self.context_length,
             sampling=sampling,
+            tooling=Tooling(self.dialect, self._template_with, self._constraints.compile),
+            system=system,
         )
 
     async def chat(
@@ -275,6 +275,8 @@ class Engine:
             await asyncio.to_thread(self._constraints.compile, sampling.grammar)
 
     async def _template_with(self, tools: tuple[str, ...]) -> ChatTemplate:
+        if not tools:
+            return self._chat_template()
         longest = max(map(len, self.vocabulary.tokenizer.token_bytes), default=1)
         num_tokens = sum(map(len, tools)) // longest
         if num_tokens > self.context_length:

@@ -15,6 +15,10 @@ from llm_engine.template import ROLES, ChatMessage, ChatTemplate, Gap, Role
 SURE_BYTES_PER_TOKEN = 8
 """Text has about 4. No need to look for the vocabulary's longest token below this."""
 
+FIXED_SHARE = 0.75
+"""Of the context, that system prompt and examples may take. Higher: no room for a question and its
+answer, and every turn fails. Lower: instructions are refused that would do."""
+
 
 class Message:
     """One message and its ids."""
@@ -85,6 +89,27 @@ class Writer:
         message = Message(known, text, markup)
         for lead in self._template.leads(role):
             message.token_ids(self._template, Gap((), lead))
+        return message
+
+    def head(
+        self,
+        text: str,
+        examples: Sequence[Message],
+        template: ChatTemplate,
+        ready: Iterable[Message],
+    ) -> Message:
+        """The system prompt of this text. Raises RequestError where it, with the examples and what
+        the template tells of tools, leaves too little room."""
+        message = self.written("system", text, ready)
+        head = [message, *examples] if text else examples
+        limit = int(self._context_length * FIXED_SHARE)
+        num_tokens = Layout(template, head).num_tokens() if head else 0
+        if num_tokens > limit:
+            raise RequestError(
+                "system",
+                f"too long: with examples and tools it makes {num_tokens} tokens; of the "
+                f"context's {self._context_length} these may take {limit}",
+            )
         return message
 
     def rewritten(

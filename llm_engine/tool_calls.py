@@ -91,13 +91,30 @@ class Dialect:
         self, messages: Iterable[ChatMessage | CallingMessage], tools: Sequence[Tool]
     ) -> tuple[list[ChatMessage], tuple[str, ...]]:
         """The messages as the model is to see them, and the definitions for its template."""
+        written = self.told(messages)
+        if self.in_template or not tools:
+            return written, self.definitions(tools)
+        has_system = bool(written) and written[0].role == "system"
+        system = self.system(written[0].text if has_system else "", tools)
+        return [ChatMessage("system", system), *written[has_system:]], ()
+
+    def told(self, messages: Iterable[ChatMessage | CallingMessage]) -> list[ChatMessage]:
+        """The messages as the model is to see them."""
         written = [
             self.written(each) if isinstance(each, CallingMessage) else each for each in messages
         ]
-        if self.in_template:
-            return written, tuple(tool.definition for tool in tools)
-        told = _results_told_by_user(written)
-        return (_with_instructions(told, tools) if tools else told), ()
+        return written if self.in_template else _results_told_by_user(written)
+
+    def definitions(self, tools: Sequence[Tool]) -> tuple[str, ...]:
+        """What the chat template is to tell of the tools."""
+        return tuple(tool.definition for tool in tools) if self.in_template else ()
+
+    def system(self, text: str, tools: Sequence[Tool]) -> str:
+        """The system prompt, which tells of the tools where the chat template does not."""
+        if self.in_template or not tools:
+            return text
+        before = f"{text}\n\n" if text else ""
+        return before + _instructions(tools)
 
     def grammar(self, use: ToolUse, answer: Schema | None = None) -> Grammar:
         """Calls, or, unless one must be made, any text, or an answer that fits a schema."""
@@ -162,15 +179,11 @@ def _results_told_by_user(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     return told
 
 
-def _with_instructions(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
-    """Told of the tools in the system prompt, after what stands there."""
+def _instructions(tools: Sequence[Tool]) -> str:
     definitions = "\n".join(tool.definition for tool in tools)
-    text = (
+    return (
         "You can call functions. This is what there is, a line of JSON for each:\n"
         f"<tools>\n{definitions}\n</tools>\n"
         "To call one, reply with its name and arguments in this form:\n"
         '<tool_call>\n{"name": "the name", "arguments": {"an argument": "its value"}}\n</tool_call>'
     )
-    has_system = bool(messages) and messages[0].role == "system"
-    before = f"{messages[0].text}\n\n" if has_system else ""
-    return [ChatMessage("system", before + text), *messages[has_system:]]

@@ -16,9 +16,8 @@ from llm_engine.dialogue import Dialogue
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.huggingface_tokenizer import load_tokenizer
-from llm_engine.messages import Message
 from llm_engine.reply import FinishReason, TokenChunk, Usage
-from llm_engine.template import ChatMessage
+from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import LONG_TEXT_CHARS
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
 from tests.models import model_path
@@ -301,9 +300,9 @@ async def test_long_instructions_are_encoded_beside_the_event_loop(
     threads: list[int] = []
 
     class Noting(Dialogue):
-        def check(self, role: str, text: str) -> Message:
+        def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
             threads.append(threading.get_ident())
-            return super().check(role, text)
+            super().set_system(text, template)
 
     monkeypatch.setattr("llm_engine.engine.Dialogue", Noting)
     await (await engine.open_conversation("Be brief.")).close()
