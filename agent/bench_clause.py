@@ -36,7 +36,7 @@ from .loading import Loading
 from .models import ModelStore
 from .notices import Notice, ReplyText
 from .playback import Playback
-from .ports import ChatMessage, OnMark, ReplyToken
+from .ports import ChatMessage, OnMark, ReplyToken, Tools
 from .reply import Reply, ReplyRun
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .speaking import Speaking, VoiceStage
@@ -113,10 +113,16 @@ class _CountingChat(Chat):
     num_steps = 0
 
     async def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         tokens = super().generate(
-            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark
+            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark, tools=tools
         )
         async with aclosing(tokens):
             async for token in tokens:

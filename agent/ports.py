@@ -23,22 +23,49 @@ from .settings import TurnDetection
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a tool, as the language model wrote it."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One message as the language model sees it."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
+    """"tool": what a call gave."""
     text: str
+    calls: tuple[ModelCall, ...] = ()
+    """The assistant's, after the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a reply may call."""
+
+    definitions: tuple[str, ...]
+    """A function each, in JSON: its name, description and parameters."""
+    choice: str = "auto"
+    """"auto", "required", or the name of the one that is to be called."""
+    in_parallel: bool = True
+    """Several at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyToken:
-    """Some more text of a reply, safe to show."""
+    """Some more of a reply."""
 
     text: str
+    """Safe to show."""
     usage: Usage
     """Of the reply so far."""
     finish_reason: str | None = None
     """On the last chunk: "stop", "length", ..."""
+    calls: tuple[ModelCall, ...] = ()
+    """Those that are complete with this chunk. No text follows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +177,15 @@ class ChatPort(Protocol):
 
     async def set_system(self, text: str) -> None: ...
 
+    async def check_tools(self, tools: Tools) -> None:
+        """Raise StageError, `refused`, where the model can't be told of these, or its calls can't
+        be made to fit what they take."""
+        ...
+
+    async def set_tools(self, definitions: tuple[str, ...]) -> None:
+        """Tell the model of these tools and no others, as `Tools` has them."""
+        ...
+
     async def commit(self, message: ChatMessage) -> None:
         """The next message is complete."""
         ...
@@ -167,11 +203,18 @@ class ChatPort(Protocol):
         ...
 
     def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         """Answer. Closing the generator stops the work within one step.
 
-        `deadline_ns` is when the first sound is due: it orders what waits for the model.
+        `deadline_ns` is when the first sound is due: it orders what waits for the model. `tools`:
+        what the reply may call, of those that the model was told of.
         """
         ...
 

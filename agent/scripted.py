@@ -6,7 +6,7 @@ from latency_budget.turn import TurnId
 
 from . import commands as cmd
 from .notices import Usage
-from .ports import ChatMessage, OnMark, ReplyToken
+from .ports import ChatMessage, OnMark, ReplyToken, Tools
 
 
 class Script:
@@ -46,6 +46,12 @@ class ScriptedChat:
     async def set_system(self, text: str) -> None:
         """Nothing to instruct."""
 
+    async def check_tools(self, tools: Tools) -> None:
+        """Nothing is called."""
+
+    async def set_tools(self, definitions: tuple[str, ...]) -> None:
+        """Nothing is called."""
+
     async def commit(self, message: ChatMessage) -> None:
         """Nothing is remembered."""
 
@@ -59,7 +65,13 @@ class ScriptedChat:
         """Nothing is remembered."""
 
     async def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         yield ReplyToken(self._text, Usage(), "stop")
 

@@ -16,11 +16,13 @@ import llm_engine
 from latency_budget.clock import Clock
 from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
+from llm_engine.tool_calls import CallingMessage
 
 from .errors import StageError
+from .model_calls import CallCollector, calls_for_engine, for_engine, tool_use
 from .notices import Usage
 from .patience import first_of, patience
-from .ports import ChatMessage, OnMark, ReplyToken
+from .ports import ChatMessage, ModelCall, OnMark, ReplyToken, Tools
 from .stage_thread import StageThread
 
 LOAD_TIMEOUT_S: Final = 60.0
@@ -53,7 +55,9 @@ class Chat:
         self._clock = clock
         self._sampling = sampling
         self._instructions = instructions
-        self._examples = _for_engine(examples)
+        self._examples = [llm_engine.ChatMessage(each.role, each.text) for each in examples]
+        self._tools: tuple[str, ...] = ()
+        """Definitions that the model was told of."""
         self._engine: llm_engine.Engine | None = None
         self._conversation: llm_engine.Conversation | None = None
         self._opening = asyncio.Lock()
@@ -61,17 +65,29 @@ class Chat:
 
     async def check(self, message: ChatMessage) -> None:
         with _as_stage_errors():
-            await (await self._open()).check(message.text, message.role)
+            calls = calls_for_engine(message)
+            await (await self._open()).check(message.text, message.role, calls)
 
     async def set_system(self, text: str) -> None:
         with _as_stage_errors():
             await (await self._open()).set_system(text)
         self._instructions = text
 
+    async def check_tools(self, tools: Tools) -> None:
+        with _as_stage_errors():
+            use = await asyncio.to_thread(tool_use, tools)  # large schemas take a while to read
+            await (await self._open()).head.check_tools(self._sampling, use)
+
+    async def set_tools(self, definitions: tuple[str, ...]) -> None:
+        with _as_stage_errors():
+            await _tell_of_tools(await self._open(), definitions)
+        self._tools = definitions
+
     async def commit(self, message: ChatMessage) -> None:
         self._stage = self._wanted
         with _as_stage_errors():
-            await (await self._open()).commit(message.text, message.role)
+            calls = calls_for_engine(message)
+            await (await self._open()).commit(message.text, message.role, calls)
 
     async def take_back(self) -> None:
         with _as_stage_errors():
@@ -79,7 +95,7 @@ class Chat:
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         with _as_stage_errors():
-            whole = _whole(self._instructions, _for_engine(messages))
+            whole = _whole(self._instructions, for_engine(messages))
             await (await self._open()).reset(whole)
 
     async def truncate_reply(self, num_chars: int) -> None:
@@ -87,14 +103,23 @@ class Chat:
             await (await self._open()).truncate_reply(num_chars)
 
     async def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         """Raises StageError where the engine fails, or takes too long for a token."""
         conversation = await self._open()
+        assert self._engine is not None
+        use = None if tools is None else tool_use(tools)
+        collector = None if use is None else CallCollector(self._engine.dialect, use)
         usage = Usage()
         num_ids = 0
         is_first = True
-        chunks = conversation.generate(turn, deadline_ns, max_tokens=max_tokens)
+        chunks = conversation.generate(turn, deadline_ns, max_tokens=max_tokens, use=use)
         async with aclosing(chunks):
             while (chunk := await self._answer(anext(chunks, None))) is not None:
                 if is_first:
@@ -106,7 +131,11 @@ class Chat:
                         counted.prompt_tokens, counted.cached_tokens, counted.output_tokens
                     )
                 usage = replace(usage, output_tokens=max(usage.output_tokens, num_ids))
-                yield ReplyToken(chunk.text, usage, chunk.finish_reason)
+                text = chunk.text
+                calls: tuple[ModelCall, ...] = ()
+                if collector is not None:
+                    text, calls = collector.push(text, is_last=chunk.finish_reason is not None)
+                yield ReplyToken(text, usage, chunk.finish_reason, calls)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         if self._conversation is not None:
@@ -171,13 +200,15 @@ class Chat:
                     fresh = await opening
         except TimeoutError:
             _give_up(self._stage, engine)
-        if self._conversation is not None:
-            try:
-                with _as_stage_errors():
+        try:
+            with _as_stage_errors():
+                if self._tools:
+                    await _tell_of_tools(fresh, self._tools)
+                if self._conversation is not None:
                     await fresh.reset(_whole(self._instructions, self._conversation.messages))
-            except BaseException:
-                await fresh.close()
-                raise
+        except BaseException:
+            await fresh.close()
+            raise
         return fresh
 
     async def _answer(self, question: Awaitable[Result]) -> Result:
@@ -218,13 +249,15 @@ def _as_stage_errors() -> Iterator[None]:
         raise StageError("llm", f"The language model can't answer: {error}") from error
 
 
+async def _tell_of_tools(
+    conversation: llm_engine.Conversation, definitions: tuple[str, ...]
+) -> None:
+    await conversation.head.set_tools(tool_use(Tools(definitions)).shown if definitions else ())
+
+
 def _whole(
-    instructions: str, turns: Sequence[llm_engine.ChatMessage]
-) -> list[llm_engine.ChatMessage]:
+    instructions: str, turns: Sequence[llm_engine.ChatMessage | CallingMessage]
+) -> list[llm_engine.ChatMessage | CallingMessage]:
     """With the instructions in front: the engine would take a client's system message there for
     them."""
     return [llm_engine.ChatMessage("system", instructions), *turns]
-
-
-def _for_engine(messages: Sequence[ChatMessage]) -> list[llm_engine.ChatMessage]:
-    return [llm_engine.ChatMessage(message.role, message.text) for message in messages]

@@ -8,7 +8,7 @@ from typing import Any, cast
 from agent import notices as say
 from agent import requests as ask
 from agent.conversation import Modality
-from agent.ports import OnMark, ReplyToken
+from agent.ports import OnMark, ReplyToken, Tools
 from agent.settings import ServerVad
 from agent.stage_thread import StageThread
 from agent.thinking import Chat
@@ -37,10 +37,16 @@ class AudibleChat(Chat):
     speaks: asyncio.Event
 
     async def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         tokens = super().generate(
-            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark
+            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark, tools=tools
         )
         async with aclosing(tokens):
             async for token in tokens:

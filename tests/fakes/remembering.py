@@ -2,16 +2,16 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
-from agent.ports import ChatMessage, OnMark, ReplyToken
+from agent.ports import ChatMessage, ModelCall, OnMark, ReplyToken, Tools
 from latency_budget.turn import TurnId
 
-from .stages import FakeChat
+from .stages import Calling, FakeChat
 
 
 class RememberingChat(FakeChat):
     """Keeps its history as the engine does: what has been yielded of a reply is part of it."""
 
-    def __init__(self, replies: Sequence[str | Exception] = ()) -> None:
+    def __init__(self, replies: Sequence[str | Exception | Calling] = ()) -> None:
         super().__init__(replies)
         self.system = "Be brief."
         self.history: list[ChatMessage] = []
@@ -49,18 +49,25 @@ class RememberingChat(FakeChat):
             self.history[at : at + 1] = [ChatMessage("assistant", text)] if text else []
 
     async def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         before = tuple(self.history)
         self.asked.append(before)
         self._last_reply = len(before)
         said = ""
+        calls: tuple[ModelCall, ...] = ()
         tokens = super().generate(
-            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark
+            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark, tools=tools
         )
         async for token in tokens:
-            said += token.text
-            self.history[len(before) :] = [ChatMessage("assistant", said)]
+            said, calls = said + token.text, calls + token.calls
+            self.history[len(before) :] = [ChatMessage("assistant", said, calls)]
             yield token
 
     def _find_last_reply(self) -> None:

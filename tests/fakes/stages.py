@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,17 @@ from agent import events as ev
 from agent.errors import StageError
 from agent.notices import Usage
 from agent.playback import HeardWord
-from agent.ports import FULL_EFFORT, ChatMessage, Effort, Heard, OnMark, ReplyToken, Speech
+from agent.ports import (
+    FULL_EFFORT,
+    ChatMessage,
+    Effort,
+    Heard,
+    ModelCall,
+    OnMark,
+    ReplyToken,
+    Speech,
+    Tools,
+)
 from agent.settings import TurnDetection
 from latency_budget.turn import TurnId
 from tts.speakable import SpeakablePiece
@@ -19,10 +30,18 @@ SAMPLES_PER_CHAR = 1200
 """50 ms at 24 kHz: a word of five letters takes a quarter of a second."""
 
 
+@dataclass(frozen=True)
+class Calling:
+    """A reply that calls tools, perhaps after some words."""
+
+    text: str
+    calls: tuple[ModelCall, ...]
+
+
 class FakeChat:
     """A model that gives prepared replies and notes what it is told."""
 
-    def __init__(self, replies: Sequence[str | Exception] = ()) -> None:
+    def __init__(self, replies: Sequence[str | Exception | Calling] = ()) -> None:
         self.replies = list(replies)
         self.calls: list[tuple[str, object]] = []
         self.hold: asyncio.Event | None = None
@@ -37,6 +56,10 @@ class FakeChat:
         """A reply has begun."""
         self.max_chars = 1 << 30
         """Longer messages are refused when they are checked."""
+        self.refused_tools: StageError | None = None
+        """Raised when tools are checked."""
+        self.may_call: list[Tools | None] = []
+        """Of each reply, in order."""
         self.refusals: list[StageError] = []
         """Raised in place of what is committed next."""
         self.played_until_ns: list[int] = []
@@ -49,10 +72,19 @@ class FakeChat:
     async def set_system(self, text: str) -> None:
         self.calls.append(("system", text))
 
+    async def check_tools(self, tools: Tools) -> None:
+        self.calls.append(("check tools", tools))
+        if self.refused_tools is not None:
+            raise self.refused_tools
+
+    async def set_tools(self, definitions: tuple[str, ...]) -> None:
+        self.calls.append(("tools", definitions))
+
     async def commit(self, message: ChatMessage) -> None:
         if self.refusals:
             raise self.refusals.pop(0)
-        self.calls.append((message.role, message.text))
+        told = message.calls if message.calls and not message.text else message.text
+        self.calls.append((message.role, told))
 
     async def take_back(self) -> None:
         self.calls.append(("take back", None))
@@ -64,20 +96,29 @@ class FakeChat:
         self.calls.append(("truncate", num_chars))
 
     async def generate(
-        self, turn: TurnId, *, deadline_ns: int, max_tokens: int | None, on_mark: OnMark
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         self.calls.append(("generate", turn))
+        self.may_call.append(tools)
         self.generating.set()
         if self.hold is not None:
             await self.hold.wait()
         reply = self.replies.pop(0) if self.replies else "Fine."
         if isinstance(reply, Exception):
             raise reply
-        words = reply.split(" ")
+        text, calls = (reply.text, reply.calls) if isinstance(reply, Calling) else (reply, ())
+        words = text.split(" ")
         for index, word in enumerate(words):
             last = index == len(words) - 1
             text = word if last else word + " "
-            yield ReplyToken(text, Usage(10, 5, index + 1), "stop" if last else None)
+            reason, told = ("stop", calls) if last else (None, ())
+            yield ReplyToken(text, Usage(10, 5, index + 1), reason, told)
             await asyncio.sleep(0)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
