@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from .chat_context import ChatContext, messages_of
+from .chat_context import ChatContext
 from .conversation import Conversation
+from .model_messages import messages_of
 from .ports import ChatMessage, ChatPort
 from .reply import Reply
 from .scripted import ScriptedChat

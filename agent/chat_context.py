@@ -20,11 +20,12 @@ single response leave nothing to be taken back.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from .conversation import Conversation, FunctionCall, FunctionOutput, Item, ItemId, Message
+from .conversation import Conversation, Item, ItemId
 from .errors import StageError
+from .model_messages import joined, messages_of, told
 from .ports import ChatMessage, ChatPort
 
 
@@ -55,6 +56,8 @@ class ChatContext:
         self.chat = chat
         self._conversation = conversation
         self._instructions = self._told = instructions
+        self._tools: tuple[str, ...] = ()
+        self._told_tools: tuple[str, ...] = ()
         self._pending: deque[_Change] = deque()
         self._supposed: str | None = None
         """What the model was told as the user's next message, before it is one."""
@@ -91,10 +94,10 @@ class ChatContext:
         Where that is not what the conversation ends with (but for items without words), it stays a
         message of its own.
         """
-        told = _told(self._conversation)
-        if not told or told[-1][0] != item_id:
+        messages = told(self._conversation)
+        if not messages or messages[-1][0] != item_id:
             return
-        self.open_item, self.open_text = item_id, told[-1][1].text
+        self.open_item, self.open_text = item_id, messages[-1][1].text
         if self._misses:
             self.edited()
         else:
@@ -125,7 +128,7 @@ class ChatContext:
         False, having changed nothing, where that was not said or the model knows less than it is
         to know by now.
         """
-        if not self._was_said or self._instructions != self._told:
+        if not self._was_said or self._is_instructed_otherwise:
             return False
         self._supposed, self._was_said = None, False
         self._max_cut = None
@@ -171,43 +174,69 @@ class ChatContext:
     def instructed(self, text: str) -> None:
         self._instructions = text
 
+    def equipped(self, tools: tuple[str, ...]) -> None:
+        """What the model may call, as `Tools.definitions`."""
+        self._tools = tools
+
     def edited(self) -> None:
         """Items were changed elsewhere than at the end: the model takes the whole conversation
         anew, as it is by then. The text of a reply under way is not known yet."""
         self._edited = True
         self._supposed, self._was_said = None, False
 
-    async def settle(self, instructions: str | None = None) -> None:
-        """Carry out what is pending, under these instructions in place of the session's.
+    @property
+    def _is_instructed_otherwise(self) -> bool:
+        return (self._instructions, self._tools) != (self._told, self._told_tools)
+
+    async def settle(
+        self, instructions: str | None = None, tools: tuple[str, ...] | None = None
+    ) -> None:
+        """Carry out what is pending, under these instructions and with these tools in place of the
+        session's.
 
         Raises StageError where the model can't; then it is tried again next time. What the model
         refused is not: a message too long for it would end every later turn.
         """
-        wanted = self._instructions if instructions is None else instructions
-        if wanted != self._told:
-            try:
-                await self.chat.set_system(wanted)
-            except StageError as error:
-                if error.refused and wanted == self._instructions:
-                    self._instructions = self._told
-                raise
-            self._told = wanted
+        await self._instruct(self._instructions if instructions is None else instructions)
+        await self._equip(self._tools if tools is None else tools)
         while self._edited or self._pending:
             if self._edited:
                 await self._take_anew()
             else:
                 await self._carry_out(self._pending[0])
 
+    async def _instruct(self, wanted: str) -> None:
+        if wanted == self._told:
+            return
+        try:
+            await self.chat.set_system(wanted)
+        except StageError as error:
+            if error.refused and wanted == self._instructions:
+                self._instructions = self._told
+            raise
+        self._told = wanted
+
+    async def _equip(self, wanted: tuple[str, ...]) -> None:
+        if wanted == self._told_tools:
+            return
+        try:
+            await self.chat.set_tools(wanted)
+        except StageError as error:
+            if error.refused and wanted == self._tools:
+                self._tools = self._told_tools
+            raise
+        self._told_tools = wanted
+
     async def _take_anew(self) -> None:
         self._edited = False
         self._pending.clear()
-        told = _told(self._conversation)
-        if told and told[-1][0] == self.open_item:
-            self.open_text = told.pop()[1].text
+        messages = told(self._conversation)
+        if messages and messages[-1][0] == self.open_item:
+            self.open_text = messages.pop()[1].text
         else:
             self.open_item, self.open_text = None, ""
         try:
-            await self.chat.reset([message for _, message in told])
+            await self.chat.reset([message for _, message in messages])
         except BaseException as error:
             if not (isinstance(error, StageError) and error.refused):
                 self.edited()
@@ -239,62 +268,3 @@ def _forget(pending: deque[_Change], change: _Change) -> None:
     """Other changes may have come in front of it meanwhile, or in place of all."""
     if change in pending:
         pending.remove(change)
-
-
-def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
-    """What the model is shown of these items. Items without words are left out. The parts of a
-    reply that was taken up again are one message, and so is what the caller said in two halves."""
-    return [message for _, message in _told(items)]
-
-
-def _told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
-    """The messages, each with the item that it ends with."""
-    items = tuple(items)
-    rests = _rests_of_replies(items)
-    told: list[tuple[ItemId, ChatMessage]] = []
-    for item in items:
-        match item:
-            case Message(id=item_id, role=role) if item_id not in rests.parts:
-                text = (item.text or "") + rests.texts.get(item_id, "")
-                if not text.strip():
-                    continue
-                if told and told[-1][0] == item.continues and told[-1][1].role == role:
-                    text = joined(told.pop()[1].text, text)
-                told.append((item_id, ChatMessage(role, text)))
-            case FunctionCall(name=name, arguments=arguments):
-                told.append((item.id, ChatMessage("assistant", f"{name}({arguments})")))
-            case FunctionOutput(output=output):
-                told.append((item.id, ChatMessage("user", output)))
-            case _:
-                pass
-    return told
-
-
-@dataclass(frozen=True, slots=True)
-class _Rests:
-    """Of replies that were taken up again, once or more."""
-
-    texts: dict[ItemId, str]
-    """By the item that the reply begins with: what it said in those after that."""
-    parts: set[ItemId]
-    """Those after that."""
-
-
-def _rests_of_replies(items: Iterable[Item]) -> _Rests:
-    texts: dict[ItemId, str] = {}
-    begins: dict[ItemId, ItemId] = {}
-    """By an item of a reply: the one that it begins with."""
-    parts: set[ItemId] = set()
-    for item in items:
-        if isinstance(item, Message) and item.role == "assistant":
-            begins[item.id] = item.id
-            if item.continues in begins:
-                begin = begins[item.id] = begins[item.continues]
-                texts[begin] = texts.get(begin, "") + (item.text or "")
-                parts.add(item.id)
-    return _Rests(texts, parts)
-
-
-def joined(beginning: str, rest: str) -> str:
-    """One message of two parts, either of which may be empty."""
-    return f"{beginning.strip()} {rest.strip()}".strip() if beginning else rest

@@ -5,7 +5,7 @@ token ids belong to the engine. After a barge-in an assistant item holds exactly
 caller heard, and the engine is told to cut its ids at the same character.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NewType
 
@@ -24,6 +24,28 @@ MAX_ITEMS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a tool, as the language model wrote it."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRound:
+    """Tools of the server that were called in the middle of a reply. Clients don't see it."""
+
+    at_char: int
+    """Of the reply: where the model's words before the calls end."""
+    resumes_at: int
+    """Where its words after them begin. What lies between was said while the tools ran."""
+    calls: tuple[ModelCall, ...]
+    results: tuple[str, ...]
+    """Of each call, as the model is told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """Something said or typed."""
 
@@ -37,6 +59,8 @@ class Message:
     continues: ItemId | None = None
     """The item that this one goes on with, so that the model reads both as one: the same reply,
     taken up again, or the caller's message."""
+    rounds: tuple[ToolRound, ...] = ()
+    """Of an agent's reply, counted from its first item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +148,22 @@ class Conversation:
         self.get(item.id)
         self._items[item.id] = item
 
-    def set_text(self, item_id: ItemId, text: str | None, status: ItemStatus) -> None:
+    def set_text(
+        self,
+        item_id: ItemId,
+        text: str | None,
+        status: ItemStatus,
+        rounds: Sequence[ToolRound] = (),
+    ) -> None:
         """Raises ClientError where the item is gone or is no message."""
         item = self.get(item_id)
         if not isinstance(item, Message):
             raise ClientError(f"Item {item_id!r} is no message.", code="item_not_a_message")
-        self._items[item_id] = replace(item, text=text, status=status)
+        self._items[item_id] = replace(item, text=text, status=status, rounds=tuple(rounds))
+
+    def has_call(self, call_id: str) -> bool:
+        """Whether a tool was called under this id."""
+        return any(isinstance(item, FunctionCall) and item.call_id == call_id for item in self)
 
     def delete(self, item_id: ItemId) -> None:
         """Raises ClientError where there is no such item."""

@@ -6,10 +6,11 @@ from typing import Final
 
 from . import notices as say
 from . import requests as ask
-from .chat_context import ChatContext, messages_of
+from .chat_context import ChatContext
 from .conversation import Conversation
 from .errors import ClientError, StageError
 from .identifiers import Identifiers
+from .model_messages import messages_of
 from .notices import Notice
 from .ports import ChatMessage, ChatPort
 from .reply_items import ReplyItems

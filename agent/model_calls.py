@@ -10,7 +10,8 @@ from llm_engine.call_reader import Arguments, CallBegun, CallReader
 from llm_engine.openai_tools import parse_tools
 from llm_engine.tool_calls import CallingMessage, Dialect, ToolCall, ToolUse
 
-from .ports import ChatMessage, ModelCall, Tools
+from .conversation import ModelCall
+from .ports import ChatMessage, Tools
 
 CHOICES = ("auto", "required")
 

@@ -2,7 +2,9 @@
 
 A dialect in `agent/wire/` turns each notice into its own frames. The session guarantees the order:
 `ReplyStarted`, then `ReplyText` and `ReplyAudio` interleaved (each text just before the audio that
-speaks it), then exactly one `ReplyEnded`; nothing of a reply follows its end.
+speaks it), then exactly one `ReplyEnded`; nothing of a reply follows its end. A reply that may call
+tools has no message before `MessageBegun`, which comes before its first word, and never comes where
+it only calls; `ReplyCalled` comes between, once for each call.
 """
 
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .conversation import Item, ItemId, Modality
+from .conversation import FunctionCall, Item, ItemId, Modality
 from .settings import SessionSettings
 
 ReplyStatus = Literal["completed", "cancelled", "incomplete", "failed"]
@@ -121,6 +123,25 @@ class ReplyStarted:
     settings: SessionSettings
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
+    may_call: bool = False
+    """Its message begins later, if at all; `item_id` will be its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBegun:
+    """The first word of a reply that may call tools is about to come."""
+
+    response_id: str
+    previous_item_id: ItemId | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCalled:
+    """The client is to run a tool. The call is complete."""
+
+    response_id: str
+    call: FunctionCall
+    previous_item_id: ItemId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +214,8 @@ Notice = (
     | TranscriptCompleted
     | TranscriptFailed
     | ReplyStarted
+    | MessageBegun
+    | ReplyCalled
     | ReplyText
     | ReplyAudio
     | ReplyEnded

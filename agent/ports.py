@@ -16,19 +16,11 @@ from latency_budget.turn import TurnId
 from tts.speakable import SpeakablePiece
 
 from . import events as ev
+from .conversation import ModelCall
 from .errors import ClientError
 from .notices import Usage
 from .playback import HeardWord
 from .settings import TurnDetection
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCall:
-    """A call of a tool, as the language model wrote it."""
-
-    name: str
-    arguments: str
-    """A JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,4 +250,22 @@ class VoicePort(Protocol):
 
     async def apology(self) -> Speech | None:
         """Sound kept from the start, for when nothing else works. Its span is empty."""
+        ...
+
+
+class ToolsPort(Protocol):
+    """Tools that run on the server."""
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """A function each, as `Tools` has them."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether a tool of this name is one of them."""
+        ...
+
+    async def run(self, call: ModelCall) -> str:
+        """What the call gave, as text for the model; also that it failed, or took too long.
+        Cancelling this stops the tool."""
         ...

@@ -18,11 +18,12 @@ from latency_budget.marks import MarkName
 from latency_budget.turn import TurnId
 from llm_engine.tool_calls import CallingMessage
 
+from .conversation import ModelCall
 from .errors import StageError
 from .model_calls import CallCollector, calls_for_engine, for_engine, tool_use
 from .notices import Usage
 from .patience import first_of, patience
-from .ports import ChatMessage, ModelCall, OnMark, ReplyToken, Tools
+from .ports import ChatMessage, OnMark, ReplyToken, Tools
 from .stage_thread import StageThread
 
 LOAD_TIMEOUT_S: Final = 60.0

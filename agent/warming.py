@@ -18,8 +18,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from .chat_context import ChatContext, joined
+from .chat_context import ChatContext
 from .errors import StageError
+from .model_messages import joined
 
 QUIET_S: Final = 0.05
 """Without a change before it begins. Clients send their settings and their items in one burst, and

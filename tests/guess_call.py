@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from agent import notices as say
 from agent import requests as ask
-from agent.chat_context import messages_of
+from agent.model_messages import messages_of
 from agent.ports import Heard
 
 from .fakes.remembering import RememberingChat

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agent.chat_context import joined, messages_of
 from agent.conversation import FunctionCall, ItemId, Message
+from agent.model_messages import joined, messages_of
 from agent.ports import ChatMessage
 
 from .test_agent_chat_context import REFUSED, Talk

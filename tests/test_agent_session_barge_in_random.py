@@ -14,8 +14,8 @@ from agent import events as ev
 from agent import notices as say
 from agent import reopening
 from agent import requests as ask
-from agent.chat_context import messages_of
 from agent.loudspeaker import Loudspeaker
+from agent.model_messages import messages_of
 from agent.settings import ResponseOptions
 from agent.turn_tables import Agent, Caller
 from latency_budget.clock import ManualClock

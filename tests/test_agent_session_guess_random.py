@@ -12,8 +12,8 @@ import pytest
 
 from agent import notices as say
 from agent import requests as ask
-from agent.chat_context import messages_of
 from agent.conversation import ROOT, ItemId, Message
+from agent.model_messages import messages_of
 from agent.ports import ChatMessage
 from agent.settings import ResponseOptions, SemanticVad, ServerVad
 

@@ -1,7 +1,7 @@
 """A chat over an engine that answers when the test lets it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -15,6 +15,7 @@ from agent.stage_thread import StageThread
 from agent.thinking import Chat
 from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
+from llm_engine.tool_calls import ToolCall
 
 
 class StubConversation:
@@ -47,7 +48,7 @@ class StubConversation:
             raise llm_engine.RequestError("system", "too long")
         self.system = text
 
-    async def commit(self, text: str, role: str) -> None:
+    async def commit(self, text: str, role: str, calls: Sequence[ToolCall]) -> None:
         self.told.append(text)
 
     async def reset(self, messages: list[llm_engine.ChatMessage]) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
-from agent.ports import ChatMessage, ModelCall, OnMark, ReplyToken, Tools
+from agent.conversation import ModelCall
+from agent.ports import ChatMessage, OnMark, ReplyToken, Tools
 from latency_budget.turn import TurnId
 
 from .stages import Calling, FakeChat

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent import events as ev
+from agent.conversation import ModelCall
 from agent.errors import StageError
 from agent.notices import Usage
 from agent.playback import HeardWord
@@ -16,7 +17,6 @@ from agent.ports import (
     ChatMessage,
     Effort,
     Heard,
-    ModelCall,
     OnMark,
     ReplyToken,
     Speech,

@@ -26,9 +26,11 @@ from agent.notices import (
     ItemDeleted,
     ItemRetrieved,
     ItemTruncated,
+    MessageBegun,
     Notice,
     Problem,
     ReplyAudio,
+    ReplyCalled,
     ReplyEnded,
     ReplyStarted,
     ReplyText,
@@ -133,7 +135,14 @@ class RealtimeProtocol:
 
     def _events(self, notice: Notice) -> Iterator[Event]:
         match notice:
-            case ReplyStarted() | ReplyText() | ReplyAudio() | ReplyEnded():
+            case (
+                ReplyStarted()
+                | MessageBegun()
+                | ReplyCalled()
+                | ReplyText()
+                | ReplyAudio()
+                | ReplyEnded()
+            ):
                 yield from self._reply_events(notice)
             case SessionCreated() | SessionUpdated():
                 yield self._session_event(notice)
@@ -185,7 +194,8 @@ class RealtimeProtocol:
         return {"type": "error", "error": error}
 
     def _reply_events(
-        self, notice: ReplyStarted | ReplyText | ReplyAudio | ReplyEnded
+        self,
+        notice: ReplyStarted | MessageBegun | ReplyCalled | ReplyText | ReplyAudio | ReplyEnded,
     ) -> Iterator[Event]:
         if isinstance(notice, ReplyStarted):
             if notice.response_id in self._responses:
@@ -196,6 +206,10 @@ class RealtimeProtocol:
         running = self._responses.get(notice.response_id)
         if running is None:
             raise InternalError(f"There is no open response {notice.response_id!r}.")
+        if isinstance(notice, MessageBegun):
+            return running.message(notice)
+        if isinstance(notice, ReplyCalled):
+            return running.call(notice)
         if isinstance(notice, ReplyText):
             return running.text(notice)
         if isinstance(notice, ReplyAudio):
