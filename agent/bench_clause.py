@@ -37,7 +37,8 @@ from .models import ModelStore
 from .notices import Notice, ReplyText
 from .playback import Playback
 from .ports import ChatMessage, OnMark, ReplyToken, Tools
-from .reply import Reply, ReplyRun
+from .reply import ReplyRun
+from .reply_state import Reply
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .speaking import Speaking, VoiceStage
 from .stage_thread import StageThread

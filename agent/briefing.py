@@ -7,7 +7,7 @@ from .chat_context import ChatContext
 from .conversation import Conversation
 from .model_messages import messages_of
 from .ports import ChatMessage, ChatPort
-from .reply import Reply
+from .reply_state import Reply
 from .scripted import ScriptedChat
 from .warming import Warming
 
@@ -45,13 +45,16 @@ class Briefing:
     async def brief(self, chat: ChatPort, reply: Reply) -> None:
         """Tell the chat what it is to answer."""
         options = reply.options
+        tools = () if reply.tools is None else reply.tools.definitions
         if chat is self.context.chat:
             await self.warming.rest()
-            await self.context.settle(options.instructions)
+            await self.context.settle(options.instructions, tools)
             self.context.answering()
             reply.generated = True
-            if options.instructions is not None:
+            if (options.instructions, options.tools, options.tool_choice) != (None, None, None):
                 self.warming.changed()  # the next reply has the session's own again
         else:
+            if tools:
+                await chat.set_tools(tools)
             items = options.input if options.input is not None else tuple(self._conversation)
             await chat.reset(messages_of(items))

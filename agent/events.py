@@ -102,6 +102,12 @@ class ReplyRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowUpRequested:
+    """The client asked for the reply to what its tool gave, which the present reply has called:
+    that one may end first."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyCancelled:
     """The client asked to stop the reply in progress."""
 
@@ -115,7 +121,7 @@ class ReplyAudible:
 
 @dataclass(frozen=True, slots=True)
 class ReplyContinued:
-    """More of the reply has been handed to the transport. Told every few seconds."""
+    """More of the reply was handed to the transport, or its tools run. Told every few seconds."""
 
     turn: TurnId
 
@@ -181,6 +187,7 @@ Event = (
     | PauseJudged
     | TranscriptFailed
     | ReplyRequested
+    | FollowUpRequested
     | ReplyCancelled
     | ReplyAudible
     | ReplyContinued

@@ -25,6 +25,7 @@ class Identifiers:
         self._stem = session_id.rpartition("_")[2][:10]
         self._num_items = 0
         self._replies = itertools.count(1)
+        self._calls = itertools.count(1)
         self._held: set[ItemId] = set()
 
     def item(self) -> ItemId:
@@ -44,6 +45,10 @@ class Identifiers:
         is_ours = number != item_id and number.isascii() and number.isdecimal()
         is_to_come = is_ours and int(number) > self._num_items
         return is_to_come or item_id in self._held
+
+    def call(self) -> str:
+        """Of a tool, for the client."""
+        return f"call_{self._stem}{next(self._calls):05d}"
 
     def reply(self) -> str:
         return f"resp_{self._stem}{next(self._replies):05d}"

@@ -1,19 +1,21 @@
 """What clients may change about the items of a conversation, and what is too long to be one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from . import notices as say
 from . import requests as ask
 from .chat_context import ChatContext
-from .conversation import Conversation
+from .conversation import Conversation, FunctionOutput
 from .errors import ClientError, StageError
 from .identifiers import Identifiers
 from .model_messages import messages_of
 from .notices import Notice
-from .ports import ChatMessage, ChatPort
+from .ports import ChatMessage, ChatPort, Tools, ToolsPort
 from .reply_items import ReplyItems
+from .settings import SessionSettings
+from .toolbox import check_names, tools_of
 
 CHECK_TIMEOUT_S: Final = 5.0
 """For the model to say whether a text fits. It must not hold up the client's audio for longer; what
@@ -26,9 +28,20 @@ SURE_CHARS: Final = 2_000
 async def check_text(chat: ChatPort, message: ChatMessage, param: str) -> None:
     """Raises ClientError where the model could never take this message (with the role "system":
     these instructions). A model that can't say is no reason to refuse."""
+    await _ask(chat.check(message), param)
+
+
+async def check_tools(chat: ChatPort, tools: Tools | None, param: str) -> None:
+    """Raises ClientError where the model can't be told of these tools, or no call of one of them
+    could fit its schema."""
+    if tools is not None:
+        await _ask(chat.check_tools(tools), param)
+
+
+async def _ask(question: Awaitable[None], param: str) -> None:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            await chat.check(message)
+            await question
     except TimeoutError:
         return
     except StageError as error:
@@ -37,12 +50,18 @@ async def check_text(chat: ChatPort, message: ChatMessage, param: str) -> None:
             raise ClientError(text, code="invalid_value", param=param) from error
 
 
-async def check_request(request: ask.Request, chat: ChatPort) -> None:
-    """Raises ClientError where a text in it is too long for the model."""
+async def check_request(
+    request: ask.Request, chat: ChatPort, settings: SessionSettings, own: ToolsPort
+) -> None:
+    """Raises ClientError where the model could never take a text in it, or call a tool."""
     match request:
-        case ask.CreateResponse(options) if options.instructions is not None:
-            instructions = ChatMessage("system", options.instructions)
-            await check_text(chat, instructions, "response.instructions")
+        case ask.CreateResponse(options):
+            if options.instructions is not None:
+                instructions = ChatMessage("system", options.instructions)
+                await check_text(chat, instructions, "response.instructions")
+            if options.tools is not None or options.tool_choice is not None:
+                check_names(options.tools or (), own)
+                await check_tools(chat, tools_of(settings, options, own), "response.tools")
         case ask.CreateItem(item):
             for message in messages_of((item,)):
                 if len(message.text) > SURE_CHARS:
@@ -65,6 +84,12 @@ def change_items(
                     f"The id {item.id!r} is the server's own; choose another one, or none.",
                     code="invalid_value",
                     param="item.id",
+                )
+            if isinstance(item, FunctionOutput) and not conversation.has_call(item.call_id):
+                raise ClientError(
+                    f"There is no function call {item.call_id!r} in this conversation.",
+                    code="invalid_tool_call_id",
+                    param="item.call_id",
                 )
             at_end = after is None or after == conversation.last_id()
             previous = conversation.add(item, after)

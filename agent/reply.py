@@ -8,8 +8,6 @@ a chunk, and nothing more is sent.
 import asyncio
 import contextlib
 from collections.abc import Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -17,18 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from latency_budget.clock import Clock
-from latency_budget.deadline import Deadline
 from latency_budget.marks import MarkName
-from latency_budget.turn import TurnId
-from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
+from tts.speakable import CutterConfig, SpeakablePiece
 
-from .conversation import ItemId, Modality
+from .conversation import ModelCall
 from .errors import StageError
-from .notices import Notice, ReplyAudio, ReplyText, Usage
-from .playback import HeardWord, Outgoing, Playback, duration_ns
-from .playback_claims import PlaybackClaims
-from .ports import ChatPort, Speech, VoicePort
-from .settings import ResponseOptions, SessionSettings
+from .notices import Notice, ReplyAudio, ReplyText
+from .playback import Outgoing, duration_ns
+from .ports import ChatPort, Speech, ToolsPort, VoicePort
+from .reply_state import Reply
+from .toolbox import NO_TOOLS
+from .wording import Wording
 
 MAX_PIECES: Final = 4
 """Pieces cut but not yet spoken. The engine is faster than speech; more would only be thrown away
@@ -37,102 +34,17 @@ at a barge-in."""
 AUDIBLE: Final = 327
 """1 % of full scale: the first sample above it is the first that a caller can hear."""
 
+SILENCE_NS: Final = 2_000_000_000
+"""After which somebody who was told to wait wonders whether the line is dead."""
+
 CONTINUED_NS: Final = 5_000_000_000
 """Between signs that the reply goes on: a twelfth of what the turn-taking machine waits for one."""
-
-_NO_ITEM: Final = ItemId("")
 
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
 
 
 OnSound = Callable[[npt.NDArray[np.int16], int, int], None]
 """Takes samples, their rate, and when the first of them is heard (monotonic ns)."""
-
-
-@dataclass(slots=True)
-class Reply:
-    """What is known of a reply. The session reads it, `ReplyRun` fills it."""
-
-    turn: TurnId
-    settings: SessionSettings
-    options: ResponseOptions
-    playback: Playback
-    deadline: Deadline
-    """When its first sound is due."""
-    response_id: str = ""
-    """Empty until it is announced, as is its item's."""
-    item_id: ItemId = _NO_ITEM
-    text: str = ""
-    """As generated, so far, behind the opener if there is one."""
-    opener_chars: int = 0
-    """Of `text`: those of the opener and the blank behind it, which the model did not write."""
-    first_char: int = 0
-    """Of `text`: where this response begins, in which the reply was taken up again."""
-    continues: ItemId | None = None
-    """The item that has what was heard before."""
-    shown_chars: int = 0
-    """Of `text`, handed to the client, in this response or an earlier one."""
-    usage: Usage = field(default_factory=Usage)
-    usage_before: Usage = field(default_factory=Usage)
-    """What earlier responses of it have been charged with."""
-    is_complete: bool = False
-    """Nothing will be added to `text`."""
-    hit_limit: bool = False
-    failed: str | None = None
-    """Why it failed, in words for the client."""
-    generated: bool = False
-    """The conversation's own model made it: its context holds the reply's tokens."""
-    spoken_before_s: float = 0.0
-    """Sent by earlier responses of it."""
-    first_audible_sample: int | None = None
-    """Of the playback: where the first sound that a caller can hear was sent."""
-    claims: PlaybackClaims = field(default_factory=PlaybackClaims)
-    """What the client says of its playback."""
-    has_speech: bool = False
-    """Something of it was synthesized."""
-    ended: bool = False
-    """Its end was announced."""
-    is_recorded: bool = False
-    """Model and log know how it ended."""
-    held_at: int | None = None
-    """Characters heard of a reply that is held; None: it is not."""
-    claimed_chars: int | None = None
-    """Characters heard, by the client's own word; None: it has not said so."""
-    goes_on: bool = False
-    """It was taken up again, as another response: this one is `text` and no more."""
-    taken_back: bool = False
-    """It never was: nothing of it counts as heard, whatever the client played."""
-
-    def begin_with(self, opener: str, speech: Speech) -> None:
-        """Put these words in front of a reply that has no speech yet."""
-        self.opener_chars = len(opener) + 1
-        self.text = f"{opener} {self.text}"
-        self.playback.push(speech.pcm, (0, self.opener_chars), speech.words)
-
-    def queue(self, speech: Speech) -> None:
-        """For playing: the next of what was generated, which stands behind the opener."""
-        offset = self.opener_chars
-        span = (speech.span[0] + offset, speech.span[1] + offset)
-        words = tuple(HeardWord(w.char_end + offset, w.end_sample) for w in speech.words)
-        self.playback.push(speech.pcm, span, words)
-        self.has_speech = True
-
-    @property
-    def modality(self) -> Modality:
-        return self.options.output_modality or self.settings.output_modality
-
-    @property
-    def speaks(self) -> bool:
-        return self.modality == "audio"
-
-    @property
-    def spoken_s(self) -> float:
-        """Of speech that was sent."""
-        return self.spoken_before_s + self.playback.sent / self.playback.rate_hz
-
-    @property
-    def max_tokens(self) -> int | None:
-        return self.options.max_output_tokens or self.settings.max_output_tokens
 
 
 class Pulse:
@@ -170,7 +82,10 @@ class ReplyRun:
         self._cutting = cutting
         self._clock = clock
         self._notify = notify
-        self._pieces: asyncio.Queue[SpeakablePiece | None] = asyncio.Queue(MAX_PIECES)
+        self._pieces: asyncio.Queue[tuple[SpeakablePiece | Speech, int] | None] = asyncio.Queue(
+            MAX_PIECES
+        )
+        """What is to be spoken, or is speech already, and from where its characters count."""
         self._wake = asyncio.Event()
         self._released = asyncio.Event()
         self._flowing = asyncio.Event()
@@ -191,6 +106,14 @@ class ReplyRun:
         """Called once, when the first of the reply could be heard or read."""
         self.on_own_sound: Callable[[], None] = lambda: None
         """Called once, when the first sound of the reply behind its opener is ready."""
+        self.tools: ToolsPort = NO_TOOLS
+        """Those of the server."""
+        self.filler = ""
+        """Said while they take too long."""
+        self.on_message: Callable[[Reply], None] = lambda reply: None
+        """Called before the first word of a reply that has no item yet."""
+        self.on_call: Callable[[Reply, ModelCall], None] = lambda reply, call: None
+        """Called when the client is to run a tool."""
         self.pulse = Pulse(clock)
         """Beats while the reply is being sent."""
 
@@ -246,71 +169,95 @@ class ReplyRun:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()
 
-    # --- tokens to pieces ---
+    # --- what the words come out of (`wording.Outlet`) ---
 
-    async def _generate(self, chat: ChatPort) -> None:
-        first = self.reply
-        self.mark(MarkName.REPLY_REQUESTED, self._clock.now_ns())
-        cutter = PieceCutter(self._cutting() if first.speaks else None)
-        tokens = chat.generate(
-            first.turn,
-            deadline_ns=first.deadline.at_ns,
-            max_tokens=first.max_tokens,
-            on_mark=lambda name, at_ns: self.mark(name, at_ns),
-        )
-        async with aclosing(tokens):
-            async for token in tokens:
-                reply = self.reply  # another response may have taken it up
-                reply.usage = token.usage
-                reply.hit_limit = token.finish_reason == "length"
-                reply.text += token.text
-                if reply.speaks:
-                    for piece in cutter.push(token.text):
-                        await self._put(piece)
-                else:
-                    await self._show_text()
-        self.reply.is_complete = True
-        if first.speaks:
-            for piece in cutter.flush():
-                await self._put(piece)
-            await self._pieces.put(None)
+    async def put(self, piece: SpeakablePiece, base: int) -> None:
+        """For speaking. Its characters count from `base`."""
+        await self._pieces.put((piece, base))
 
-    async def _put(self, piece: SpeakablePiece) -> None:
-        if piece.index == 0:
-            self.mark(MarkName.FIRST_PIECE, self._clock.now_ns())
-        await self._pieces.put(piece)
-
-    async def _show_text(self) -> None:
+    async def show_text(self) -> None:
+        """Of a reply that is not spoken: what there is, when it may be shown."""
         if not self.is_ready:
             self.audible()
         await self._released.wait()
         await self._flowing.wait()
         self._show(len(self.reply.text))
 
+    async def call(self, call: ModelCall) -> None:
+        """For the client to run, as soon as it knows of the reply and nothing holds it."""
+        await self.announced.wait()
+        await self._flowing.wait()
+        self.on_call(self.reply, call)
+
+    def goes_on(self) -> None:
+        """Tools run, though nothing is said."""
+        self.pulse.touch()
+
+    async def fill_silence(self) -> None:
+        """Say the words kept for it, once, when the first sound is due and there is none, or when
+        nothing has been heard for a while."""
+        if not self.reply.speaks or not self.filler:
+            return
+        speech = await self.voice.opener(self.filler)
+        while True:
+            left_ns = self._silent_at_ns() - self._clock.now_ns()
+            if left_ns <= 0:
+                break
+            await asyncio.sleep(left_ns / 1e9)
+        if speech is None or self._pieces.full():
+            return
+        reply = self.reply
+        gap = " " if reply.text[-1:].strip() else ""
+        base = len(reply.text) + len(gap) - reply.opener_chars
+        reply.text += gap + self.filler
+        self._pieces.put_nowait((speech, base))
+
+    def _silent_at_ns(self) -> int:
+        """When somebody who waits has waited for too long."""
+        reply, now_ns = self.reply, self._clock.now_ns()
+        playback = reply.playback
+        left_ns = playback.lasts_until_ns(now_ns) - now_ns
+        if left_ns > 0 or (reply.text.strip() and not playback.end_ns()):
+            return now_ns + left_ns + SILENCE_NS
+        return max(reply.deadline.at_ns, playback.end_ns() + SILENCE_NS)
+
     # --- pieces to speech ---
 
+    async def _generate(self, chat: ChatPort) -> None:
+        await Wording(self, chat, self._clock, self.tools, self._cutting).generate()
+        await self._pieces.put(None)
+
     async def _speak(self) -> None:
-        while (piece := await self._pieces.get()) is not None:
-            if piece.index == 0:
+        is_first = True
+        while (queued := await self._pieces.get()) is not None:
+            piece, base = queued
+            if is_first:
                 self.mark(MarkName.TTS_START, self._clock.now_ns())
+                is_first = False
             elif self.is_ready:  # it may never be heard: what is ready is enough
                 await self._released.wait()
                 await self._flowing.wait()
+            if isinstance(piece, Speech):
+                self._queue(piece, base)
+                continue
             async for speech in self.voice.speak(piece):
-                self.reply.queue(speech)
-                self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
-                if not self._has_sounded and _is_audible(speech):
-                    self._has_sounded = True
-                    if self.is_ready:
-                        self.on_own_sound()
-                    else:
-                        self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
-                        self.audible()
-                self._wake.set()
+                self._queue(speech, base)
         self.reply.playback.finish()
         if not self.is_ready:  # no sound that the machine could release
             await self.announced.wait()
             self._released.set()
+        self._wake.set()
+
+    def _queue(self, speech: Speech, base: int) -> None:
+        self.reply.queue(speech, base)
+        self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
+        if not self._has_sounded and _is_audible(speech):
+            self._has_sounded = True
+            if self.is_ready:
+                self.on_own_sound()
+            else:
+                self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
+                self.audible()
         self._wake.set()
 
     # --- speech to the client, in real time ---
@@ -339,6 +286,7 @@ class ReplyRun:
             return  # cut at the very moment at which this was due: cancelling comes a step later
         if frame.text is not None:
             self._show(frame.text[1])
+        self._begin_message()
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
         self.on_sound(frame.pcm, reply.playback.rate_hz, frame.at_ns)
         self.pulse.touch()
@@ -356,7 +304,12 @@ class ReplyRun:
             self.pulse.touch()
             delta = reply.text[reply.shown_chars : end]
             reply.shown_chars = end
+            self._begin_message()
             self._notify(ReplyText(reply.response_id, delta))
+
+    def _begin_message(self) -> None:
+        if not self.reply.has_item:
+            self.on_message(self.reply)
 
 
 def _first_leaf(group: ExceptionGroup[StageError]) -> StageError:

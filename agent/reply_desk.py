@@ -32,10 +32,12 @@ from .first_sound import FirstSound
 from .notices import Notice
 from .overlap_desk import OverlapDesk, Present
 from .playback import Playback
-from .ports import VoicePort
-from .reply import OnSound, Reply, ReplyRun
+from .ports import ToolsPort, VoicePort
+from .reply import OnSound, ReplyRun
 from .reply_items import ReplyItems
+from .reply_state import Reply
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
+from .toolbox import NO_TOOLS, tools_of
 from .turn_log import TurnLog
 from .unheard import REPORT_S
 
@@ -76,6 +78,10 @@ class Surroundings:
     """What is done about callers who stay silent."""
     idle_prompt: str = ""
     """Said to them."""
+    tools: ToolsPort = NO_TOOLS
+    """Those that run here."""
+    tool_wait: str = ""
+    """Said while they take too long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,13 +204,21 @@ class ReplyDesk:
             options,
             Playback(rate_hz, around.lead_ms),
             Deadline.after_ms(settings.budget_ms, now_ns=around.clock.now_ns()),
+            tools_of(settings, options, around.tools),
         )
         voice = around.open_voice(settings.voice, rate_hz)
         mark = self._log.guessed
         cutting = partial(self._enforcement.cutting, turn, around.cutting)
         run = ReplyRun(reply, voice, around.clock, around.notify, mark, cutting)
         run.on_sound = self.on_sound
+        run.tools, run.filler = around.tools, around.tool_wait
+        run.on_message, run.on_call = self._items.begin_message, self._items.called
         return run
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the newest reply has asked the client to run a tool."""
+        return self._present.run is not None and self._present.run.reply.has_called
 
     def release(self, turn: TurnId) -> None:
         """Let the reply of this turn be heard."""
@@ -225,7 +239,7 @@ class ReplyDesk:
         else:
             self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
         self.overlaps.cut()
-        if run.reply.opener_chars:
+        if run.reply.opener_chars or run.reply.rounds:
             self._warming.changed()
 
     def apologize(self, turn: TurnId) -> None:

@@ -18,11 +18,20 @@ from latency_budget.marks import MarkName
 
 from .chat_context import ChatContext
 from .commands import CutReason
-from .conversation import Conversation, ItemId, ItemStatus, Message
+from .conversation import (
+    Conversation,
+    FunctionCall,
+    ItemId,
+    ItemStatus,
+    Message,
+    ModelCall,
+)
 from .identifiers import Identifiers
 from .notices import (
     ItemDeleted,
+    MessageBegun,
     Notice,
+    ReplyCalled,
     ReplyEnded,
     ReplyReason,
     ReplyStarted,
@@ -31,7 +40,7 @@ from .notices import (
 )
 from .playback import duration_ns, samples_claimed
 from .playback_claims import PlaybackClaims
-from .reply import Reply
+from .reply_state import Reply
 from .turn_log import TurnLog
 
 MAX_KEPT: Final = 8
@@ -63,15 +72,8 @@ class ReplyItems:
         """The reply is one from now on: it has a name and, unless out of band, an item."""
         options = reply.options
         reply.response_id, reply.item_id = self._ids.reply(), self._ids.item()
-        if not options.out_of_band:
-            for old in self._conversation.make_room():
-                self._notify(ItemDeleted(old))
-        previous = self._conversation.last_id()
-        if not options.out_of_band:
-            item = Message(
-                reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
-            )
-            self._conversation.add(item)
+        may_call = reply.tools is not None
+        previous = None if may_call else self._add_message(reply)
         self._notify(
             ReplyStarted(
                 reply.response_id,
@@ -81,6 +83,7 @@ class ReplyItems:
                 reply.settings,
                 options.metadata,
                 options.out_of_band,
+                may_call,
             )
         )
         self._newest = reply
@@ -88,15 +91,55 @@ class ReplyItems:
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
 
+    def begin_message(self, reply: Reply) -> None:
+        """Its first word is about to be sent, or it calls a tool behind words."""
+        if not (reply.has_item or reply.ended):
+            self._notify(MessageBegun(reply.response_id, self._add_message(reply)))
+
+    def called(self, reply: Reply, call: ModelCall) -> None:
+        """The client is to run a tool."""
+        if reply.text.strip():
+            self.begin_message(reply)
+        item_id = self._ids.item()
+        item = FunctionCall(item_id, self._ids.call(), call.name, call.arguments)
+        previous = self._conversation.last_id()
+        if not reply.options.out_of_band:
+            self._make_room()
+            previous = self._conversation.add(item)
+        self._ids.release(item_id)
+        reply.has_called = True
+        self._notify(ReplyCalled(reply.response_id, item, previous))
+
+    def _show_rounds(self, reply: Reply) -> None:
+        """What ran has happened, and belongs into the history, though nothing was said."""
+        if reply.rounds:
+            self.begin_message(reply)
+
+    def _add_message(self, reply: Reply) -> ItemId | None:
+        """Returns the item before it."""
+        reply.has_item = True
+        if reply.options.out_of_band:
+            return self._conversation.last_id()
+        self._make_room()
+        item = Message(
+            reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
+        )
+        return self._conversation.add(item)
+
+    def _make_room(self) -> None:
+        for old in self._conversation.make_room():
+            self._notify(ItemDeleted(old))
+
     def finish(self, reply: Reply) -> None:
         """All of it was sent."""
+        self._show_rounds(reply)
         status, reason = _outcome(reply)
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
         if reply.item_id in self._conversation:
             text = reply.text[reply.first_char :]
-            self._conversation.set_text(reply.item_id, text, item_status)
-            if reply.generated and reply.opener_chars:
+            self._conversation.set_text(reply.item_id, text, item_status, reply.rounds)
+            if reply.generated and (reply.opener_chars or (reply.rounds and reply.failed)):
                 self._context.edited()
             elif reply.continues is not None:  # a cut of the part before may have taken it along
                 self._correct(reply, len(reply.text))
@@ -106,6 +149,7 @@ class ReplyItems:
     def hold(self, reply: Reply) -> tuple[str, str]:
         """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
         as far as it is known."""
+        self._show_rounds(reply)
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
         self._end(reply, "cancelled", "turn_detected", heard)
@@ -131,6 +175,7 @@ class ReplyItems:
             shown_chars=start,
             held_at=None,
             claimed_chars=None,
+            has_item=False,
             usage_before=reply.usage,
             spoken_before_s=reply.spoken_s,
             first_audible_sample=None,
@@ -143,6 +188,7 @@ class ReplyItems:
 
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
         """It stops here; the history keeps what was heard of it, or nothing."""
+        self._show_rounds(reply)
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
         if not keeps_heard:
             heard = 0
@@ -222,20 +268,25 @@ class ReplyItems:
         num_chars = max(reply.first_char, min(num_chars, len(reply.text)))
         if reply.held_at is not None:
             reply.held_at = num_chars
-        if reply.item_id not in self._conversation:
+        if reply.options.out_of_band or (
+            reply.has_item and reply.item_id not in self._conversation
+        ):
             return
         is_whole = 0 < num_chars == len(reply.text)
-        is_part = reply.held_at is not None or reply.goes_on
-        status: ItemStatus = "completed" if is_whole and not is_part else "incomplete"
-        text = reply.text[reply.first_char : num_chars]
-        self._conversation.set_text(reply.item_id, text, status)
+        if reply.has_item:
+            is_part = reply.held_at is not None or reply.goes_on
+            status: ItemStatus = "completed" if is_whole and not is_part else "incomplete"
+            text = reply.text[reply.first_char : num_chars]
+            self._conversation.set_text(reply.item_id, text, status, reply.rounds)
         if reply.held_at is not None or (reply.goes_on and is_whole):
             return
         self._correct(reply, num_chars)
 
     def _correct(self, reply: Reply, num_chars: int) -> None:
         """A model that knows of the reply is to know so much of it."""
-        if reply.generated and reply is self._newest and not reply.opener_chars:
+        if reply.rounds or reply.has_called:
+            self._context.edited()  # its tokens hold calls, which stay whatever was heard
+        elif reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:
             self._context.edited()

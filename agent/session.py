@@ -27,12 +27,13 @@ from .enforcement import Enforcement
 from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .first_clause import example_messages
 from .identifiers import Identifiers
-from .item_requests import change_items, check_request, check_text
+from .item_requests import change_items, check_request, check_text, check_tools
 from .ports import ChatMessage, EarsPort, Heard
 from .reply_desk import ReplyDesk, Surroundings, change_reply
 from .reply_items import ReplyItems
 from .scripted import Script
 from .settings import ResponseOptions, SessionSettings
+from .toolbox import check_names, tools_of
 from .turn_log import TurnLog
 from .turn_tables import Agent, Caller
 from .turn_taking import TurnTaking
@@ -42,6 +43,8 @@ from .warming import Warming
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
 network hiccup; longer is dead air."""
+
+_PLAIN: Final = ResponseOptions()
 
 _VOICED: Final = MarkName.CALLER_LAST_VOICED
 
@@ -77,6 +80,8 @@ class Session:
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
+        tools = tools_of(settings, _PLAIN, around.tools)
+        self._context.equipped(() if tools is None else tools.definitions)
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._enforcement = Enforcement(
             around.policy,
@@ -152,7 +157,7 @@ class Session:
     # --- requests ---
 
     async def _dispatch(self, request: ask.Request) -> None:
-        await check_request(request, self._context.chat)
+        await check_request(request, self._context.chat, self.settings, self._around.tools)
         match request:
             case ask.AppendAudio(pcm, rate_hz):
                 await self._hearing.feed(pcm, rate_hz)
@@ -166,9 +171,10 @@ class Session:
                 self.feed(ev.BufferCleared(utterance))
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
-                if self._machine.takes_requests:
+                follows_up = self._the_desk.awaits_client
+                if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
                     self._options, self._script.next, self._is_asked = options, None, True
-                self.feed(ev.ReplyRequested())
+                self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
@@ -200,9 +206,14 @@ class Session:
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
             await check_text(self._context.chat, instructions, "session.instructions")
+        tools, old_tools = (tools_of(each, _PLAIN, around.tools) for each in (settings, old))
+        if tools != old_tools:
+            check_names(settings.tools, around.tools)
+            await check_tools(self._context.chat, tools, "session.tools")
         self.settings = settings
-        if settings.instructions != old.instructions:
+        if (settings.instructions, tools) != (old.instructions, old_tools):
             self._context.instructed(settings.instructions)
+            self._context.equipped(() if tools is None else tools.definitions)
             self._warming.changed()
         if settings.turn_detection != old.turn_detection:
             rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)

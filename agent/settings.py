@@ -84,6 +84,8 @@ class ResponseOptions:
     instructions: str | None = None
     output_modality: Modality | None = None
     max_output_tokens: int | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
     """`conversation: "none"`: the reply does not join the conversation."""

@@ -76,8 +76,14 @@ class Chat:
 
     async def check_tools(self, tools: Tools) -> None:
         with _as_stage_errors():
-            use = await asyncio.to_thread(tool_use, tools)  # large schemas take a while to read
-            await (await self._open()).head.check_tools(self._sampling, use)
+            conversation = await self._open()
+            try:
+                # On a thread: large schemas take a while to be looked through.
+                use = await asyncio.to_thread(tool_use, tools)
+                await conversation.head.check_tools(self._sampling, use)
+            except llm_engine.RequestError as error:
+                field = error.field.replace(".function", "")  # as this client has it
+                raise llm_engine.RequestError(field, error.problem) from None
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
         with _as_stage_errors():

@@ -7,6 +7,7 @@ from . import commands as cmd
 from . import events as ev
 from .commands import Command
 from .turn_coupling import (
+    PREPARING_DEADLINE_NS,
     SPEAKING_DEADLINE_NS,
     TRAILING_DEADLINE_NS,
     begin_if_wanted,
@@ -20,6 +21,11 @@ from .turn_tables import Agent
 _SILENT = (Agent.IDLE, Agent.HELD)
 """What a reply that is over, or held, has on its way comes too late."""
 
+_GOING_ON: Final = {
+    Agent.PREPARING: PREPARING_DEADLINE_NS,  # it runs tools
+    Agent.SPEAKING: SPEAKING_DEADLINE_NS,
+}
+
 
 def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> list[Command]:
     if not takes_requests(s):
@@ -28,6 +34,16 @@ def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> 
     s.answers_caller = False
     out = barge_in.stop(s) if s.agent is Agent.HELD else []
     return out + begin_if_wanted(s, now_ns)
+
+
+def _on_follow_up_requested(
+    s: TurnState, event: ev.FollowUpRequested, now_ns: int
+) -> list[Command]:
+    if takes_requests(s) or s.wanted:
+        return _on_reply_requested(s, ev.ReplyRequested(), now_ns)
+    s.wanted = True
+    s.answers_caller = False
+    return []
 
 
 def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> list[Command]:
@@ -51,9 +67,9 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
 
 
 def _on_reply_continued(s: TurnState, event: ev.ReplyContinued, now_ns: int) -> list[Command]:
-    if event.turn != s.turn or s.agent is not Agent.SPEAKING:
+    if event.turn != s.turn or s.agent not in _GOING_ON:
         return s.stale()
-    s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
+    s.reply_deadline_ns = now_ns + _GOING_ON[s.agent]
     return []
 
 
@@ -84,6 +100,7 @@ def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[C
 
 HANDLERS: Final[Handlers] = {
     ev.ReplyRequested: _on_reply_requested,
+    ev.FollowUpRequested: _on_follow_up_requested,
     ev.ReplyCancelled: _on_reply_cancelled,
     ev.ReplyAudible: _on_reply_audible,
     ev.ReplyContinued: _on_reply_continued,

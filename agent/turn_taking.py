@@ -89,6 +89,11 @@ class TurnTaking:
         return takes_requests(self._state)
 
     @property
+    def is_asked(self) -> bool:
+        """Whether a reply waits for the end of the present one, or for a transcript."""
+        return self._state.wanted
+
+    @property
     def checks_words(self) -> bool:
         """Whether WordsHeard would tell it something."""
         return self._state.overlap is not None

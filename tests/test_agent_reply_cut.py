@@ -4,7 +4,8 @@ from functools import partial
 
 from agent.notices import Notice, ReplyAudio
 from agent.playback import Playback
-from agent.reply import Reply, ReplyRun
+from agent.reply import ReplyRun
+from agent.reply_state import Reply
 from agent.settings import ResponseOptions, SessionSettings
 from latency_budget.clock import ManualClock
 from latency_budget.deadline import Deadline

@@ -65,7 +65,7 @@ STALE: list[tuple[tuple[ev.Event, ...], ev.Event]] = [
         ev.TranscriptFailed(1, 2),
     )),
     (SPEAKS, ev.TranscriptReady(1, 0, "Before any pause.")),
-    *((state, ev.ReplyContinued(ONE)) for state in (PREPARES, TRAILS)),
+    (TRAILS, ev.ReplyContinued(ONE)),
     *((state, kind(turn)) for state, turn in ((CUT, ONE), (TALKS, TurnId(0)), (TRAILS, TurnId(9)))
       for kind in (
           ev.ReplyAudible, ev.ReplyContinued, ev.ReplySent, ev.ReplyPlayed, ev.ReplyFailed,
@@ -144,6 +144,7 @@ def test_each_kind_of_event_is_known() -> None:
     examples: dict[type, ev.Event] = {type(event): event for _, event in STALE} | {
         ev.BufferCleared: ev.BufferCleared(1),
         ev.ReplyRequested: ev.ReplyRequested(),
+        ev.FollowUpRequested: ev.FollowUpRequested(),
         ev.ReplyCancelled: ev.ReplyCancelled(),
         ev.PauseJudged: ev.PauseJudged(1, 1, 0.5),
         ev.RulesChanged: ev.RulesChanged(TurnRules()),

@@ -218,7 +218,11 @@ def test_complaints_name_the_field(event: dict[str, Any], code: str, param: str)
         ({"max_output_tokens": 0}, "invalid_value", "response.max_output_tokens"),
         ({"max_output_tokens": True}, "invalid_value", "response.max_output_tokens"),
         ({"conversation": "mine"}, "invalid_value", "response.conversation"),
-        ({"tools": [{"type": "function", "name": "f"}]}, "invalid_value", "response.tools"),
+        (
+            {"tools": [{"type": "mcp", "server_label": "f"}]},
+            "invalid_value",
+            "response.tools[0].type",
+        ),
         (
             {"audio": {"output": {"voice": "other"}}},
             "invalid_value",
@@ -261,6 +265,7 @@ def test_a_response_out_of_band_with_its_own_input() -> None:
         instructions="Be brief.",
         output_modality="text",
         max_output_tokens=4096,
+        tools=(),
         metadata={"client_event_id": "x"},
         out_of_band=True,
         input=(Message(ItemId("i9"), "user", "text", "hi"),),

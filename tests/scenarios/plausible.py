@@ -112,11 +112,16 @@ class ReplyStage:
 
     def __init__(self, turn: TurnId) -> None:
         self.turn = turn
-        self.can_say: set[type] = {ev.ReplyAudible, ev.ReplySent, ev.ReplyFailed}
+        self.can_say: set[type] = {
+            ev.ReplyAudible,
+            ev.ReplyContinued,  # while its tools run
+            ev.ReplySent,
+            ev.ReplyFailed,
+        }
 
     def say(self, kind: type) -> ev.Event:
         if kind is ev.ReplyAudible:
-            self.can_say = self.can_say - {ev.ReplyAudible} | {ev.ReplyContinued}
+            self.can_say -= {ev.ReplyAudible}
         elif kind is ev.ReplyContinued:
             pass  # any number of them
         elif kind is ev.ReplySent:
@@ -201,9 +206,11 @@ class Session:
         return moves
 
     def _ask(self, draw: Draw) -> None:
-        match draw(st.sampled_from(["reply", "cancel", "commit", "clear", "rules"])):
+        match draw(st.sampled_from(["reply", "follow up", "cancel", "commit", "clear", "rules"])):
             case "reply":
                 self.feed(ev.ReplyRequested())
+            case "follow up":
+                self.feed(ev.FollowUpRequested())
             case "cancel":
                 self.feed(ev.ReplyCancelled())
             case "commit":

@@ -137,6 +137,10 @@ class Witness:
             assert refused == (self._replying or self.due)
             self.due = self.due or not refused
             self._answers_caller = self._answers_caller and refused
+        if isinstance(event, ev.FollowUpRequested):
+            assert refused == self.due, "it may wait for the present one"
+            self.due = True
+            self._answers_caller = self._answers_caller and refused
         if isinstance(event, ev.ReplyCancelled):
             is_held = self._held is not None
             assert refused == (not self._replying and not is_held and not self.due)

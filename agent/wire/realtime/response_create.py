@@ -14,6 +14,8 @@ from .session_update import (
     MAX_OUTPUT_TOKENS,
     read_max_tokens,
     read_modality,
+    read_tool_choice,
+    read_tools,
     refuse_beta_fields,
 )
 
@@ -27,8 +29,8 @@ _WITHOUT_EFFECT: Final = ("prompt", "reasoning", "parallel_tool_calls")
 
 
 def read_options(response: Fields, settings: SessionSettings, new_id: NewId) -> ResponseOptions:
-    """Raises ClientError, also for what would need another voice or other tools than the session's
-    (tools, voice and format are set with `session.update`)."""
+    """Raises ClientError, also for what would need another voice or format than the session's (they
+    are set with `session.update`)."""
     refuse_beta_fields(response)
     for name in _WITHOUT_EFFECT:
         response.raw(name)
@@ -39,6 +41,8 @@ def read_options(response: Fields, settings: SessionSettings, new_id: NewId) -> 
         if "output_modalities" in response
         else None,
         max_output_tokens=_read_max_tokens(response),
+        tools=None if response.raw("tools") is None else read_tools(response),
+        tool_choice=None if response.raw("tool_choice") is None else read_tool_choice(response),
         metadata=_read_metadata(response),
         out_of_band=response.raw("conversation") is not None
         and response.choice("conversation", ("auto", "none")) == "none",
@@ -61,10 +65,6 @@ def _read_max_tokens(response: Fields) -> int | None:
 
 
 def _check_as_in_session(response: Fields, settings: SessionSettings) -> None:
-    if response.raw("tools") not in (None, list(settings.tools)):
-        raise invalid(response.at("tools"), "differs from the session's; use session.update")
-    if response.raw("tool_choice") not in (None, settings.tool_choice):
-        raise invalid(response.at("tool_choice"), "differs from the session's; use session.update")
     audio = response.inside("audio")
     if audio is None:
         return

@@ -69,9 +69,9 @@ def merge_session(settings: SessionSettings, session: Fields) -> SessionSettings
     if "max_output_tokens" in session:
         changes["max_output_tokens"] = read_max_tokens(session)
     if "tools" in session:
-        changes["tools"] = _read_tools(session)
+        changes["tools"] = read_tools(session)
     if "tool_choice" in session:
-        changes["tool_choice"] = _read_tool_choice(session)
+        changes["tool_choice"] = read_tool_choice(session)
     if (audio := session.inside("audio")) is not None:
         changes |= merge_audio(settings, audio)
     echo = settings.echo | changes.pop("echo", {})
@@ -107,7 +107,8 @@ def read_max_tokens(fields: Fields) -> int | None:
     return fields.integer("max_output_tokens", 1, MAX_OUTPUT_TOKENS)
 
 
-def _read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
+def read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
+    """Of a session or a response. What their schemas ask for, the model's grammar knows."""
     if session.is_null("tools"):
         return ()
     tools: list[dict[str, Any]] = []
@@ -126,7 +127,8 @@ def _read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(tools)
 
 
-def _read_tool_choice(session: Fields) -> str | dict[str, Any]:
+def read_tool_choice(session: Fields) -> str | dict[str, Any]:
+    """Of a session or a response; "auto" for null."""
     value = session.raw("tool_choice")
     if value is None:
         return "auto"

@@ -1,0 +1,58 @@
+"""Tools that run on the server, as a session's model gets to know them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from .conversation import ModelCall
+from .errors import ClientError
+from .ports import Tools, ToolsPort
+from .settings import ResponseOptions, SessionSettings
+
+
+class NoTools:
+    """A `ToolsPort` without tools."""
+
+    definitions: Final[tuple[str, ...]] = ()
+
+    def has(self, name: str) -> bool:
+        return False
+
+    async def run(self, call: ModelCall) -> str:
+        """Never called: there is nothing to call."""
+        raise LookupError(call.name)
+
+
+NO_TOOLS: Final = NoTools()
+
+
+def tools_of(
+    settings: SessionSettings, options: ResponseOptions, own: ToolsPort = NO_TOOLS
+) -> Tools | None:
+    """What one reply may call: the client's tools, and the server's own. None for nothing."""
+    clients = settings.tools if options.tools is None else options.tools
+    choice = settings.tool_choice if options.tool_choice is None else options.tool_choice
+    definitions = (*map(_definition, clients), *own.definitions)
+    if choice == "none" or not definitions:
+        return None
+    named = choice["name"] if isinstance(choice, Mapping) else choice
+    return Tools(definitions, named, settings.echo.get("parallel_tool_calls") is not False)
+
+
+def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort) -> None:
+    """Raises ClientError where a client's tool is called as one of the server's."""
+    for index, tool in enumerate(tools):
+        if own.has(tool["name"]):
+            raise ClientError(
+                f"{tool['name']!r} is the name of a tool of this server; call yours something "
+                "else.",
+                code="invalid_value",
+                param=f"tools[{index}].name",
+            )
+
+
+def _definition(tool: Mapping[str, Any]) -> str:
+    """Of a client's tool, as `Tools` has them."""
+    known = ("name", "description", "parameters")
+    described = {name: tool[name] for name in known if tool.get(name) is not None}
+    return json.dumps(described, ensure_ascii=False)
