@@ -210,6 +210,8 @@ class ReplyRun:
         gap = " " if reply.text[-1:].strip() else ""
         base = len(reply.text) + len(gap) - reply.opener_chars
         reply.text += gap + self.filler
+        if not self.is_ready:
+            self.mark(MarkName.OPENER, self._clock.now_ns())
         self._pieces.put_nowait((speech, base))
 
     def _silent_at_ns(self) -> int:
@@ -217,9 +219,9 @@ class ReplyRun:
         reply, now_ns = self.reply, self._clock.now_ns()
         playback = reply.playback
         left_ns = playback.lasts_until_ns(now_ns) - now_ns
-        if left_ns > 0 or (reply.text.strip() and not playback.end_ns()):
+        if left_ns > 0 or (reply.text.strip() and not playback.sent):
             return now_ns + left_ns + SILENCE_NS
-        return max(reply.deadline.at_ns, playback.end_ns() + SILENCE_NS)
+        return playback.end_ns() + SILENCE_NS if playback.sent else reply.deadline.at_ns
 
     # --- pieces to speech ---
 

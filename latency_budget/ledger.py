@@ -141,6 +141,9 @@ class TurnLedger:
         elif name is _M.HEARD:
             self._at[name] = min(at_ns, self._at.get(name, at_ns))
         elif name in _ONCE:
+            if name is _M.RELEASED and name not in self._at and self._tools_running:
+                # Words kept at hand are heard in place of what the tool is to give.
+                self._keep(Span(Stage.TOOL, self._tool_start_ns, at_ns))
             self._at.setdefault(name, at_ns)
         elif _M.RELEASED in self._at:
             if name not in _STRUCTURAL and at_ns <= self._at[_M.RELEASED]:
@@ -306,6 +309,8 @@ class TurnLedger:
         at = self._at
         if _M.OPENER in at:
             needed = tuple(name for name in needed if name not in _NEEDED or name in _NEEDED_OPENED)
+        if self._tool_spans:
+            needed = tuple(name for name in needed if name is not _M.REPLY_REQUESTED)
         flaws = [f"no {name}" for name in needed if name not in at]
         flaws += [
             f"{later} before {earlier}"

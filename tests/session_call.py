@@ -9,10 +9,11 @@ from agent.config import AgentProfile
 from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
 from agent.notices import Notice
-from agent.ports import EarsPort, VoicePort
+from agent.ports import EarsPort, ToolsPort, VoicePort
 from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
+from agent.toolbox import NO_TOOLS
 from agent.turn_log import TurnLog
 from latency_budget.actions import Action
 from latency_budget.budget import EMBEDDED
@@ -22,7 +23,10 @@ from latency_budget.policy import Policy
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId
 
-from .fakes.stages import FakeChat, FakeEars, FakeVoice
+from .fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
+
+WAIT = "One moment."
+"""Said while tools take too long."""
 
 
 class Call:
@@ -42,6 +46,7 @@ class Call:
         idle: IdleRules = NOT_IDLE,
         hearing: EarsPort | None = None,
         policy: Policy | None = None,
+        tools: ToolsPort = NO_TOOLS,
     ) -> None:
         """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
         place of the fake ears."""
@@ -78,6 +83,8 @@ class Call:
             idle=idle,
             idle_prompt="Hey?",
             policy=policy or Policy({Action.OPENER}),
+            tools=tools,
+            tool_wait=WAIT,
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
@@ -109,7 +116,7 @@ class Call:
 
 @asynccontextmanager
 async def call_with(  # noqa: PLR0913
-    *replies: str | Exception,
+    *replies: str | Exception | Calling,
     voice: FakeVoice | None = None,
     profile: AgentProfile | None = None,
     chat: FakeChat | None = None,
@@ -120,6 +127,7 @@ async def call_with(  # noqa: PLR0913
     clock: Clock | None = None,
     idle: IdleRules = NOT_IDLE,
     policy: Policy | None = None,
+    tools: ToolsPort = NO_TOOLS,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -133,6 +141,7 @@ async def call_with(  # noqa: PLR0913
         clock=clock,
         idle=idle,
         policy=policy,
+        tools=tools,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
