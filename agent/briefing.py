@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .chat_context import ChatContext
-from .conversation import Conversation
+from .conversation import Conversation, Item, ItemReference
 from .model_messages import messages_of
 from .ports import ChatMessage, ChatPort
 from .reply_state import Reply
 from .scripted import ScriptedChat
+from .settings import ResponseOptions
 from .warming import Warming
 
 
@@ -56,5 +57,16 @@ class Briefing:
         else:
             if tools:
                 await chat.set_tools(tools)
-            items = options.input if options.input is not None else tuple(self._conversation)
-            await chat.reset(messages_of(items))
+            await chat.reset(messages_of(self._items(options)))
+
+    def _items(self, options: ResponseOptions) -> list[Item]:
+        """What such a response answers. Items that are gone by now are left out."""
+        if options.input is None:
+            return list(self._conversation)
+        found: list[Item] = []
+        for item in options.input:
+            if not isinstance(item, ItemReference):
+                found.append(item)
+            elif item.id in self._conversation:
+                found.append(self._conversation.get(item.id))
+        return found

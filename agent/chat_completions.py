@@ -30,9 +30,9 @@ from llm_engine.openai_api import ChatRequest, parse_chat_request
 from .config import Config
 from .errors import StageError
 from .http_requests import JsonBodies, RefusedError, unless_gone
+from .model_home import LOAD_TIMEOUT_S, until_hung
 from .patience import first_of
 from .stages import Stages
-from .thinking import LOAD_TIMEOUT_S, until_hung
 
 CLIENT_GONE: Final = 499
 """nginx's status for it. Nobody reads it; it keeps logs apart from failures."""

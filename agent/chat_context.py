@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from .conversation import Conversation, Item, ItemId
 from .errors import StageError
 from .model_messages import joined, messages_of, told
+from .model_setting import ModelSetting
 from .ports import ChatMessage, ChatPort
 
 
@@ -55,9 +56,7 @@ class ChatContext:
         """`chat` was opened with these instructions."""
         self.chat = chat
         self._conversation = conversation
-        self._instructions = self._told = instructions
-        self._tools: tuple[str, ...] = ()
-        self._told_tools: tuple[str, ...] = ()
+        self.setting = ModelSetting(chat, instructions)
         self._pending: deque[_Change] = deque()
         self._supposed: str | None = None
         """What the model was told as the user's next message, before it is one."""
@@ -128,7 +127,7 @@ class ChatContext:
         False, having changed nothing, where that was not said or the model knows less than it is
         to know by now.
         """
-        if not self._was_said or self._is_instructed_otherwise:
+        if not (self._was_said and self.setting.is_told):
             return False
         self._supposed, self._was_said = None, False
         self._max_cut = None
@@ -171,22 +170,11 @@ class ChatContext:
             self._pending.popleft()
         self._pending.appendleft(_CutReply(num_chars, has_words))
 
-    def instructed(self, text: str) -> None:
-        self._instructions = text
-
-    def equipped(self, tools: tuple[str, ...]) -> None:
-        """What the model may call, as `Tools.definitions`."""
-        self._tools = tools
-
     def edited(self) -> None:
         """Items were changed elsewhere than at the end: the model takes the whole conversation
         anew, as it is by then. The text of a reply under way is not known yet."""
         self._edited = True
         self._supposed, self._was_said = None, False
-
-    @property
-    def _is_instructed_otherwise(self) -> bool:
-        return (self._instructions, self._tools) != (self._told, self._told_tools)
 
     async def settle(
         self, instructions: str | None = None, tools: tuple[str, ...] | None = None
@@ -197,35 +185,12 @@ class ChatContext:
         Raises StageError where the model can't; then it is tried again next time. What the model
         refused is not: a message too long for it would end every later turn.
         """
-        await self._instruct(self._instructions if instructions is None else instructions)
-        await self._equip(self._tools if tools is None else tools)
+        await self.setting.settle(instructions, tools)
         while self._edited or self._pending:
             if self._edited:
                 await self._take_anew()
             else:
                 await self._carry_out(self._pending[0])
-
-    async def _instruct(self, wanted: str) -> None:
-        if wanted == self._told:
-            return
-        try:
-            await self.chat.set_system(wanted)
-        except StageError as error:
-            if error.refused and wanted == self._instructions:
-                self._instructions = self._told
-            raise
-        self._told = wanted
-
-    async def _equip(self, wanted: tuple[str, ...]) -> None:
-        if wanted == self._told_tools:
-            return
-        try:
-            await self.chat.set_tools(wanted)
-        except StageError as error:
-            if error.refused and wanted == self._tools:
-                self._tools = self._told_tools
-            raise
-        self._told_tools = wanted
 
     async def _take_anew(self) -> None:
         self._edited = False

@@ -84,6 +84,13 @@ class FunctionOutput:
 Item = Message | FunctionCall | FunctionOutput
 
 
+@dataclass(frozen=True, slots=True)
+class ItemReference:
+    """An item of the conversation, in a list of others."""
+
+    id: ItemId
+
+
 class Conversation:
     """Items in order. Not thread-safe: one session owns it."""
 

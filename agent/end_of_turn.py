@@ -4,10 +4,10 @@ An explicit `server_vad` silence is taken literally. `semantic_vad` asks the fit
 (`turn_score.py`), anew with each thing that becomes known of the pause.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from .settings import Eagerness, ServerVad, TurnDetection
+from .settings import Eagerness, ServerVad, SessionSettings, TurnDetection
 from .turn_score import Evidence, shipped_score
 
 
@@ -78,6 +78,12 @@ def rules_for(
         ducks=ducks,
         idle=idle,
     )
+
+
+def rules_of(settings: SessionSettings, idle: IdleRules, *, ducks: bool = False) -> TurnRules:
+    """Those of a session."""
+    rules = rules_for(settings.turn_detection, idle, ducks=ducks)
+    return replace(rules, replies=False, idle=NOT_IDLE) if settings.transcribes_only else rules
 
 
 def required_silence_ms(rules: TurnRules, evidence: Evidence) -> int:

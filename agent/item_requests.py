@@ -7,14 +7,15 @@ from typing import Final
 from . import notices as say
 from . import requests as ask
 from .chat_context import ChatContext
-from .conversation import Conversation, FunctionOutput
+from .conversation import Conversation, FunctionOutput, ItemReference
 from .errors import ClientError, StageError
 from .identifiers import Identifiers
 from .model_messages import messages_of
 from .notices import Notice
-from .ports import ChatMessage, ChatPort, Tools, ToolsPort
+from .ports import ChatMessage, ChatPort, Tools
+from .reply_desk import Surroundings
 from .reply_items import ReplyItems
-from .settings import SessionSettings
+from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
 from .toolbox import check_names, tools_of
 
 CHECK_TIMEOUT_S: Final = 5.0
@@ -51,21 +52,49 @@ async def _ask(question: Awaitable[None], param: str) -> None:
 
 
 async def check_request(
-    request: ask.Request, chat: ChatPort, settings: SessionSettings, own: ToolsPort
+    request: ask.Request,
+    chat: ChatPort,
+    conversation: Conversation,
+    settings: SessionSettings,
+    around: Surroundings,
 ) -> None:
-    """Raises ClientError where the model could never take a text in it, or call a tool."""
+    """Raises ClientError where the model could never take a text in it, or what it names is not
+    there."""
     match request:
         case ask.CreateResponse(options):
-            if options.instructions is not None:
-                instructions = ChatMessage("system", options.instructions)
-                await check_text(chat, instructions, "response.instructions")
-            if options.tools is not None or options.tool_choice is not None:
-                check_names(options.tools or (), own)
-                await check_tools(chat, tools_of(settings, options, own), "response.tools")
+            await _check_options(options, chat, conversation, settings, around)
         case ask.CreateItem(item):
             for message in messages_of((item,)):
                 if len(message.text) > SURE_CHARS:
                     await check_text(chat, message, "item")
+
+
+async def _check_options(
+    options: ResponseOptions,
+    chat: ChatPort,
+    conversation: Conversation,
+    settings: SessionSettings,
+    around: Surroundings,
+) -> None:
+    if settings.transcribes_only:
+        raise ClientError(
+            "This is a transcription session, in which nobody answers; "
+            'session.update with the type "realtime" makes it another one.',
+            code="invalid_event",
+            param="type",
+        )
+    if options.voice is not None:
+        around.open_voice(options.voice, WIRE_RATE_HZ[settings.output_encoding])
+    for item in options.input or ():
+        if isinstance(item, ItemReference):
+            conversation.get(item.id)
+    if options.instructions is not None:
+        instructions = ChatMessage("system", options.instructions)
+        await check_text(chat, instructions, "response.instructions")
+    if options.tools is not None or options.tool_choice is not None:
+        check_names(options.tools or (), around.tools)
+        tools = tools_of(settings, options, around.tools)
+        await check_tools(chat, tools, "response.tools")
 
 
 def change_items(

@@ -32,6 +32,11 @@ class Present:
         """The run, if it is this turn's."""
         return self.run if self.run is not None and self.run.reply.turn == turn else None
 
+    @property
+    def awaits_client(self) -> bool:
+        """Whether it has asked the client to run a tool."""
+        return self.run is not None and self.run.reply.has_called
+
     def cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()

@@ -11,7 +11,7 @@ from typing import Final
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latency_budget.budget import budget_profile
-from latency_budget.clock import Clock
+from latency_budget.clock import Clock, unix_ns
 from latency_budget.history import TurnEntry
 from latency_budget.report import turn_json
 
@@ -37,6 +37,8 @@ SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
 
 SILENT: Final = "nobody has spoken for too long"
+
+EXPIRED: Final = "reached its time limit"
 
 CLIENT_LEFT: Final = "the client hung up"
 """Said to nobody but the log."""
@@ -123,6 +125,7 @@ class RealtimeSocket:
         outbox = Outbox(self._clock)
         model = websocket.query_params.get("model") or call.agent
         settings = SessionSettings(
+            transcribes_only=websocket.query_params.get("intent") == "transcription",
             agent=call.agent,
             instructions=profile.instructions,
             voice=profile.voice or self._config.tts.voice,
@@ -152,7 +155,10 @@ class RealtimeSocket:
             _log.error("session %s can't begin: %s", call.session_id, error)
             return errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
         except TimeoutError:
-            return errors.CLOSE_NORMAL, "the session reached its time limit"
+            expired = Problem(f"The session {EXPIRED}.", "session_expired")
+            for frame in protocol.send(expired):
+                await _send(websocket, frame)
+            return errors.CLOSE_NORMAL, f"the session {EXPIRED}"
         except ExceptionGroup as group_error:
             return _close_for(group_error, call)
         return errors.CLOSE_NORMAL, CLIENT_LEFT
@@ -185,6 +191,7 @@ class RealtimeSocket:
                 idle_hangup_ms=self._config.agent.idle_hangup_ms,
             ),
             idle_prompt=self._config.agent.idle_prompt,
+            expires_at_unix_s=unix_ns() // 10**9 + self._config.agent.session_limit_s,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         marked = partial(self._calls.marked, call)
@@ -244,6 +251,13 @@ def _log_end(call: Call, code: int, reason: str) -> None:
         "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",
         call.session_id, call.agent, call.num_turns, p50_ms, code, reason,
     )  # fmt: skip
+
+
+async def _send(websocket: WebSocket, frame: str) -> None:
+    """The last of a call, to a client that may be gone."""
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await websocket.send_text(frame)
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:

@@ -16,51 +16,24 @@ import numpy.typing as npt
 
 from latency_budget.clock import Clock
 from latency_budget.marks import MarkName
-from tts.speakable import CutterConfig, SpeakablePiece
+from tts.speakable import CutterConfig
 
 from .conversation import ModelCall
 from .errors import StageError
+from .mouth import AUDIBLE, Mouth, max_abs
 from .notices import Notice, ReplyAudio, ReplyText
 from .playback import Outgoing, duration_ns
-from .ports import ChatPort, Speech, ToolsPort, VoicePort
+from .ports import ChatPort, ToolsPort, VoicePort
+from .pulse import Pulse
 from .reply_state import Reply
 from .toolbox import NO_TOOLS
 from .wording import Wording
-
-MAX_PIECES: Final = 4
-"""Pieces cut but not yet spoken. The engine is faster than speech; more would only be thrown away
-at a barge-in."""
-
-AUDIBLE: Final = 327
-"""1 % of full scale: the first sample above it is the first that a caller can hear."""
-
-SILENCE_NS: Final = 2_000_000_000
-"""After which somebody who was told to wait wonders whether the line is dead."""
-
-CONTINUED_NS: Final = 5_000_000_000
-"""Between signs that the reply goes on: a twelfth of what the turn-taking machine waits for one."""
 
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
 
 
 OnSound = Callable[[npt.NDArray[np.int16], int, int], None]
 """Takes samples, their rate, and when the first of them is heard (monotonic ns)."""
-
-
-class Pulse:
-    """Tells that something goes on, but not every time."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.on_beat: Callable[[], None] = lambda: None
-        self._clock = clock
-        self._beat_ns = 0
-
-    def touch(self) -> None:
-        """It goes on."""
-        now_ns = self._clock.now_ns()
-        if now_ns - self._beat_ns >= CONTINUED_NS:
-            self._beat_ns = now_ns
-            self.on_beat()
 
 
 class ReplyRun:
@@ -82,15 +55,12 @@ class ReplyRun:
         self._cutting = cutting
         self._clock = clock
         self._notify = notify
-        self._pieces: asyncio.Queue[tuple[SpeakablePiece | Speech, int] | None] = asyncio.Queue(
-            MAX_PIECES
-        )
-        """What is to be spoken, or is speech already, and from where its characters count."""
         self._wake = asyncio.Event()
-        self._released = asyncio.Event()
-        self._flowing = asyncio.Event()
+        self.released = asyncio.Event()
+        """It may be heard."""
+        self.flowing = asyncio.Event()
         """Not held."""
-        self._flowing.set()
+        self.flowing.set()
         self._tell_played_until: Callable[[int], None] = lambda at_ns: None
         self.announced = asyncio.Event()
         """Set when the client knows of the reply. Nothing of it leaves before that."""
@@ -98,8 +68,6 @@ class ReplyRun:
         """All of it was; the client may still be playing."""
         self.is_ready = False
         """Something of it could be heard or read."""
-        self._has_sounded = False
-        """Something of what was generated could be heard."""
         self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
         """Called with whatever is sent, and when the client plays it."""
         self.on_audible: Callable[[], None] = lambda: None
@@ -116,6 +84,7 @@ class ReplyRun:
         """Called when the client is to run a tool."""
         self.pulse = Pulse(clock)
         """Beats while the reply is being sent."""
+        self._mouth = Mouth(self, clock)
 
     def audible(self) -> None:
         """From here on something of it could be heard or read."""
@@ -124,23 +93,23 @@ class ReplyRun:
 
     def release(self) -> None:
         """Let the reply be heard."""
-        self._released.set()
+        self.released.set()
 
     def hold(self) -> None:
         """Send nothing more, and speak nothing that is not begun."""
-        self._flowing.clear()
+        self.flowing.clear()
         self._wake.set()
 
     def go_on(self, rest: Reply) -> None:
         """Send what is left as this reply, and whatever else is still being made."""
         self.reply = rest
         self.is_sent = False
-        self._flowing.set()
+        self.flowing.set()
         self._wake.set()
 
     async def conclude(self) -> None:
         """Send what is left of a reply that is complete, once nothing holds it."""
-        await self._flowing.wait()
+        await self.flowing.wait()
         if self.reply.speaks:
             await self._pace()
         self._show(len(self.reply.text))
@@ -150,9 +119,10 @@ class ReplyRun:
         self._tell_played_until = partial(chat.played_until, self.reply.turn)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._generate(chat))
+                wording = Wording(self, self._mouth, chat, self._clock, self.tools, self._cutting)
+                group.create_task(wording.generate())
                 if self.reply.speaks:
-                    group.create_task(self._speak())
+                    group.create_task(self._mouth.speak())
                     group.create_task(self._pace())
         except* StageError as errors:
             raise _first_leaf(errors) from None
@@ -163,111 +133,37 @@ class ReplyRun:
         reply = self.reply
         start = len(reply.text)
         reply.text += (" " if reply.text[-1:].strip() else "") + APOLOGY
-        self._released.set()
+        self.released.set()
         speech = await self.voice.apology() if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()
 
-    # --- what the words come out of (`wording.Outlet`) ---
-
-    async def put(self, piece: SpeakablePiece, base: int) -> None:
-        """For speaking. Its characters count from `base`."""
-        await self._pieces.put((piece, base))
-
     async def show_text(self) -> None:
         """Of a reply that is not spoken: what there is, when it may be shown."""
         if not self.is_ready:
             self.audible()
-        await self._released.wait()
-        await self._flowing.wait()
+        await self.released.wait()
+        await self.flowing.wait()
         self._show(len(self.reply.text))
 
     async def call(self, call: ModelCall) -> None:
         """For the client to run, as soon as it knows of the reply and nothing holds it."""
         await self.announced.wait()
-        await self._flowing.wait()
+        await self.flowing.wait()
         self.on_call(self.reply, call)
 
-    def goes_on(self) -> None:
-        """Tools run, though nothing is said."""
-        self.pulse.touch()
-
-    async def fill_silence(self) -> None:
-        """Say the words kept for it, once, when the first sound is due and there is none, or when
-        nothing has been heard for a while."""
-        if not self.reply.speaks or not self.filler:
-            return
-        speech = await self.voice.opener(self.filler)
-        while True:
-            left_ns = self._silent_at_ns() - self._clock.now_ns()
-            if left_ns <= 0:
-                break
-            await asyncio.sleep(left_ns / 1e9)
-        if speech is None or self._pieces.full():
-            return
-        reply = self.reply
-        gap = " " if reply.text[-1:].strip() else ""
-        base = len(reply.text) + len(gap) - reply.opener_chars
-        reply.text += gap + self.filler
-        if not self.is_ready:
-            self.mark(MarkName.OPENER, self._clock.now_ns())
-        self._pieces.put_nowait((speech, base))
-
-    def _silent_at_ns(self) -> int:
-        """When somebody who waits has waited for too long."""
-        reply, now_ns = self.reply, self._clock.now_ns()
-        playback = reply.playback
-        left_ns = playback.lasts_until_ns(now_ns) - now_ns
-        if left_ns > 0 or (reply.text.strip() and not playback.sent):
-            return now_ns + left_ns + SILENCE_NS
-        return playback.end_ns() + SILENCE_NS if playback.sent else reply.deadline.at_ns
-
-    # --- pieces to speech ---
-
-    async def _generate(self, chat: ChatPort) -> None:
-        await Wording(self, chat, self._clock, self.tools, self._cutting).generate()
-        await self._pieces.put(None)
-
-    async def _speak(self) -> None:
-        is_first = True
-        while (queued := await self._pieces.get()) is not None:
-            piece, base = queued
-            if is_first:
-                self.mark(MarkName.TTS_START, self._clock.now_ns())
-                is_first = False
-            elif self.is_ready:  # it may never be heard: what is ready is enough
-                await self._released.wait()
-                await self._flowing.wait()
-            if isinstance(piece, Speech):
-                self._queue(piece, base)
-                continue
-            async for speech in self.voice.speak(piece):
-                self._queue(speech, base)
-        self.reply.playback.finish()
-        if not self.is_ready:  # no sound that the machine could release
-            await self.announced.wait()
-            self._released.set()
-        self._wake.set()
-
-    def _queue(self, speech: Speech, base: int) -> None:
-        self.reply.queue(speech, base)
+    def spoke(self) -> None:
+        """There is more speech to send, or no more will come."""
         self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
-        if not self._has_sounded and _is_audible(speech):
-            self._has_sounded = True
-            if self.is_ready:
-                self.on_own_sound()
-            else:
-                self.mark(MarkName.FIRST_AUDIBLE_READY, self._clock.now_ns())
-                self.audible()
         self._wake.set()
 
     # --- speech to the client, in real time ---
 
     async def _pace(self) -> None:
-        await self._released.wait()
+        await self.released.wait()
         while True:
-            await self._flowing.wait()
+            await self.flowing.wait()
             self._wake.clear()
             playback = self.reply.playback
             for frame in playback.due(self._clock.now_ns()):
@@ -292,7 +188,7 @@ class ReplyRun:
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
         self.on_sound(frame.pcm, reply.playback.rate_hz, frame.at_ns)
         self.pulse.touch()
-        if reply.first_audible_sample is None and _max_abs(frame.pcm) > AUDIBLE:
+        if reply.first_audible_sample is None and max_abs(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
             reply.first_audible_sample = frame.first_sample + offset
             released_ns = self._clock.now_ns()
@@ -317,11 +213,3 @@ class ReplyRun:
 def _first_leaf(group: ExceptionGroup[StageError]) -> StageError:
     first = group.exceptions[0]
     return _first_leaf(first) if isinstance(first, ExceptionGroup) else first
-
-
-def _max_abs(pcm: npt.NDArray[np.int16]) -> int:
-    return max(int(pcm.max()), -int(pcm.min())) if pcm.size else 0
-
-
-def _is_audible(speech: Speech) -> bool:
-    return _max_abs(speech.pcm) > AUDIBLE

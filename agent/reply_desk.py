@@ -82,6 +82,8 @@ class Surroundings:
     """Those that run here."""
     tool_wait: str = ""
     """Said while they take too long."""
+    expires_at_unix_s: int | None = None
+    """When the call is ended; None: never."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,9 +119,9 @@ class ReplyDesk:
         self._context = briefing.context
         self._items = items
         self._log = log
-        self._present = Present()
+        self.present = Present()
         self.overlaps = OverlapDesk(
-            self._present, items, around.barge_ins, around.notify, emit, self._send_rest
+            self.present, items, around.barge_ins, around.notify, emit, self._send_rest
         )
         self._guess: _Guess | None = None
         self._first_sound = FirstSound(
@@ -148,8 +150,8 @@ class ReplyDesk:
             if not options.out_of_band:
                 self._context.stays()
             run = self._prepared(turn, settings, options)
-            self._present.task = self._group.create_task(self._drive(run, script))
-        self._present.run = run
+            self.present.task = self._group.create_task(self._drive(run, script))
+        self.present.run = run
         self.overlaps.forget()
         self._items.announce(run.reply)
         run.mark = partial(self._log.mark, turn)
@@ -188,7 +190,7 @@ class ReplyDesk:
         if not (is_same and self._context.adopt()):
             return None
         self._guess = None
-        self._present.task = guess.task
+        self.present.task = guess.task
         reply.generated = True
         return guess.run
 
@@ -212,28 +214,24 @@ class ReplyDesk:
         run = ReplyRun(reply, voice, around.clock, around.notify, mark, cutting)
         run.on_sound = self.on_sound
         run.tools, run.filler = around.tools, around.tool_wait
-        run.on_message, run.on_call = self._items.begin_message, self._items.called
+        names = self._items.names
+        run.on_message, run.on_call = names.begin_message, names.called
         return run
-
-    @property
-    def awaits_client(self) -> bool:
-        """Whether the newest reply has asked the client to run a tool."""
-        return self._present.run is not None and self._present.run.reply.has_called
 
     def release(self, turn: TurnId) -> None:
         """Let the reply of this turn be heard."""
-        run = self._present.of(turn)
+        run = self.present.of(turn)
         if run is not None:
             run.release()
 
     def cut(self, turn: TurnId, reason: CutReason | None, *, keeps_heard: bool = True) -> None:
         """Stop the reply of this turn; the history keeps what was heard of it, or nothing. No
         reason: it has failed, and ends as it is."""
-        run = self._present.of(turn)
+        run = self.present.of(turn)
         if run is None:
             return
         self._first_sound.forget()
-        self._present.cancel()
+        self.present.cancel()
         if reason is None:
             self._items.finish(run.reply)
         else:
@@ -244,13 +242,13 @@ class ReplyDesk:
 
     def apologize(self, turn: TurnId) -> None:
         """End the reply of this turn as failed, with the cached apology."""
-        run = self._present.of(turn)
+        run = self.present.of(turn)
         if run is None:
             return
         self._first_sound.forget()
         run.reply.failed = run.reply.failed or "This turn could not be answered."
-        self._present.cancel()
-        self._present.task = self._group.create_task(self._drive_apology(run))
+        self.present.cancel()
+        self.present.task = self._group.create_task(self._drive_apology(run))
 
     async def _drive(self, run: ReplyRun, script: str | None) -> None:
         reply = run.reply
@@ -288,7 +286,7 @@ class ReplyDesk:
         await self._complete(run)
 
     def _send_rest(self, run: ReplyRun) -> None:
-        self._present.task = self._group.create_task(self._complete(run))
+        self.present.task = self._group.create_task(self._complete(run))
 
     async def _complete(self, run: ReplyRun) -> None:
         """Send what is left, say that all is sent, and wait until the client has played it."""

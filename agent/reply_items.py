@@ -20,26 +20,21 @@ from .chat_context import ChatContext
 from .commands import CutReason
 from .conversation import (
     Conversation,
-    FunctionCall,
     ItemId,
     ItemStatus,
     Message,
-    ModelCall,
 )
 from .identifiers import Identifiers
 from .notices import (
-    ItemDeleted,
-    MessageBegun,
     Notice,
-    ReplyCalled,
     ReplyEnded,
     ReplyReason,
-    ReplyStarted,
     ReplyStatus,
     Usage,
 )
 from .playback import duration_ns, samples_claimed
 from .playback_claims import PlaybackClaims
+from .reply_names import ReplyNames
 from .reply_state import Reply
 from .turn_log import TurnLog
 
@@ -65,74 +60,21 @@ class ReplyItems:
         self._ids = ids
         self._log = log
         self._notify = notify
+        self.names = ReplyNames(conversation, ids, notify)
         self._newest: Reply | None = None
         self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
 
     def announce(self, reply: Reply) -> None:
         """The reply is one from now on: it has a name and, unless out of band, an item."""
-        options = reply.options
-        reply.response_id, reply.item_id = self._ids.reply(), self._ids.item()
-        may_call = reply.tools is not None
-        previous = None if may_call else self._add_message(reply)
-        self._notify(
-            ReplyStarted(
-                reply.response_id,
-                reply.item_id,
-                previous,
-                reply.modality,
-                reply.settings,
-                options.metadata,
-                options.out_of_band,
-                may_call,
-            )
-        )
+        self.names.announce(reply)
         self._newest = reply
         self._kept[reply.item_id] = reply
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
 
-    def begin_message(self, reply: Reply) -> None:
-        """Its first word is about to be sent, or it calls a tool behind words."""
-        if not (reply.has_item or reply.ended):
-            self._notify(MessageBegun(reply.response_id, self._add_message(reply)))
-
-    def called(self, reply: Reply, call: ModelCall) -> None:
-        """The client is to run a tool."""
-        if reply.text.strip():
-            self.begin_message(reply)
-        item_id = self._ids.item()
-        item = FunctionCall(item_id, self._ids.call(), call.name, call.arguments)
-        previous = self._conversation.last_id()
-        if not reply.options.out_of_band:
-            self._make_room()
-            previous = self._conversation.add(item)
-        self._ids.release(item_id)
-        reply.has_called = True
-        self._notify(ReplyCalled(reply.response_id, item, previous))
-
-    def _show_rounds(self, reply: Reply) -> None:
-        """What ran has happened, and belongs into the history, though nothing was said."""
-        if reply.rounds:
-            self.begin_message(reply)
-
-    def _add_message(self, reply: Reply) -> ItemId | None:
-        """Returns the item before it."""
-        reply.has_item = True
-        if reply.options.out_of_band:
-            return self._conversation.last_id()
-        self._make_room()
-        item = Message(
-            reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
-        )
-        return self._conversation.add(item)
-
-    def _make_room(self) -> None:
-        for old in self._conversation.make_room():
-            self._notify(ItemDeleted(old))
-
     def finish(self, reply: Reply) -> None:
         """All of it was sent."""
-        self._show_rounds(reply)
+        self.names.show_rounds(reply)
         status, reason = _outcome(reply)
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
@@ -149,7 +91,7 @@ class ReplyItems:
     def hold(self, reply: Reply) -> tuple[str, str]:
         """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
         as far as it is known."""
-        self._show_rounds(reply)
+        self.names.show_rounds(reply)
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
         self._end(reply, "cancelled", "turn_detected", heard)
@@ -188,7 +130,7 @@ class ReplyItems:
 
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
         """It stops here; the history keeps what was heard of it, or nothing."""
-        self._show_rounds(reply)
+        self.names.show_rounds(reply)
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
         if not keeps_heard:
             heard = 0

@@ -22,7 +22,7 @@ from .briefing import Briefing
 from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
-from .end_of_turn import asked_wait_ms, rules_for
+from .end_of_turn import asked_wait_ms, rules_of
 from .enforcement import Enforcement
 from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .first_clause import example_messages
@@ -76,12 +76,12 @@ class Session:
         self._hearing = hearing
         self._log = log
         self._ids = Identifiers(session_id)
-        rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
+        rules = rules_of(settings, around.idle, ducks=around.ducks)
         self._machine = TurnTaking(rules)
         chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         tools = tools_of(settings, _PLAIN, around.tools)
-        self._context.equipped(() if tools is None else tools.definitions)
+        self._context.setting.tools = () if tools is None else tools.definitions
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._enforcement = Enforcement(
             around.policy,
@@ -112,7 +112,8 @@ class Session:
     async def run(self) -> None:
         """Serve the call until cancelled. Raises what no client and no stage is to blame for, and
         SilentCallError where nobody speaks any more; both in groups."""
-        self._around.notify(say.SessionCreated(self.id, self.settings))
+        expires_at_unix_s = self._around.expires_at_unix_s
+        self._around.notify(say.SessionCreated(self.id, self.settings, expires_at_unix_s))
         try:
             async with asyncio.TaskGroup() as group:
                 self._desk = ReplyDesk(
@@ -131,7 +132,7 @@ class Session:
                 group.create_task(self._keep_time())
                 group.create_task(self._warming.run())
                 self._warming.changed()
-                if self._profile.greeting:
+                if self._profile.greeting and not self.settings.transcribes_only:
                     self._script.next = self._profile.greeting
                     self.feed(ev.ReplyRequested())
         finally:
@@ -157,7 +158,9 @@ class Session:
     # --- requests ---
 
     async def _dispatch(self, request: ask.Request) -> None:
-        await check_request(request, self._context.chat, self.settings, self._around.tools)
+        await check_request(
+            request, self._context.chat, self.conversation, self.settings, self._around
+        )
         match request:
             case ask.AppendAudio(pcm, rate_hz):
                 await self._hearing.feed(pcm, rate_hz)
@@ -171,7 +174,7 @@ class Session:
                 self.feed(ev.BufferCleared(utterance))
                 self._around.notify(say.AudioCleared())
             case ask.CreateResponse(options):
-                follows_up = self._the_desk.awaits_client
+                follows_up = self._the_desk.present.awaits_client
                 if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
                     self._options, self._script.next, self._is_asked = options, None, True
                 self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
@@ -212,11 +215,14 @@ class Session:
             await check_tools(self._context.chat, tools, "session.tools")
         self.settings = settings
         if (settings.instructions, tools) != (old.instructions, old_tools):
-            self._context.instructed(settings.instructions)
-            self._context.equipped(() if tools is None else tools.definitions)
+            self._context.setting.instructions = settings.instructions
+            self._context.setting.tools = () if tools is None else tools.definitions
             self._warming.changed()
-        if settings.turn_detection != old.turn_detection:
-            rules = rules_for(settings.turn_detection, around.idle, ducks=around.ducks)
+        if (settings.turn_detection, settings.transcribes_only) != (
+            old.turn_detection,
+            old.transcribes_only,
+        ):
+            rules = rules_of(settings, around.idle, ducks=around.ducks)
             self._enforcement.detects(settings.turn_detection)
             self.feed(ev.RulesChanged(rules))
         self._log.budget = budget_of(settings, around.budget)
@@ -300,7 +306,8 @@ class Session:
                 greets = script is not None
                 self._log.reply_begun(turn, now_ns, greets=greets, asked=is_asked)
                 voiced_ns = None if is_asked else self._log.times(turn).get(_VOICED)
-                desk.begin(turn, self.settings, options, script, voiced_ns=voiced_ns)
+                settings = options.applied(self.settings)
+                desk.begin(turn, settings, options, script, voiced_ns=voiced_ns)
             case cmd.GuessReply(turn, text):
                 if self._around.guesses:
                     desk.guess(turn, self.settings, text)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from .conversation import Item, Modality
+from .conversation import Item, ItemReference, Modality
 
 AudioEncoding = Literal["pcm16", "pcmu", "pcma"]
 """pcm16: little-endian, 24 kHz; pcmu and pcma: G.711 at 8 kHz."""
@@ -50,6 +50,8 @@ TurnDetection = ServerVad | SemanticVad
 class SessionSettings:
     """The effective settings of a session. A client changes single fields."""
 
+    transcribes_only: bool = False
+    """Nobody answers: what is said is written down."""
     agent: str = "default"
     """Name of the `[agents.NAME]` section that answers."""
     instructions: str = ""
@@ -86,8 +88,19 @@ class ResponseOptions:
     max_output_tokens: int | None = None
     tools: tuple[dict[str, Any], ...] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    voice: str | None = None
+    output_encoding: AudioEncoding | None = None
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
     """`conversation: "none"`: the reply does not join the conversation."""
-    input: tuple[Item, ...] | None = None
+    input: tuple[Item | ItemReference, ...] | None = None
     """Items to answer in place of the conversation."""
+
+    def applied(self, settings: SessionSettings) -> SessionSettings:
+        """How this response sounds."""
+        if self.voice is None and self.output_encoding is None:
+            return settings
+        return settings.changed(
+            voice=self.voice or settings.voice,
+            output_encoding=self.output_encoding or settings.output_encoding,
+        )

@@ -18,8 +18,10 @@ from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
 
 from .conversation import ModelCall, ToolRound
 from .errors import StageError
+from .mouth import Mouth
 from .notices import Usage
 from .ports import ChatMessage, ChatPort, ReplyToken, Tools, ToolsPort
+from .pulse import Pulse
 from .reply_state import Reply
 
 MAX_ROUNDS: Final = 5
@@ -30,17 +32,17 @@ TOO_LONG: Final = "Error: the result is too long to be read."
 
 
 class Outlet(Protocol):
-    """Where the words go."""
+    """Where the words go that are not spoken."""
 
     reply: Reply
     """May become another one on the way: it was taken up again as another response."""
     announced: asyncio.Event
+    mark: Callable[[MarkName, int], None]
+    filler: str
+    """Said while tools take too long."""
 
-    def mark(self, name: MarkName, at_ns: int, /) -> None: ...
-
-    async def put(self, piece: SpeakablePiece, base: int) -> None:
-        """For speaking. Its characters count from `base`."""
-        ...
+    @property
+    def pulse(self) -> Pulse: ...
 
     async def show_text(self) -> None:
         """Of a reply that is not spoken: what there is."""
@@ -50,14 +52,6 @@ class Outlet(Protocol):
         """For the client to run."""
         ...
 
-    def goes_on(self) -> None:
-        """Something happens, though nothing is said."""
-        ...
-
-    async def fill_silence(self) -> None:
-        """Say something when nothing has been heard for too long."""
-        ...
-
 
 class Wording:
     """One reply's. `generate` runs once."""
@@ -65,6 +59,7 @@ class Wording:
     def __init__(
         self,
         out: Outlet,
+        mouth: Mouth,
         chat: ChatPort,
         clock: Clock,
         tools: ToolsPort,
@@ -73,6 +68,7 @@ class Wording:
         """`cutting`: says, once the model is asked, into what pieces the beginning is cut; None: as
         it comes."""
         self._out = out
+        self._mouth = mouth
         self._chat = chat
         self._clock = clock
         self._tools = tools
@@ -99,6 +95,7 @@ class Wording:
             cutter = PieceCutter(None)
             tools = None if tools is None else replace(tools, choice="auto")
         self._out.reply.is_complete = True
+        await self._mouth.finish()
 
     async def _round(self, cutter: PieceCutter, tools: Tools | None) -> list[ModelCall]:
         """One answer of the model. Returns what it called."""
@@ -140,7 +137,7 @@ class Wording:
     async def _put(self, piece: SpeakablePiece, base: int) -> None:
         if piece.index == 0 and not self._out.reply.rounds:
             self._mark(MarkName.FIRST_PIECE)
-        await self._out.put(piece, base)
+        await self._mouth.put(piece, base)
 
     def _resume(self, reply: Reply) -> None:
         """The model goes on after its tools, behind what was said before."""
@@ -156,10 +153,10 @@ class Wording:
         end = len(reply.text)
         # Whoever cuts the reply meanwhile finds in it what was begun.
         reply.rounds.append(ToolRound(end, end, calls, (INTERRUPTED,) * len(calls)))
-        self._out.goes_on()
+        self._out.pulse.touch()
         self._mark(MarkName.TOOL_START)
         async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(self._out.fill_silence())
+            waiting = group.create_task(self._mouth.fill_silence(self._out.filler))
             tasks = [group.create_task(self._tools.run(call)) for call in calls]
             results = [await task for task in tasks]
             waiting.cancel()

@@ -64,11 +64,11 @@ class EngineCall:
         self._num_replies = 0
 
     def prompt(self) -> tuple[int, ...]:
-        assert self._chat._conversation is not None
-        return self._chat._conversation._dialogue.prompt(0)
+        assert self._chat._home.conversation is not None
+        return self._chat._home.conversation._dialogue.prompt(0)
 
     def messages(self) -> list[tuple[str, str]]:
-        conversation = self._chat._conversation
+        conversation = self._chat._home.conversation
         return [(m.role, m.text) for m in conversation.messages] if conversation else []
 
     async def num_pages(self) -> int:
@@ -80,7 +80,7 @@ class EngineCall:
 
     async def cached(self) -> list[int]:
         """The ids whose keys and values the engine keeps."""
-        conversation = self._chat._conversation
+        conversation = self._chat._home.conversation
         assert conversation is not None
         sequence = conversation._sequence
 

@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 import asr
-from agent import passes, speaking, stage_thread, thinking
+from agent import model_home, passes, speaking, stage_thread
 from agent.errors import StageError
 from agent.reply import APOLOGY
 from llm_engine.core import EngineCore
@@ -110,7 +110,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
 
 @pytest.fixture
 def thinking_fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    fault = Fault(monkeypatch, EngineCore, "step", deadline=(thinking, "HANGS_S"))
+    fault = Fault(monkeypatch, EngineCore, "step", deadline=(model_home, "HANGS_S"))
     yield fault
     fault.release()
 

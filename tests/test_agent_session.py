@@ -8,15 +8,22 @@ from agent import events as ev
 from agent import notices as say
 from agent import reopening
 from agent import requests as ask
+from agent.briefing import Briefing
+from agent.chat_context import ChatContext
 from agent.config import AgentProfile
-from agent.conversation import ItemId, Message
+from agent.conversation import Conversation, ItemId, ItemReference, Message
 from agent.errors import StageError
+from agent.playback import Playback
 from agent.reply import APOLOGY
-from agent.settings import ResponseOptions, SemanticVad
+from agent.reply_state import Reply
+from agent.settings import ResponseOptions, SemanticVad, SessionSettings
+from agent.warming import Warming
 from latency_budget.clock import SystemClock
+from latency_budget.deadline import Deadline
 from latency_budget.record import Origin
+from latency_budget.turn import TurnId
 
-from .fakes.stages import SAMPLES_PER_CHAR, FakeVoice
+from .fakes.stages import SAMPLES_PER_CHAR, FakeChat, FakeVoice
 from .session_call import call_with
 
 
@@ -215,3 +222,69 @@ async def test_the_chat_is_closed_with_the_call() -> None:
     async with call_with() as call:
         chat = call.chat
     assert chat.closed
+
+
+async def test_a_session_that_only_transcribes_answers_nobody() -> None:
+    profile = AgentProfile(greeting="Hello.")
+    async with call_with("No.", profile=profile) as call:
+        await call.until(say.ReplyEnded)
+        settings = call.session.settings.changed(transcribes_only=True)
+        await call.session.handle(ask.UpdateSession(settings))
+        call.ears.say("Write this down.")
+        (completed,) = await call.until(say.TranscriptCompleted)
+        assert isinstance(completed, say.TranscriptCompleted)
+        assert completed.transcript == "Write this down."
+        await call.session.handle(ask.CreateResponse(ResponseOptions(), "e1"))
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert (problem.code, problem.param, problem.event_id) == ("invalid_event", "type", "e1")
+        assert len(call.of(say.ReplyStarted)) == 1
+        assert not [told for told in call.chat.calls if told[0] == "generate"]
+
+
+async def test_one_response_may_sound_and_read_otherwise() -> None:
+    async with call_with("One.", "Two.") as call:
+        item = Message(ItemId("i1"), "user", "text", "Count.")
+        await call.session.handle(ask.CreateItem(item))
+        options = ResponseOptions(
+            output_encoding="pcmu", input=(ItemReference(ItemId("i1")),), out_of_band=True
+        )
+        await call.session.handle(ask.CreateResponse(options))
+        (started,) = await call.until(say.ReplyStarted)
+        assert isinstance(started, say.ReplyStarted)
+        assert started.settings.output_encoding == "pcmu"
+        (audio, *_) = await call.until(say.ReplyAudio)
+        assert isinstance(audio, say.ReplyAudio)
+        assert audio.rate_hz == 8000
+        await call.until(say.ReplyEnded)
+        assert call.session.settings.output_encoding == "pcm16"
+        wrong = (
+            ResponseOptions(voice="nobody"),
+            ResponseOptions(input=(ItemReference(ItemId("i9")),)),
+        )
+        for options in wrong:
+            await call.session.handle(ask.CreateResponse(options))
+        codes = [n.code for n in call.notices if isinstance(n, say.Problem)]
+        assert codes == ["invalid_value", "item_not_found"]
+
+
+async def test_a_reference_stands_for_its_item_while_that_is_there() -> None:
+    chat, conversation = FakeChat(), Conversation()
+    conversation.add(Message(ItemId("i1"), "user", "text", "Count."))
+    context = ChatContext(chat, conversation, "Be brief.")
+    warming = Warming(context, lambda: True, lambda refusal: None)
+    briefing = Briefing(lambda instructions, examples: FakeChat(), conversation, context, warming)
+    own = Message(ItemId("i2"), "user", "text", "To three.")
+    options = ResponseOptions(input=(ItemReference(ItemId("i1")), own, ItemReference(ItemId("x"))))
+    clock = SystemClock()
+    reply = Reply(
+        TurnId(1),
+        SessionSettings(),
+        options,
+        Playback(24_000, 400),
+        Deadline.after_ms(500, now_ns=clock.now_ns()),
+    )
+    side = briefing.chat_for(reply, None)
+    assert isinstance(side, FakeChat)
+    await briefing.brief(side, reply)
+    assert side.calls == [("reset", (("user", "Count."), ("user", "To three.")))]

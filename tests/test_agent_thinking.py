@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 import llm_engine
-from agent import thinking
+from agent import model_home
 from agent.errors import StageError
 from agent.notices import Usage
 from agent.ports import ChatMessage
@@ -103,7 +103,7 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
     stage = StubStage()
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
-    monkeypatch.setattr(thinking, "HANGS_S", 0.0)
+    monkeypatch.setattr(model_home, "HANGS_S", 0.0)
     async with asyncio.TaskGroup() as group:
         warming = group.create_task(chat.preview(""))
         for _ in range(100):
@@ -120,7 +120,7 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
     conversation = stage.engine.opened[0]
-    monkeypatch.setattr(thinking, "HANGS_S", 0.0)
+    monkeypatch.setattr(model_home, "HANGS_S", 0.0)
 
     async def read() -> list[str]:
         tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.conversation import ROOT, FunctionCall, FunctionOutput, ItemId, Message
+from agent.conversation import ROOT, FunctionCall, FunctionOutput, ItemId, ItemReference, Message
 from agent.notices import ItemAdded
 from agent.requests import (
     AppendAudio,
@@ -162,7 +162,7 @@ def test_a_type_that_is_no_string() -> None:
         ({"type": "session.update", "session": 1}, "invalid_value", "session"),
         ({"type": "session.update", "session": {}}, "missing_required_parameter", "session.type"),
         (
-            {"type": "session.update", "session": {"type": "transcription"}},
+            {"type": "session.update", "session": {"type": "translation"}},
             "invalid_value",
             "session.type",
         ),
@@ -224,14 +224,14 @@ def test_complaints_name_the_field(event: dict[str, Any], code: str, param: str)
             "response.tools[0].type",
         ),
         (
-            {"audio": {"output": {"voice": "other"}}},
+            {"audio": {"output": {"voice": ""}}},
             "invalid_value",
             "response.audio.output.voice",
         ),
         (
-            {"input": [{"type": "item_reference", "id": "i"}]},
-            "invalid_value",
-            "response.input[0].type",
+            {"input": [{"type": "item_reference"}]},
+            "missing_required_parameter",
+            "response.input[0].id",
         ),
         (
             {"input": [USER, {"type": "message", "role": "user", "content": [{"type": 1}]}]},
@@ -255,9 +255,9 @@ def test_a_response_out_of_band_with_its_own_input() -> None:
             "output_modalities": ["text"],
             "max_output_tokens": "inf",
             "metadata": {"client_event_id": "x"},
-            "input": [USER | {"id": "i9"}],
+            "input": [USER | {"id": "i9"}, {"type": "item_reference", "id": "i1"}],
             "tools": [],
-            "audio": {"output": {"voice": "hibari", "format": {"type": "audio/pcm"}}},
+            "audio": {"output": {"voice": "joe", "format": {"type": "audio/pcmu"}}},
         },
     )
     assert isinstance(answer, CreateResponse)
@@ -266,9 +266,11 @@ def test_a_response_out_of_band_with_its_own_input() -> None:
         output_modality="text",
         max_output_tokens=4096,
         tools=(),
+        voice="joe",
+        output_encoding="pcmu",
         metadata={"client_event_id": "x"},
         out_of_band=True,
-        input=(Message(ItemId("i9"), "user", "text", "hi"),),
+        input=(Message(ItemId("i9"), "user", "text", "hi"), ItemReference(ItemId("i1"))),
     )
 
 

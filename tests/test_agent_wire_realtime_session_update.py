@@ -8,7 +8,7 @@ import pytest
 from agent.notices import Problem, SessionUpdated
 from agent.requests import UpdateSession
 from agent.settings import SemanticVad, ServerVad, SessionSettings
-from tests.wire_frames import make, one, update, update_refused
+from tests.wire_frames import make, one, say, update, update_refused
 
 
 def test_an_update_changes_only_what_it_names() -> None:
@@ -212,3 +212,23 @@ def test_a_session_may_have_a_budget_of_its_own() -> None:
     assert update(protocol, halfsec={}).budget_ms == 900
     for wrong in ({"budget_ms": 49}, {"budget_ms": 60_001}, {"budget_ms": "500"}):
         assert update_refused(protocol, halfsec=wrong).param == "session.halfsec.budget_ms"
+
+
+def test_a_session_that_only_transcribes_says_so() -> None:
+    protocol = make()
+    settings = update(
+        protocol,
+        type="transcription",
+        include=["item.input_audio_transcription.logprobs"],
+        audio={"input": {"transcription": {"model": "gpt-realtime-whisper", "language": "en"}}},
+    )
+    assert settings.transcribes_only
+    (event,) = say(protocol, [SessionUpdated(settings)])
+    session = event["session"]
+    assert (session["type"], session["object"]) == (
+        "transcription",
+        "realtime.transcription_session",
+    )
+    assert session["audio"].keys() == {"input"}
+    assert session["audio"]["input"]["transcription"]["model"] == "gpt-realtime-whisper"
+    assert not update(protocol).transcribes_only

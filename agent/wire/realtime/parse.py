@@ -158,7 +158,7 @@ def _create_response(event: Fields, context: Context) -> Request:
     options = ResponseOptions()
     if event.raw("response") is not None:
         response = Fields(event.raw("response"), "response")
-        options = read_options(response, context.settings, context.new_id)
+        options = read_options(response, context.new_id)
     return CreateResponse(options, _event_id(event))
 
 

@@ -2,12 +2,12 @@
 
 from typing import Final, cast
 
-from agent.conversation import Modality
+from agent.conversation import Item, ItemId, ItemReference, Modality
 from agent.errors import ClientError
-from agent.settings import ResponseOptions, SessionSettings
+from agent.settings import AudioEncoding, ResponseOptions
 
 from .audio_update import read_format, read_voice
-from .fields import Fields, invalid, wrong_type
+from .fields import MAX_ID_CHARS, Fields, invalid, wrong_type
 from .items import NewId, read_item
 from .session_update import (
     MAX_INSTRUCTIONS_CHARS,
@@ -28,13 +28,12 @@ MAX_METADATA_VALUE_CHARS: Final = 512
 _WITHOUT_EFFECT: Final = ("prompt", "reasoning", "parallel_tool_calls")
 
 
-def read_options(response: Fields, settings: SessionSettings, new_id: NewId) -> ResponseOptions:
-    """Raises ClientError, also for what would need another voice or format than the session's (they
-    are set with `session.update`)."""
+def read_options(response: Fields, new_id: NewId) -> ResponseOptions:
+    """Raises ClientError."""
     refuse_beta_fields(response)
     for name in _WITHOUT_EFFECT:
         response.raw(name)
-    _check_as_in_session(response, settings)
+    voice, encoding = _read_output(response)
     options = ResponseOptions(
         instructions=response.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS),
         output_modality=cast(Modality, read_modality(response))
@@ -43,11 +42,13 @@ def read_options(response: Fields, settings: SessionSettings, new_id: NewId) -> 
         max_output_tokens=_read_max_tokens(response),
         tools=None if response.raw("tools") is None else read_tools(response),
         tool_choice=None if response.raw("tool_choice") is None else read_tool_choice(response),
+        voice=voice,
+        output_encoding=encoding,
         metadata=_read_metadata(response),
         out_of_band=response.raw("conversation") is not None
         and response.choice("conversation", ("auto", "none")) == "none",
         input=tuple(
-            read_item(_whole_item(path, value), new_id)
+            _read_input(Fields(value, path), new_id)
             for path, value in response.array("input", max_items=MAX_INPUT_ITEMS)
         )
         if response.raw("input") is not None
@@ -64,24 +65,26 @@ def _read_max_tokens(response: Fields) -> int | None:
     return read_max_tokens(response)
 
 
-def _check_as_in_session(response: Fields, settings: SessionSettings) -> None:
+def _read_output(response: Fields) -> tuple[str | None, AudioEncoding | None]:
+    """Voice and format. Raises ClientError."""
     audio = response.inside("audio")
-    if audio is None:
-        return
-    if (output := audio.inside("output")) is not None:
-        if "format" in output and read_format(output) != settings.output_encoding:
-            raise invalid(output.at("format"), "differs from the session's; use session.update")
-        if "voice" in output and read_voice(output) != settings.voice:
-            raise invalid(output.at("voice"), "differs from the session's; use session.update")
-        output.finish()
-    audio.finish()
+    output = None if audio is None else audio.inside("output")
+    if audio is not None:
+        audio.finish()
+    if output is None:
+        return None, None
+    encoding = read_format(output) if "format" in output else None
+    voice = read_voice(output) if "voice" in output else None
+    output.finish()
+    return voice, encoding
 
 
-def _whole_item(path: str, value: object) -> Fields:
-    item = Fields(value, path)
-    if item.raw("type") == "item_reference":
-        raise invalid(item.at("type"), "is a reference; send the item itself")
-    return item
+def _read_input(item: Fields, new_id: NewId) -> Item | ItemReference:
+    if item.raw("type") != "item_reference":
+        return read_item(item, new_id)
+    item_id = item.text("id", max_chars=MAX_ID_CHARS)
+    item.finish()
+    return ItemReference(ItemId(item_id))
 
 
 def _read_metadata(response: Fields) -> dict[str, str] | None:

@@ -40,7 +40,21 @@ def session_json(
 ) -> dict[str, Any]:
     """The full effective session; with `extensions` also what only `halfsec.v1` knows."""
     echo = _ECHO_DEFAULTS | settings.echo
-    noise_reduction = echo.pop("noise_reduction", None)
+    heard = {
+        "format": format_json(settings.input_encoding),
+        "transcription": settings.transcription,
+        "noise_reduction": echo.pop("noise_reduction", None),
+        "turn_detection": turn_detection_json(settings.turn_detection),
+    }
+    if settings.transcribes_only:
+        return {
+            "type": "transcription",
+            "object": "realtime.transcription_session",
+            "id": session_id,
+            "expires_at": expires_at_unix_s,
+            "audio": {"input": heard},
+            "include": echo["include"],
+        }
     return {
         "type": "realtime",
         "object": "realtime.session",
@@ -53,12 +67,7 @@ def session_json(
         "tool_choice": settings.tool_choice,
         "max_output_tokens": max_tokens_json(settings.max_output_tokens),
         "audio": {
-            "input": {
-                "format": format_json(settings.input_encoding),
-                "transcription": settings.transcription,
-                "noise_reduction": noise_reduction,
-                "turn_detection": turn_detection_json(settings.turn_detection),
-            },
+            "input": heard,
             "output": {
                 "format": format_json(settings.output_encoding),
                 "voice": settings.voice,

@@ -51,15 +51,10 @@ _SHOWN_ONLY: Final = ("id", "object", "model", "expires_at")
 def merge_session(settings: SessionSettings, session: Fields) -> SessionSettings:
     """The settings after a `session.update`. Raises ClientError; then nothing has changed."""
     refuse_beta_fields(session)
-    if session.choice("type", ("realtime", "transcription")) == "transcription":
-        raise invalid(
-            session.at("type"),
-            "asks for a transcription session; only 'realtime' is served on this socket, and "
-            "files are transcribed by POST /v1/audio/transcriptions",
-        )
+    kind = session.choice("type", ("realtime", "transcription"))
     for name in _SHOWN_ONLY:
         session.raw(name)
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"transcribes_only": kind == "transcription"}
     if "instructions" in session:
         changes["instructions"] = (
             session.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS) or ""
