@@ -49,9 +49,9 @@ def session_start(
         budget_ms=config.budget_ms(profile),
         tools=profile.tools,
     )
-    bound = dict(principal.session or {})
-    if not bound:
+    if principal.session is None:
         return SessionStart(agent, profile, settings, wanted or agent)
+    bound = dict(principal.session)
     settings = merge_session(settings, Fields(bound, "session"))
     model = bound.get("model") or wanted or agent
     return SessionStart(agent, profile, settings, str(model), fixed_fields(bound))

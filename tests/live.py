@@ -50,7 +50,7 @@ class LiveServer:
 
     def __init__(self, config: Config, keys: KeyFile, *, tls: ssl.SSLContext | None = None) -> None:
         self.config = config
-        self._keys = keys
+        self.keys = keys
         self._tls = tls
         self.problems = Problems()
         self.expected: list[str] = []
@@ -129,7 +129,7 @@ class LiveServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.access = Access(self.config, self._keys, self._clock)
+        self.access = Access(self.config, self.keys, self._clock)
         app = create_app(self.config, self.stages, self._clock, access=self.access)
         self.calls = app.state.calls
         self._server = make_server(app, self.config.agent.max_sessions, self._tls)
