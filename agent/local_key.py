@@ -7,18 +7,14 @@ closed server without being told a key.
 
 import contextlib
 import logging
-import os
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-from .address import is_loopback
 from .keys import KeyFileError, write_private
 from .models import halfsec_home
 from .tokens import new_token
 
 LOCAL_PREFIX: Final = "hl_"
-KEY_VARIABLE: Final = "HALFSEC_API_KEY"
 
 _log = logging.getLogger(__name__)
 
@@ -42,18 +38,10 @@ def forget_local_key(port: int) -> None:
         _path(port).unlink()
 
 
-def key_for(url: str, given: str | None, *, is_own: bool = False) -> str | None:
-    """The key to call the server at `url` with: the one that was given, else HALFSEC_API_KEY, else
-    the one that a server here left for us; None: without. `is_own`: the settings say that it is the
-    server of this machine, whatever its address."""
-    named = given or os.environ.get(KEY_VARIABLE)
-    if named:
-        return named
-    parts = urlsplit(url)
-    if not (is_own or is_loopback(parts.hostname or "")):
-        return None
+def local_key(port: int) -> str | None:
+    """The key of the server that listens there; None where it left none, or not for us."""
     try:
-        return _path(parts.port or 0).read_text(encoding="ascii") or None
+        return _path(port).read_text(encoding="ascii") or None
     except (OSError, ValueError):
         return None
 

@@ -29,14 +29,18 @@ def listening_problem(host: str, port: int) -> str | None:
 def halfsec_runs(host: str, port: int) -> bool:
     """Whether what listens there is a halfsec, with TLS or without."""
     unchecked = ssl._create_unverified_context()  # nothing is told to it
-    return _is_halfsec(http.client.HTTPConnection(host, port, timeout=_ASK_TIMEOUT_S)) or (
-        _is_halfsec(
-            http.client.HTTPSConnection(host, port, timeout=_ASK_TIMEOUT_S, context=unchecked)
+    try:
+        return _is_halfsec(http.client.HTTPConnection(host, port, timeout=_ASK_TIMEOUT_S)) or (
+            _is_halfsec(
+                http.client.HTTPSConnection(host, port, timeout=_ASK_TIMEOUT_S, context=unchecked)
+            )
         )
-    )
+    except TimeoutError:
+        return False
 
 
 def _is_halfsec(connection: http.client.HTTPConnection) -> bool:
+    """Raises TimeoutError."""
     try:
         connection.request("GET", "/v1/models")
         answer = connection.getresponse()
@@ -44,6 +48,8 @@ def _is_halfsec(connection: http.client.HTTPConnection) -> bool:
             return f'realm="{REALM}"' in answer.getheader("WWW-Authenticate", "")
         models = json.loads(answer.read(1 << 20))["data"]
         return any(model["owned_by"] == "halfsec" for model in models)
+    except TimeoutError:
+        raise
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return False
     finally:
