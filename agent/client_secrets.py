@@ -7,6 +7,7 @@ set in the session stays so: `wire/realtime/fixed_fields.py`.
 
 import heapq
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,9 @@ from .tokens import id_in, is_token, new_token
 SECRET_PREFIX: Final = "ek_"
 
 MAX_SECRETS: Final = 10_000
+MAX_OF_A_KEY: Final = 2000
+"""Made with one key, so that it leaves room for others: a hundred calls a minute, with secrets of
+twenty minutes."""
 MAX_BYTES: Final = 64 << 20
 """Of their sessions as JSON; one has at most half a megabyte."""
 
@@ -37,6 +41,8 @@ class ClientSecrets:
         self._due: list[tuple[int, str]] = []
         """Heap of when which expires."""
         self._num_bytes = 0
+        self._num_of: Counter[str] = Counter()
+        """By the key that made them."""
 
     def __len__(self) -> int:
         return len(self._secrets)
@@ -46,7 +52,11 @@ class ClientSecrets:
         many."""
         self._forget(now_ns)
         num_bytes = len(json.dumps(holder.session))
-        if len(self._secrets) >= MAX_SECRETS or self._num_bytes + num_bytes > MAX_BYTES:
+        if (
+            len(self._secrets) >= MAX_SECRETS
+            or self._num_of[holder.key_id] >= MAX_OF_A_KEY
+            or self._num_bytes + num_bytes > MAX_BYTES
+        ):
             raise ClientError(
                 "Too many client secrets wait to be used; try again when some have expired, and "
                 "give them shorter lives with expires_after.",
@@ -56,6 +66,7 @@ class ClientSecrets:
         expires_ns = now_ns + lifetime_s * 10**9
         self._secrets[token.token_id] = _Secret(token.digest, expires_ns, holder, num_bytes)
         self._num_bytes += num_bytes
+        self._num_of[holder.key_id] += 1
         heapq.heappush(self._due, (expires_ns, token.token_id))
         return token.text
 
@@ -71,4 +82,6 @@ class ClientSecrets:
         """Those that have expired."""
         while self._due and self._due[0][0] <= now_ns:
             _, token_id = heapq.heappop(self._due)
-            self._num_bytes -= self._secrets.pop(token_id).num_bytes
+            secret = self._secrets.pop(token_id)
+            self._num_bytes -= secret.num_bytes
+            self._num_of -= Counter([secret.holder.key_id])  # which forgets those at zero

@@ -7,10 +7,10 @@ was closed by its first key does not open again because the last one is revoked.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,7 +155,10 @@ class KeyFile:
                 "HALFSEC_HOME."
             ) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if sys.platform != "win32":
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield self.read()
         finally:
             os.close(lock)

@@ -38,6 +38,7 @@ from .config import Config, LatencySettings
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
 from .door import Door, open_paths
 from .errors import ConfigError
+from .event_loop import loop_factory
 from .keys import KeyFile, keys_path
 from .latency_endpoints import LatencyEndpoints, error_response
 from .local_key import forget_local_key, make_local_key
@@ -253,15 +254,6 @@ def _log_to_stderr(level: str) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     for package in ("agent", "asr", "llm_engine", "tts", "latency_budget"):
         logging.getLogger(package).setLevel(level.upper())
-
-
-def loop_factory() -> Any:
-    """Makes the service's event loop; None for Python's own."""
-    if sys.platform == "win32":
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 def listen(host: str, port: int) -> socket.socket:

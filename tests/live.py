@@ -12,9 +12,10 @@ import llm_engine
 from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config
+from agent.event_loop import loop_factory
 from agent.keys import KeyFile
 from agent.models import ModelStore
-from agent.server import Server, create_app, listen, loop_factory, make_server
+from agent.server import Server, create_app, listen, make_server
 from agent.stage_thread import BACKGROUND
 from agent.stages import Stages
 from latency_budget.clock import SystemClock

@@ -54,6 +54,12 @@ def test_there_is_an_end_to_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
         secrets.mint(holder(), 10, 9 * SECOND)
     assert caught.value.code == "rate_limit_exceeded"
     assert secrets.mint(holder(), 10, 10 * SECOND)
+    monkeypatch.setattr(client_secrets, "MAX_OF_A_KEY", 1)
+    other = Principal("ben", "ephemeral", KeyLimits(), {}, "key:2")
+    assert secrets.mint(other, 10, 10 * SECOND)
+    with pytest.raises(ClientError):
+        secrets.mint(other, 10, 10 * SECOND)
+    secrets.mint(other, 10, 20 * SECOND)
     monkeypatch.setattr(client_secrets, "MAX_BYTES", 1000)
     with pytest.raises(ClientError):
         secrets.mint(holder(instructions="x" * 1000), 10, 10 * SECOND)
@@ -100,10 +106,15 @@ def test_what_was_fixed_stays_and_the_rest_is_the_holders() -> None:
 
 
 def test_one_response_can_not_go_round_it() -> None:
-    response = {"instructions": "Tell.", "max_output_tokens": 5, "conversation": "none"}
+    response = {
+        "instructions": "Tell.",
+        "tools": [{"type": "function", "name": "pay"}],
+        "max_output_tokens": 5,
+        "conversation": "none",
+    }
     asked = one(bound_protocol(), type="response.create", response=response)
     assert isinstance(asked, CreateResponse)
-    assert asked.options.instructions is None
+    assert (asked.options.instructions, asked.options.tools) == (None, None)
     assert asked.options.max_output_tokens == 5
     assert asked.options.out_of_band
 

@@ -1,5 +1,6 @@
 """Certificates: of the server's own making, from files, and who trusts them."""
 
+import asyncio
 import datetime
 import ipaddress
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from agent import tls
+from agent import event_loop, tls
 from agent.access_check import check_access, tell_of_access
 from agent.address import local_voice_url, page_url
 from agent.config import Config
@@ -139,6 +140,25 @@ def test_old_versions_are_not_spoken() -> None:
     older = client_context(certificate)
     older.maximum_version = ssl.TLSVersion.TLSv1_2
     assert greeted(server, older, "localhost") == "TLSv1.2"
+
+
+def test_who_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "TLS_TIMEOUT_S", 0.01)
+    context = server_context(made())
+
+    async def waits() -> bytes:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            async with asyncio.timeout(30):
+                said = await reader.read()
+            writer.close()
+            return said
+
+    with asyncio.Runner(loop_factory=event_loop.loop_factory()) as runner:
+        assert runner.run(waits()) == b""
 
 
 def from_files(cert: Path, key: Path) -> None:
