@@ -65,8 +65,9 @@ def tell_of_access(config: Config, certificate: Certificate | None) -> Iterator[
         )
     if certificate is not None and config.agent.host in ("0.0.0.0", "::") and config.agent.port:
         for address in own_addresses():
-            host = f"[{address}]" if ":" in address else address
-            yield f"From other machines: https://{host}:{config.agent.port}/"
+            if config.agent.host == "::" or ":" not in address:
+                host = f"[{address}]" if ":" in address else address
+                yield f"From other machines: https://{host}:{config.agent.port}/"
 
 
 def _check_jwt(config: Config) -> None:

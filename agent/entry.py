@@ -16,9 +16,18 @@ KEY_VARIABLE: Final = "HALFSEC_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    api_key: str | None = None
+    given: str | None = None
+    """The key to show; None: what a server on this machine left for us, if it did."""
+    local_port: int | None = None
+    """Of that server."""
     tls: ssl.SSLContext | None = None
     """None: what the system trusts."""
+
+    def api_key(self) -> str | None:
+        """The key as it is now: a server that starts anew leaves a new one."""
+        if self.given is None and self.local_port is not None:
+            return local_key(self.local_port)
+        return self.given
 
 
 WITHOUT_KEY: Final = Entry()
@@ -29,8 +38,8 @@ def entry_here(config: Config, given: str | None = None) -> Entry:
     unless one was given, or HALFSEC_API_KEY is set. Raises ConfigError where the certificate of the
     settings can't be read."""
     certificate = certificate_of(config)
-    key = given or os.environ.get(KEY_VARIABLE) or local_key(config.agent.port)
-    return Entry(key, None if certificate is None else client_context(certificate))
+    tls = None if certificate is None else client_context(certificate)
+    return Entry(given or os.environ.get(KEY_VARIABLE), config.agent.port, tls)
 
 
 def entry_at(url: str, given: str | None = None) -> Entry:
@@ -38,9 +47,7 @@ def entry_at(url: str, given: str | None = None) -> Entry:
     key = given or os.environ.get(KEY_VARIABLE)
     try:
         parts = urlsplit(url)
-        port = parts.port or 0
+        port = parts.port
     except ValueError:
         return Entry(key)  # who connects there says what is wrong with it
-    if not key and is_loopback(parts.hostname or ""):
-        key = local_key(port)
-    return Entry(key)
+    return Entry(key, port if is_loopback(parts.hostname or "") else None)

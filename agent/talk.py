@@ -126,7 +126,8 @@ async def _get(url: str, path: str, entry: Entry) -> httpx.Response | None:
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     address = urlunsplit((scheme, parts.netloc, path, "", ""))
-    headers = {"Authorization": f"Bearer {entry.api_key}"} if entry.api_key else {}
+    key = entry.api_key()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     verify = True if entry.tls is None else entry.tls
     async with httpx.AsyncClient(
         timeout=10.0, trust_env=False, headers=headers, verify=verify

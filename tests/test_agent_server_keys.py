@@ -225,3 +225,15 @@ async def test_a_revoked_key_ends_its_calls_and_no_others(live: LiveServer, lock
     with pytest.raises(ConnectError):
         async with connect(live.url, api_key=secret):
             pass
+
+
+async def test_a_key_that_is_looked_up_may_come_late(live: LiveServer, locks: Locks) -> None:
+    """As it does of a server that has just started."""
+    key = locks.add("ana")
+    found: list[str | None] = [None, "hs_stale", "hs_stale", key]
+    async with connect(live.url, api_key=lambda: found.pop(0) if len(found) > 1 else found[0]):
+        pass
+    assert found == [key]
+    with pytest.raises(ConnectError, match="unknown here"):
+        async with connect(live.url, api_key=lambda: "hs_stale"):
+            pass
