@@ -59,6 +59,7 @@ def test_it_asks_once_and_keeps_the_key_to_itself(
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("This key does not work here.")
     expect(field).to_have_value("")
+    expect(field).to_have_attribute("aria-invalid", "true")
     expect(field).to_be_focused()
     field.fill(f" {key} ")
     dialog.get_by_role("button", name="Continue").click()

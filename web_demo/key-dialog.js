@@ -24,7 +24,7 @@ export class KeyDialog {
   ask(problem) {
     this.input.value = '';
     this.problem.textContent = problem;
-    this.input.toggleAttribute('aria-invalid', problem !== '');
+    this.input.setAttribute('aria-invalid', String(problem !== ''));
     this.dialog.returnValue = ''; // Escape leaves it as it is
     this.dialog.showModal();
     return new Promise((resolve, reject) => {
