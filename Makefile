@@ -37,12 +37,12 @@ models:
 	@$(VENV)/bin/halfsec models fetch
 
 test:
-	@$(BOOTSTRAP) --extra dev --extra otel
+	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt
 	@$(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest $(ARGS)
 
 check:
-	@$(BOOTSTRAP) --extra dev --extra otel
+	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from .address import is_loopback
 from .errors import ConfigError, HalfsecError
 
 EXIT_ERROR: Final = 2
@@ -36,16 +35,13 @@ examples:
   halfsec talk question.wav --out answer.wav
   halfsec bench                          which benches there are
   halfsec models fetch                   download the models that the settings need
+  halfsec keys add ana                   make a key; from then on the server asks for one
   halfsec settings                       what can be set
   halfsec doctor                         why does it not work?
 
 Settings: halfsec.toml in the working directory, or --config FILE; HALFSEC_AGENT__PORT and the like
 in the environment; --set agent.port=9000 on the command line. State: HALFSEC_HOME (~/.halfsec).
 """
-
-_OPEN_TO_OTHERS: Final = """\
-Warning: on {host} there is neither a key nor TLS: whoever reaches the port can hold calls and read
-what was said in others. README.md, "Putting it on a network", says what to put before it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +83,7 @@ def _run(arguments: list[str]) -> int | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from . import cli_models, cli_settings
+    from . import cli_keys, cli_models, cli_settings
 
     parser = argparse.ArgumentParser(
         prog="halfsec",
@@ -116,6 +112,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     cli_models.add_arguments(models)
     models.set_defaults(run=cli_models.main)
+    keys = commands.add_parser(
+        "keys",
+        help="make, list and revoke the keys that open the server",
+        description="Keys are shown once, when they are made; HALFSEC_HOME/keys.json has hashes.",
+        epilog="example: halfsec keys add ana --max-calls 2 --expires 90d",
+    )
+    cli_keys.add_arguments(keys)
+    keys.set_defaults(run=cli_keys.main)
     doctor = commands.add_parser(
         "doctor",
         help="check the machine, the models and the settings",
@@ -137,25 +141,33 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from .access_check import check_access, tell_of_access
     from .cli_settings import flags_of
     from .config_file import read_config
+    from .keys import KeyFile, keys_path
     from .models import ModelStore
     from .port_check import listening_problem
     from .preflight import check_exports, check_gpu, check_models
+    from .tls import certificate_of, keep_own, server_context
 
     config = read_config(flags_of(options), options.config)
+    check_access(config, KeyFile(keys_path()))
+    certificate = certificate_of(config)
+    if certificate is not None and certificate.is_own:
+        keep_own(config, certificate)
+    tls = None if certificate is None else server_context(certificate)
     check_exports(config)
     check_gpu(config)
     check_models(config, ModelStore())
     problem = listening_problem(config.agent.host, config.agent.port)
     if problem is not None:
         raise ConfigError(problem, key="agent.port")
-    if not is_loopback(config.agent.host):
-        print(_OPEN_TO_OTHERS.format(host=config.agent.host), file=sys.stderr, flush=True)
+    for line in tell_of_access(config, certificate):
+        print(line, file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
     from .server import serve
 
-    return serve(config)
+    return serve(config, tls)
 
 
 def _doctor(options: argparse.Namespace) -> int:

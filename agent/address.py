@@ -23,7 +23,15 @@ def local_voice_url(config: Config) -> str:
             key="agent.port",
         )
     host = _FROM_HERE.get(config.agent.host, config.agent.host)
-    return f"ws://{f'[{host}]' if ':' in host else host}:{config.agent.port}{VOICE_PATH}"
+    scheme = "wss" if config.access.has_tls else "ws"
+    return f"{scheme}://{_bracketed(host)}:{config.agent.port}{VOICE_PATH}"
+
+
+def page_url(config: Config, host: str, port: int) -> str:
+    """Of the page of a server that listens on this address, for a browser on this machine."""
+    scheme = "https" if config.access.has_tls else "http"
+    here = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
+    return f"{scheme}://{_bracketed(here)}:{port}/"
 
 
 def is_loopback(host: str) -> bool:
@@ -32,3 +40,7 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -20,6 +20,7 @@ from .backchannel_sounds import Backchannel
 from .caller import Caller
 from .client import Call, connect
 from .client_errors import CallEndedError
+from .entry import Entry, entry_at
 from .exchange import NS_PER_MS, Exchange
 from .heard_words import HeardWords
 from .loudspeaker import NS_PER_S
@@ -100,7 +101,9 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
     """
     held = HeldCall(recordings)
     words = HeardWords()
-    async with connect(url, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
+    entry = entry_at(url)
+    options: dict[str, Any] = {"api_key": entry.api_key, "tls": entry.tls}
+    async with connect(url, **options, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
         if plan.turn_detection is not None:
             await call.update(audio={"input": {"turn_detection": plan.turn_detection}})
         asides = Asides("ducks" if call.extensions else "stock")
@@ -124,7 +127,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
         if plan.stereo is not None:
             held.stereo = await asyncio.to_thread(recorded_call, caller, plan.stereo)
         try:
-            held.marks = await _marks(url, call.session_id)
+            held.marks = await _marks(url, call.session_id, entry)
         except TraceError as error:
             held.errors.append(f"The server's trace can't be read: {error}")
     return held
@@ -193,8 +196,8 @@ async def _check_history(call: Call, caller: Caller, words: HeardWords, held: He
             held.mismatches += [] if complaint is None else [complaint]
 
 
-async def _marks(url: str, session_id: str) -> tuple[Mark, ...]:
-    trace = await fetch_trace(url, session_id)
+async def _marks(url: str, session_id: str, entry: Entry) -> tuple[Mark, ...]:
+    trace = await fetch_trace(url, session_id, entry)
     return tuple(read_trace(trace.splitlines()).marks()) if trace else ()
 
 

@@ -24,6 +24,9 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     """What those take besides that are about a server."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", help="port to listen on (8080; 0 takes a free one)")
+    parser.add_argument(
+        "--tls-self-signed", action="store_true", help="https with a certificate of its own making"
+    )
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, object]:
@@ -34,6 +37,8 @@ def flags_of(options: argparse.Namespace) -> dict[str, object]:
         if not equals:
             raise HalfsecError(f"--set takes SECTION.KEY=VALUE, not {assignment!r}.")
         flags[key.strip()] = value
+    if getattr(options, "tls_self_signed", False):
+        flags["access.tls_self_signed"] = True
     for name in ("host", "port", "preset"):
         if getattr(options, name, None) is not None:
             flags[f"agent.{name}"] = getattr(options, name)

@@ -174,7 +174,7 @@ async def connect(
     url: str = "ws://127.0.0.1:8080/v1/realtime",
     *,
     model: str | None = None,
-    api_key: str | None = None,
+    api_key: str | Callable[[], str | None] | None = None,
     extensions: bool = True,
     wait_s: float = 0.0,
     on_wait: Callable[[ConnectError], None] | None = None,
@@ -185,16 +185,20 @@ async def connect(
 
     `url` may be http(s) too, and without a path it means `/v1/realtime`. For `wait_s` seconds a
     server that does not listen yet, warms up or is full is asked again; before each pause `on_wait`
-    is told why. Raises ConnectError.
+    is told why. `api_key` may be a function that finds the key, which is asked before each attempt.
+    Raises ConnectError.
     """
     clock = SystemClock() if clock is None else clock
     address = _socket_url(url, model)
     deadline_ns = clock.now_ns() + round(wait_s * 1e9)
     while True:
+        key = api_key() if callable(api_key) else api_key
         try:
-            call = await _open(address, api_key, extensions, tls, clock)
+            call = await _open(address, key, extensions, tls, clock)
             break
         except ConnectError as error:
+            if error.status == 401 and callable(api_key) and api_key() != key:
+                continue  # the server has just started, and left another
             pause_s = RETRY_S if error.retry_after_s is None else error.retry_after_s
             if not error.passes or clock.now_ns() + pause_s * 1e9 > deadline_ns:
                 raise

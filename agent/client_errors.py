@@ -49,7 +49,7 @@ def handshake_error(address: str, error: Exception) -> ConnectError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(
             f"The certificate of {address} is not to be trusted: {error}. If it is your own, "
-            "pass it as `tls`."
+            "pass it as `tls` (halfsec talk: --ca FILE)."
         )
     if isinstance(error, ssl.SSLError | ConnectionError) and address.startswith("wss:"):
         return ConnectError(

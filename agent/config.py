@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
+from .access_settings import AccessSettings
 from .config_values import Between, Matching
 from .presets import DEFAULT_PRESET
 from .settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
@@ -27,7 +28,7 @@ class ServiceSettings:
     """`[agent]`: the server and its calls."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 opens it to the network."""
+    """Address to listen on; 0.0.0.0 opens it to the network, for those with a key."""
     port: Annotated[int, Between(0, 65535)] = 8080
     """0: any free one."""
     preset: str = DEFAULT_PRESET
@@ -258,6 +259,7 @@ class Config:
     tts: TtsSettings = field(default_factory=TtsSettings)
     latency_budget: LatencySettings = field(default_factory=LatencySettings)
     telephony: TelephonySettings = field(default_factory=TelephonySettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     agents: Mapping[str, AgentProfile] = field(default_factory=_default_agents)
     """By name; `default` is always there."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -305,5 +307,6 @@ SECTIONS: Final[Mapping[str, type]] = MappingProxyType(
         "tts": TtsSettings,
         "latency_budget": LatencySettings,
         "telephony": TelephonySettings,
+        "access": AccessSettings,
     }
 )

@@ -1,7 +1,7 @@
 """`halfsec settings`: every setting with its meaning, bounds and default, as a file to begin with.
 
 What is printed is a settings file in which everything is commented out. Words and bounds are those
-of `config.py` itself: a field's docstring, which only its source has, and its annotation.
+of the sections' own classes: a field's docstring, which only its source has, and its annotation.
 """
 
 import ast
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from . import config as config_module
 from .config import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
 from .config_values import Between, Matching
 from .presets import PRESETS
@@ -37,7 +36,7 @@ def settings_file(config: Config) -> str:
 
 def _section(name: str, values: Any) -> Iterator[str]:
     kind = type(values)
-    words = _docstrings()[kind.__name__]
+    words = _docstrings(kind)
     kinds = get_type_hints(kind, include_extras=True)
     yield f"[{name}]"
     for key in kinds:
@@ -50,20 +49,18 @@ def _section(name: str, values: Any) -> Iterator[str]:
         yield from (f"# {line}" for line in _assignment(key, getattr(values, key)))
 
 
-def _docstrings() -> dict[str, dict[str, str]]:
-    """Of the fields of each class: the string that stands below the field, on one line."""
-    result: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(config_module)).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        own = result.setdefault(node.name, {})
-        for field, below in zip(node.body, node.body[1:], strict=False):
-            match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    own[name] = " ".join(text.split())
+def _docstrings(kind: type) -> dict[str, str]:
+    """Of the fields of a class: the string that stands below the field, on one line."""
+    result: dict[str, str] = {}
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                result[name] = " ".join(text.split())
     return result
 
 

@@ -25,7 +25,7 @@ from .presets import DEFAULT_PRESET, PRESETS
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Goes into a URL query and into a log line."""
 
-_NOT_SETTINGS: Final = ("HALFSEC_HOME", "HALFSEC_CONFIG")
+_NOT_SETTINGS: Final = ("HALFSEC_HOME", "HALFSEC_CONFIG", "HALFSEC_API_KEY")
 
 _KUBERNETES_LINK: Final = re.compile(
     r"HALFSEC_(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?=.*|PORT(_[A-Z0-9_]+)?=(tcp|udp)://.*"

@@ -11,7 +11,11 @@ from typing import Final, Literal
 
 from latency_budget.machine import usable_cores
 
+from .access_check import check_access, needs_key
+from .address import is_loopback
 from .config import Config
+from .errors import HalfsecError
+from .keys import KeyFile, keys_path
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .port_check import halfsec_runs, listening_problem
 from .preflight import (
@@ -24,6 +28,7 @@ from .preflight import (
     otel_is_disabled,
     shortfalls,
 )
+from .tls import certificate_of, server_context
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
@@ -85,6 +90,7 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("GPU", (_gpu(config),))
     yield Section("Exports", (_traces(config),))
     yield Section("State", tuple(_state()))
+    yield Section("Access", tuple(_access(config)))
     yield Section("Models", tuple(_models(config)))
     yield Section("Port", (_port(config),))
     yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
@@ -173,6 +179,38 @@ def _state() -> Iterator[Finding]:
         )
     free = shutil.disk_usage(existing).free
     yield Finding("free disk", f"{free / 2**30:.1f} GiB", "ok" if free >= _ROOM_BYTES else "note")
+
+
+def _access(config: Config) -> Iterator[Finding]:
+    file = KeyFile(keys_path())
+    try:
+        check_access(config, file)
+    except HalfsecError as error:
+        yield Finding("keys", error.message, "WRONG")
+    else:
+        number = f"{len(file.read())} in {file.path}" if file.exists() else "none was made"
+        if needs_key(config, has_keys=file.exists()):
+            yield Finding("keys", f"needed; {number}", "ok")
+        else:
+            open_to = "this machine" if is_loopback(config.agent.host) else "everybody"
+            verdict: Verdict = "ok" if is_loopback(config.agent.host) else "note"
+            yield Finding("keys", f"not needed: open to {open_to}; {number}", verdict)
+    yield _tls(config)
+
+
+def _tls(config: Config) -> Finding:
+    try:
+        certificate = certificate_of(config)
+        if certificate is None:
+            is_note = not is_loopback(config.agent.host)
+            remedy = "--tls-self-signed, access.tls_cert, or a proxy" if is_note else ""
+            return Finding("TLS", "none", "note" if is_note else "ok", remedy)
+        if certificate.is_own and not certificate.cert.exists():
+            return Finding("TLS", f"the server will make {certificate.cert}", "ok")
+        server_context(certificate)
+    except HalfsecError as error:
+        return Finding("TLS", error.message, "WRONG")
+    return Finding("TLS", f"{certificate.cert}, SHA-256 {certificate.fingerprint()}", "ok")
 
 
 def _models(config: Config) -> Iterator[Finding]:

@@ -58,6 +58,14 @@ class SilentCallError(Exception):
     """Nobody has spoken for so long that the call is ended. No fault of anybody's."""
 
 
+class IssuerUnreachableError(Exception):
+    """The keys of the web tokens' issuer are not known, so none can be judged."""
+
+
+class RevokedKeyError(Exception):
+    """The key that a call was opened with has been revoked."""
+
+
 class ConfigError(HalfsecError):
     """A setting that is unknown, of the wrong type, or contradicts another. Raised at start."""
 

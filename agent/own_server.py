@@ -78,6 +78,9 @@ def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
     started_ns = clock.now_ns()
     apart = ["--set", "agent.log_level=warning", "--set", "latency_budget.store=false"]
     apart += ["--set", "latency_budget.admission=false"]  # a bench calls until it is done
+    # For this machine alone, whatever the settings say.
+    apart += ["--host", "127.0.0.1", "--set", "access.tls_self_signed=false"]
+    apart += ["--set", "access.tls_cert=", "--set", "access.tls_key="]
     command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *apart, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     figures = ServerFigures()

@@ -4,7 +4,10 @@ import errno
 import http.client
 import json
 import socket
+import ssl
 from typing import Final
+
+from .visitors import REALM
 
 _ASK_TIMEOUT_S: Final = 2.0
 """For whoever holds the port to say who it is; halfsec does in milliseconds."""
@@ -24,12 +27,29 @@ def listening_problem(host: str, port: int) -> str | None:
 
 
 def halfsec_runs(host: str, port: int) -> bool:
-    """Whether what listens there is a halfsec."""
-    connection = http.client.HTTPConnection(host, port, timeout=_ASK_TIMEOUT_S)
+    """Whether what listens there is a halfsec, with TLS or without."""
+    unchecked = ssl._create_unverified_context()  # nothing is told to it
+    try:
+        return _is_halfsec(http.client.HTTPConnection(host, port, timeout=_ASK_TIMEOUT_S)) or (
+            _is_halfsec(
+                http.client.HTTPSConnection(host, port, timeout=_ASK_TIMEOUT_S, context=unchecked)
+            )
+        )
+    except TimeoutError:
+        return False
+
+
+def _is_halfsec(connection: http.client.HTTPConnection) -> bool:
+    """Raises TimeoutError."""
     try:
         connection.request("GET", "/v1/models")
-        models = json.loads(connection.getresponse().read(1 << 20))["data"]
+        answer = connection.getresponse()
+        if answer.status == 401:
+            return f'realm="{REALM}"' in answer.getheader("WWW-Authenticate", "")
+        models = json.loads(answer.read(1 << 20))["data"]
         return any(model["owned_by"] == "halfsec" for model in models)
+    except TimeoutError:
+        raise
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return False
     finally:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,21 +17,24 @@ from latency_budget.history import TurnEntry
 from latency_budget.report import turn_json
 
 from . import errors
+from .access import Access
 from .calls import Call, Calls, save_trace
 from .config import AgentProfile, Config
 from .connections import CLOSE_TIMEOUT_S
 from .end_of_turn import IdleRules
-from .first_clause import cutting, shaped
+from .first_clause import cutting
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
+from .principal import Principal, principal_of
 from .reply_desk import Surroundings
 from .session import Session
+from .session_start import SessionStart, session_start
 from .settings import SessionSettings
 from .stages import Stages
 from .turn_log import TurnLog
 from .unheard import OnTurn
-from .visitors import Refusal, Visitors, shown, turn_away
+from .visitors import Refusal, shown, turn_away
 from .wire.realtime import RealtimeProtocol
 
 SEND_TIMEOUT_S: Final = 15.0
@@ -53,6 +57,10 @@ BROKEN: Final = Refusal(
     503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
 )
 BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
+LINES_OF_KEY: Final = Refusal(
+    429, "All calls that this key may hold at once are in progress.", "rate_limit_exceeded",
+    "rate_limit_error", 10,
+)  # fmt: skip
 CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
 
 _log = logging.getLogger(__name__)
@@ -62,51 +70,60 @@ class RealtimeSocket:
     """Serves voice sockets. One instance for all of them."""
 
     def __init__(
-        self, config: Config, stages: Stages, calls: Calls, clock: Clock, visitors: Visitors
+        self, config: Config, stages: Stages, calls: Calls, clock: Clock, access: Access
     ) -> None:
         self._config = config
         self._stages = stages
         self._calls = calls
         self._clock = clock
-        self._visitors = visitors
+        self._access = access
         self._budget = budget_profile(config.agent.preset)
+        self._num_held: Counter[str] = Counter()
+        """Calls in progress, by the `key_id` of whose they are."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close."""
-        if await self._refused(websocket):
+        principal = principal_of(websocket.scope)
+        if await self._refused(websocket, principal):
+            return
+        query = websocket.query_params
+        start = session_start(self._config, principal, query.get("model"), query.get("intent"))
+        if isinstance(start, Refusal):
+            await turn_away(websocket.scope, websocket.receive, websocket.send, start)
             return
         offered = websocket.scope.get("subprotocols", [])
         extended = EXTENDED_PROTOCOL in offered
         chosen = EXTENDED_PROTOCOL if extended else None
         if chosen is None and PLAIN_PROTOCOL in offered:
             chosen = PLAIN_PROTOCOL
-        wanted = websocket.query_params.get("model")
-        name, profile = self._config.profile(wanted)
-        profile = shaped(profile, by_clause=self._config.agent.first_clause)
-        call = self._calls.admit(new_session_id(), name)  # before any wait: others want a line too
-        if wanted is not None and wanted != name:
-            asked = shown(wanted)
-            _log.info("call %s asks for %s: no such agent, so %s", call.session_id, asked, name)
+        # Before any wait: others want a line too.
+        call = self._calls.admit(new_session_id(), start.agent)
+        self._num_held[principal.key_id] += 1
+        if start.model != start.agent:
+            asked = shown(start.model)
+            _log.info("call %s asks for %s: %s answers", call.session_id, asked, start.agent)
         code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
         try:
             await websocket.accept(subprotocol=chosen)
-            code, reason = await self._talk(websocket, call, profile, extended)
+            code, reason = await self._talk(websocket, call, start, extended)
         finally:
             self._calls.leave(call)
+            self._num_held -= Counter([principal.key_id])  # which forgets those at zero
             _log_end(call, code, reason)
         await _close(websocket, code, "" if reason == CLIENT_LEFT else reason)
         await save_trace(call, self._config.agent.trace_dir)
 
-    async def _refused(self, websocket: WebSocket) -> bool:
-        headers = websocket.headers
-        refusal = self._visitors.refuse_origin(headers.get("origin"), headers.get("host"))
-        if refusal is None and self._calls.draining:
+    async def _refused(self, websocket: WebSocket, principal: Principal) -> bool:
+        refusal = None
+        if self._calls.draining:
             _log.info("refused a call: %d the server is stopping", errors.CLOSE_DRAINING)
             await websocket.accept()
             await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
             return True
-        if refusal is None and self._stages.status != "ready":
+        if self._stages.status != "ready":
             refusal = BROKEN if self._stages.status == "broken" else WARMING
+        if refusal is None and self._has_all_its_calls(principal):
+            refusal = LINES_OF_KEY
         if refusal is None and self._calls.full:
             refusal = BUSY
             self._calls.refuse(refusal.code)
@@ -118,22 +135,19 @@ class RealtimeSocket:
         await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
         return True
 
+    def _has_all_its_calls(self, principal: Principal) -> bool:
+        most = principal.limits.max_calls
+        return most is not None and self._num_held[principal.key_id] >= most
+
     async def _talk(
-        self, websocket: WebSocket, call: Call, profile: AgentProfile, extended: bool
+        self, websocket: WebSocket, call: Call, start: SessionStart, extended: bool
     ) -> tuple[int, str]:
         """Runs the session. Returns the close code and reason."""
         outbox = Outbox(self._clock)
-        model = websocket.query_params.get("model") or call.agent
-        settings = SessionSettings(
-            transcribes_only=websocket.query_params.get("intent") == "transcription",
-            agent=call.agent,
-            instructions=profile.instructions,
-            voice=profile.voice or self._config.tts.voice,
-            pace_ms=self._config.pace_ms(profile),
-            budget_ms=self._config.budget_ms(profile),
-            tools=profile.tools,
+        profile, settings = start.profile, start.settings
+        protocol = RealtimeProtocol(
+            settings, model=start.model, extensions=extended, fixed=start.fixed
         )
-        protocol = RealtimeProtocol(settings, model=model, extensions=extended)
 
         def notify(notice: Notice) -> None:
             for frame in protocol.send(notice):
@@ -151,6 +165,7 @@ class RealtimeSocket:
                     group.create_task(session.run())
                     group.create_task(_write(websocket, outbox))
                     group.create_task(_read(websocket, protocol, session, notify, outbox))
+                    group.create_task(self._end_when_revoked(principal_of(websocket.scope)))
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             return errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
@@ -162,6 +177,10 @@ class RealtimeSocket:
         except ExceptionGroup as group_error:
             return _close_for(group_error, call)
         return errors.CLOSE_NORMAL, CLIENT_LEFT
+
+    async def _end_when_revoked(self, principal: Principal) -> None:
+        await self._access.until_revoked(principal)
+        raise errors.RevokedKeyError
 
     async def _session(
         self,
@@ -239,6 +258,8 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         return errors.CLOSE_NORMAL, CLIENT_LEFT
     if group_error.subgroup(errors.SilentCallError) is not None:
         return errors.CLOSE_NORMAL, SILENT
+    if group_error.subgroup(errors.RevokedKeyError) is not None:
+        return errors.CLOSE_POLICY, "the key of this call was revoked"
     if group_error.subgroup(SlowReader) is not None:
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     _log.error("session %s failed", call.session_id, exc_info=group_error)

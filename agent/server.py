@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from pathlib import Path
@@ -28,18 +29,25 @@ from starlette.websockets import WebSocket
 from latency_budget.clock import Clock, SystemClock
 from latency_budget.store import TurnStore
 
+from .access import Access
+from .address import page_url
 from .calls import Calls
 from .chat_completions import ChatCompletions
 from .collector import leave_out_what_is_there
 from .config import Config, LatencySettings
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
+from .door import Door, open_paths
 from .errors import ConfigError
+from .event_loop import loop_factory
+from .keys import KeyFile, keys_path
 from .latency_endpoints import LatencyEndpoints, error_response
+from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, turn_store_path
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
+from .secret_endpoint import SecretEndpoint
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
@@ -69,14 +77,21 @@ def create_app(
     clock: Clock,
     store: TurnStore | None = None,
     exporter: TraceExporter | None = None,
+    access: Access | None = None,
 ) -> Starlette:
-    """The ASGI application. Its parts are started by whoever serves it (`serve`)."""
+    """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
+    default that of the keys in HALFSEC_HOME."""
+    if access is None:
+        access = Access(config, KeyFile(keys_path()), clock)
     calls = Calls(config, clock, store, exporter)
     latency = LatencyEndpoints(calls)
-    endpoints = Endpoints(config, stages, calls)
+    endpoints = Endpoints(config, stages, calls, access)
+    secrets = SecretEndpoint(
+        config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
+    )
     chats = ChatCompletions(config, stages)
     visitors = Visitors(config.agent)
-    voice = RealtimeSocket(config, stages, calls, clock, visitors)
+    voice = RealtimeSocket(config, stages, calls, clock, access)
 
     async def realtime(websocket: WebSocket) -> None:
         await voice.serve(websocket)
@@ -86,6 +101,7 @@ def create_app(
 
     routes = [
         WebSocketRoute("/v1/realtime", realtime),
+        Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
         Route("/metrics", Metrics(stages, calls).serve),
@@ -102,7 +118,11 @@ def create_app(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(SecurityHeaders), Middleware(HostCheck, visitors=visitors)],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(HostCheck, visitors=visitors),
+            Middleware(Door, access, visitors, clock, open_paths(WEB_DEMO)),
+        ],
     )
     app.state.calls = calls
     return app
@@ -133,10 +153,11 @@ class SecurityHeaders:
 class Endpoints:
     """The plain HTTP answers."""
 
-    def __init__(self, config: Config, stages: Stages, calls: Calls) -> None:
+    def __init__(self, config: Config, stages: Stages, calls: Calls, access: Access) -> None:
         self._config = config
         self._stages = stages
         self._calls = calls
+        self._access = access
 
     async def healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -147,6 +168,7 @@ class Endpoints:
             "status": status,
             "stages": self._stages.progress(),
             "calls": len(self._calls),
+            "needs_key": self._access.closed,
         }
         beside = {"store": self._calls.store, "exporter": self._calls.exporter}
         problems = {n: part.problem for n, part in beside.items() if part and part.problem}
@@ -185,26 +207,27 @@ class Server(uvicorn.Server):
         yield
 
 
-def make_server(app: Starlette, max_sessions: int) -> Server:
+def make_server(app: Starlette, max_sessions: int, tls: ssl.SSLContext | None = None) -> Server:
     """The HTTP and WebSocket server around the app, with the service's limits."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
-    return Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            lifespan="off",
-            http=HttpConnection,
-            ws=VoiceConnection,
-            limit_concurrency=max_sessions + SPARE_CONNECTIONS,
-            ws_max_size=MAX_FRAME_BYTES,
-            ws_per_message_deflate=False,
-            timeout_graceful_shutdown=5,
-            server_header=False,
-        )
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        lifespan="off",
+        http=HttpConnection,
+        ws=VoiceConnection,
+        limit_concurrency=max_sessions + SPARE_CONNECTIONS,
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=5,
+        server_header=False,
     )
+    config.load()
+    config.ssl = tls  # files and versions were checked by whoever made it
+    return Server(config)
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
     """Serve until told to stop. Returns the exit status of the process.
 
     Raises ConfigError where it can't listen.
@@ -215,7 +238,7 @@ def serve(config: Config) -> int:
     listener = listen(config.agent.host, config.agent.port)
     runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener):
-        status = runner.run(_serve(config, clock, listener, started_ns))
+        status = runner.run(_serve(config, clock, listener, started_ns, tls))
     if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
         # It hangs, or still loads a large model. Native libraries abort the process when the
         # interpreter ends under their threads; what has to be saved is saved by now.
@@ -233,15 +256,6 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger(package).setLevel(level.upper())
 
 
-def loop_factory() -> Any:
-    """Makes the service's event loop; None for Python's own."""
-    if sys.platform == "win32":
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -256,32 +270,40 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(config: Config, clock: Clock, listener: socket.socket, started_ns: int) -> int:
+async def _serve(
+    config: Config,
+    clock: Clock,
+    listener: socket.socket,
+    started_ns: int,
+    tls: ssl.SSLContext | None,
+) -> int:
     stages = Stages(config, ModelStore(), clock)
     store = _store(config.latency_budget)
     exporter = _exporter(config)
-    app = create_app(config, stages, clock, store, exporter)
+    port = listener.getsockname()[1]
+    access = Access(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
+    app = create_app(config, stages, clock, store, exporter, access)
     calls: Calls = app.state.calls
-    server = make_server(app, config.agent.max_sessions)
+    server = make_server(app, config.agent.max_sessions, tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    host, port = listener.getsockname()[:2]
-    shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
-    print(f"halfsec listens on http://{shown}:{port}/ and warms up ...", flush=True)
+    page = page_url(config, listener.getsockname()[0], port)
+    print(f"halfsec listens on {page} and warms up ...", flush=True)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
         drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
         telling = group.create_task(tell_of_engine(stages, calls.events))
+        keys = group.create_task(access.watch())
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
         if not warming.done():  # told to stop: nobody needs the models any more
             warming.cancel()
         elif stages.status == "ready":
             leave_out_what_is_there()
-            print(f"Ready after {warm_s:.1f} s: open http://{shown}:{port}/", flush=True)
+            print(f"Ready after {warm_s:.1f} s: open {page}", flush=True)
             watching = group.create_task(_end_when_lost(stages, calls, server))
             serving.add_done_callback(lambda _: watching.cancel())
         else:
@@ -289,6 +311,8 @@ async def _serve(config: Config, clock: Clock, listener: socket.socket, started_
         await serving
         drain.cancel()
         telling.cancel()
+        keys.cancel()
+    forget_local_key(port)
     status = 1 if stages.status == "failed" else 0
     await stages.close()
     if store is not None:

@@ -5,7 +5,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -27,9 +27,11 @@ from .caller import Caller, Exchange, RecordingError, load_recording
 from .client import connect
 from .client_errors import CallEndedError, ConnectError
 from .config_file import read_config
+from .entry import KEY_VARIABLE, WITHOUT_KEY, Entry, entry_at, entry_here
 from .errors import HalfsecError
 from .figures import summarize_exchanges
 from .near_miss import nearest
+from .tls import trust
 
 REPLY_RATE_HZ: Final = 24_000
 
@@ -69,7 +71,7 @@ async def hold_call(
     url: str,
     *,
     model: str | None = None,
-    api_key: str | None = None,
+    entry: Entry = WITHOUT_KEY,
     wait_s: float = 0.0,
     patience_s: float = 20.0,
     on_event: Callable[[ev.ClientEvent], None] | None = None,
@@ -80,7 +82,7 @@ async def hold_call(
     Raises ConnectError. A call that ends early gives what there was, with an error.
     """
     errors: list[str] = []
-    options: dict[str, Any] = {"model": model, "api_key": api_key}
+    options: dict[str, Any] = {"model": model, "api_key": entry.api_key, "tls": entry.tls}
     async with connect(url, **options, wait_s=wait_s, on_wait=on_wait) as call:
         caller = Caller(call, on_event=on_event)
         async with asyncio.TaskGroup() as group:
@@ -91,22 +93,22 @@ async def hold_call(
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
-        if model is not None and (unknown := await _unknown_agent(url, model, api_key)):
+        if model is not None and (unknown := await _unknown_agent(url, model, entry)):
             errors.append(unknown)
-        trace = await fetch_trace(url, call.session_id, api_key)
+        trace = await fetch_trace(url, call.session_id, entry)
         reply = caller.loudspeaker.recording(REPLY_RATE_HZ)
         return Talk(call.session_id, caller.exchanges, reply, trace, errors)
 
 
-async def fetch_trace(url: str, session_id: str, api_key: str | None = None) -> str:
+async def fetch_trace(url: str, session_id: str, entry: Entry = WITHOUT_KEY) -> str:
     """The trace of a call at this server; empty where it has none."""
-    answer = await _get(url, f"/v1/sessions/{session_id}/trace", api_key)
+    answer = await _get(url, f"/v1/sessions/{session_id}/trace", entry)
     return "" if answer is None else answer.text
 
 
-async def _unknown_agent(url: str, agent: str, api_key: str | None) -> str | None:
+async def _unknown_agent(url: str, agent: str, entry: Entry) -> str | None:
     """What to say where the server has no such agent; it lets its default one answer."""
-    answer = await _get(url, "/v1/models", api_key)
+    answer = await _get(url, "/v1/models", entry)
     try:
         known = [str(model["id"]) for model in answer.json()["data"]] if answer is not None else []
     except (ValueError, KeyError, TypeError):
@@ -119,13 +121,17 @@ async def _unknown_agent(url: str, agent: str, api_key: str | None) -> str | Non
     )
 
 
-async def _get(url: str, path: str, api_key: str | None) -> httpx.Response | None:
+async def _get(url: str, path: str, entry: Entry) -> httpx.Response | None:
     """What the voice socket's server says at another path; None where it has nothing there."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     address = urlunsplit((scheme, parts.netloc, path, "", ""))
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    async with httpx.AsyncClient(timeout=10.0, trust_env=False, headers=headers) as http:
+    key = entry.api_key()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    verify = True if entry.tls is None else entry.tls
+    async with httpx.AsyncClient(
+        timeout=10.0, trust_env=False, headers=headers, verify=verify
+    ) as http:
         try:
             answer = await http.get(address)
         except httpx.HTTPError:
@@ -140,12 +146,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in (options.out, options.trace):
         if path is not None:
             _check_place(path)
+    if options.url is None:
+        config = read_config()
+        url, entry = local_voice_url(config), entry_here(config, options.key)
+    else:
+        url, entry = options.url, entry_at(options.url, options.key)
+    if options.ca is not None:
+        entry = replace(entry, tls=trust(options.ca))
     talk = asyncio.run(
         hold_call(
             recordings,
-            options.url or local_voice_url(read_config()),
+            url,
             model=options.agent,
-            api_key=options.api_key,
+            entry=entry,
             wait_s=options.wait,
             on_event=None if options.json else _show_live,
             on_wait=_Waiting(options.wait).tell,
@@ -177,7 +190,15 @@ def _parser() -> argparse.ArgumentParser:
         "--url", help="of the server; without it the one that the settings and PORT describe, here"
     )
     parser.add_argument("--agent", help="which [agents.NAME] answers")
-    parser.add_argument("--api-key", help="for a server that asks for one")
+    parser.add_argument(
+        "--key",
+        "--api-key",
+        help=f"for a server that asks for one; else {KEY_VARIABLE}. A server on this machine needs "
+        "none of its owner's",
+    )
+    parser.add_argument(
+        "--ca", metavar="PEM", help="a certificate to trust, as a self-signed server has it"
+    )
     parser.add_argument(
         "--wait",
         type=float,

@@ -10,7 +10,8 @@ the loopback, the address bound, `agent.allowed_hosts`. Where every address is b
 is ours: a name can be pointed somewhere else, an address can't.
 
 *Origin*. Any page may open a WebSocket to anywhere. Our own page comes from the host it calls;
-others are in `agent.allowed_origins`.
+others are in `agent.allowed_origins`. The door (`door.py`) asks this of every WebSocket, and of
+every request that may change something.
 """
 
 import ipaddress
@@ -24,6 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from .config import ServiceSettings
+
+REALM: Final = "halfsec"
+"""Told with every 401: by it the service is known to those without a key."""
 
 MAX_SHOWN_CHARS: Final = 80
 """Of what a stranger sent, in messages and logs."""
@@ -46,6 +50,8 @@ class Refusal:
         error = {"message": self.message, "type": self.error_type, "code": self.code}
         wait = self.retry_after_s
         headers = {} if wait is None else {"Retry-After": str(wait)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = f'Bearer realm="{REALM}"'
         return JSONResponse({"error": error}, self.status, headers)
 
 

@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import llm_engine
+from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config
+from agent.event_loop import loop_factory
+from agent.keys import KeyFile
 from agent.models import ModelStore
-from agent.server import Server, create_app, listen, loop_factory, make_server
+from agent.server import Server, create_app, listen, make_server
 from agent.stage_thread import BACKGROUND
 from agent.stages import Stages
 from latency_budget.clock import SystemClock
@@ -45,8 +49,10 @@ class Problems(logging.Handler):
 class LiveServer:
     """The service as `halfsec serve` runs it, but for the signals."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, keys: KeyFile, *, tls: ssl.SSLContext | None = None) -> None:
         self.config = config
+        self.keys = keys
+        self._tls = tls
         self.problems = Problems()
         self.expected: list[str] = []
         """Beginnings of messages that a test may leave in the log."""
@@ -55,9 +61,11 @@ class LiveServer:
         self._clock = clock
         self._listener = listen("127.0.0.1", 0)
         self.port: int = self._listener.getsockname()[1]
-        self.http = f"http://127.0.0.1:{self.port}"
-        self.url = f"ws://127.0.0.1:{self.port}/v1/realtime"
+        secure = "" if tls is None else "s"
+        self.http = f"http{secure}://127.0.0.1:{self.port}"
+        self.url = f"ws{secure}://127.0.0.1:{self.port}/v1/realtime"
         self.calls: Calls
+        self.access: Access
         self._server: Server
         self._loop: asyncio.AbstractEventLoop
         self._started = threading.Event()
@@ -122,9 +130,10 @@ class LiveServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        app = create_app(self.config, self.stages, self._clock)
+        self.access = Access(self.config, self.keys, self._clock)
+        app = create_app(self.config, self.stages, self._clock, access=self.access)
         self.calls = app.state.calls
-        self._server = make_server(app, self.config.agent.max_sessions)
+        self._server = make_server(app, self.config.agent.max_sessions, self._tls)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             await self.stages.start()

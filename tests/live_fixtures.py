@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from agent.config_file import read_config
+from agent.keys import KeyFile
 
 from .live import LiveServer
 from .models import model_path
@@ -53,9 +54,10 @@ stone bridge. There he met a hare, who was on her way to the market with a baske
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     for name in MODELS:
         model_path(name)
-    settings: Path = tmp_path_factory.mktemp("live") / "halfsec.toml"
+    directory = tmp_path_factory.mktemp("live")
+    settings: Path = directory / "halfsec.toml"
     settings.write_text(SETTINGS)
-    server = LiveServer(read_config(path=str(settings), env={}))
+    server = LiveServer(read_config(path=str(settings), env={}), KeyFile(directory / "keys.json"))
     server.start()
     yield server
     server.stop()

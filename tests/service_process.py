@@ -41,7 +41,7 @@ class ServiceProcess:
 
     async def listening(self) -> None:
         line = await self.line("halfsec listens")
-        self.port = int(line.split("http://")[1].split("/")[0].rpartition(":")[2])
+        self.port = int(line.split("://")[1].split("/")[0].rpartition(":")[2])
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -79,6 +79,7 @@ async def service(
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agent", "serve", "--port", "0"),
         *("--set", f"agent.log_level={log_level}", "--set", f"latency_budget.store={kept}"),
+        *(() if home is not None else ("--set", "access.require_key=never")),
         *arguments,
         cwd=ROOT,
         env=environment,

@@ -84,7 +84,7 @@ def test_port_of_the_environment() -> None:
         ({"agent.api_key": "x"}, {}, "", ["agent.api_key", "halfsec settings"]),
         ({}, {"HALFSEC_HOM": "/x"}, "", ["Did you mean HALFSEC_HOME?"]),
         ({}, {"HALFSEC_HOST": "x"}, "", ["Did you mean HALFSEC_AGENT__HOST?"]),
-        ({}, {"HALFSEC_API_KEY": "x"}, "", ["HALFSEC_SECTION__KEY"]),
+        ({}, {"HALFSEC_PASSWORD": "x"}, "", ["HALFSEC_SECTION__KEY"]),
         ({}, {}, "asr = 1", ["[asr]"]),
         ({}, {}, "[agents]\nbob = 1", ["[agents.NAME]"]),
         ({}, {}, "[agents.'a b']", ["'a b'", "name"]),

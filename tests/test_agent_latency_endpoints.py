@@ -10,8 +10,10 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config
+from agent.keys import KeyFile
 from agent.latency_endpoints import MAX_PAGE
 from agent.models import ModelStore
 from agent.server import Endpoints, create_app
@@ -33,7 +35,8 @@ def store(tmp_path: Path) -> Iterator[TurnStore]:
 
 async def client(store: TurnStore | None, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     stages = Stages(Config(), ModelStore(tmp_path, {}), SystemClock())
-    app = create_app(Config(), stages, SystemClock(), store)
+    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    app = create_app(Config(), stages, SystemClock(), store, access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
@@ -161,7 +164,9 @@ async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None
         refused = await http.get("/v1/latency/turns?since=0")
         assert refused.status_code == 400
         assert "there is no store" in refused.json()["error"]["message"]
-    ready = Endpoints(Config(), cast(Stages, Ready()), Calls(Config(), SystemClock(), broken))
+    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    calls = Calls(Config(), SystemClock(), broken)
+    ready = Endpoints(Config(), cast(Stages, Ready()), calls, access)
     answer = await ready.readyz(Request({"type": "http"}))
     assert answer.status_code == 200
     assert json.loads(bytes(answer.body))["status"] == "degraded"

@@ -10,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 import llm_engine
+from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config, LlmSettings
+from agent.keys import KeyFile
 from agent.metrics import Metrics
 from agent.models import ModelStore
 from agent.server import create_app
@@ -67,8 +69,9 @@ async def stages(model: Path, tmp_path: Path) -> AsyncIterator[Stages]:
 
 
 @pytest.fixture
-async def http(stages: Stages) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Config(), stages, SystemClock())
+async def http(stages: Stages, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    app = create_app(Config(), stages, SystemClock(), access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

@@ -123,7 +123,7 @@ async def test_the_log_has_a_line_for_each_call_and_each_refusal() -> None:
     assert status == 0
     lines = [line.split(" ", 2)[2] for line in log.splitlines()]
     assert lines[0] == "INFO refused 127.0.0.1 '/v1/realtime': 403 origin_not_allowed"
-    assert lines[1].startswith(f"INFO call {session_id} asks for 'gpt-realtime': no such agent")
+    assert lines[1].startswith(f"INFO call {session_id} asks for 'gpt-realtime': default answers")
     assert lines[2].startswith(f"INFO call {session_id} ended: agent=default turns=1 p50_ms=")
     assert lines[2].endswith("close=1000 (the client hung up)")
     assert len(lines) == 3

@@ -4,13 +4,16 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
 from starlette.requests import Request
 
+from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config
+from agent.keys import KeyFile
 from agent.metrics import Metrics
 from agent.server import Endpoints
 from agent.stages import Stages
@@ -187,12 +190,13 @@ class Working:
 
 
 async def test_readiness_and_figures(
-    collector: Collector, exporting: Callable[[int], TraceExporter]
+    collector: Collector, exporting: Callable[[int], TraceExporter], tmp_path: Path
 ) -> None:
     port = free_port()
     exporter = exporting(port)
     calls = Calls(Config(), ManualClock(), exporter=exporter)
-    endpoints = Endpoints(Config(), cast(Stages, Working()), calls)
+    access = Access(Config(), KeyFile(tmp_path / "keys.json"), ManualClock())
+    endpoints = Endpoints(Config(), cast(Stages, Working()), calls, access)
     metrics = Metrics(cast(Stages, Working()), calls)
     request = Request({"type": "http"})
 

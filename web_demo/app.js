@@ -1,6 +1,8 @@
 /** Ties the page's elements to a call. What is decided here is only what to show. */
 
+import { Access } from './access.js';
 import { Call } from './call.js';
+import { KeyDialog } from './key-dialog.js';
 import { Notice } from './notice.js';
 import { problemOfClose, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
@@ -53,7 +55,9 @@ const page = {
   figures: byId('figures'),
 };
 
-const call = new Call(new RealtimeClient(defaultUrl()));
+const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dialog')));
+const access = new Access(askForKey);
+const call = new Call(new RealtimeClient(defaultUrl(), { getSecret: () => access.secret() }));
 const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
 const notice = new Notice(page.notice, act);
 const watch = new ReadinessWatch(showReadiness);
@@ -66,6 +70,19 @@ function act(action) {
   if (action === 'reconnect') reconnect();
 }
 
+/**
+ * @param {string} problem with the key that was given before
+ * @returns {Promise<string>}
+ */
+async function askForKey(problem) {
+  try {
+    return await keyDialog.ask(problem);
+  } catch (error) {
+    void call.end(); // and nothing is tried again
+    throw error;
+  }
+}
+
 function reconnect() {
   if (call.client.status.state === 'waiting') call.client.connect();
   else watch.start();
@@ -75,6 +92,7 @@ function reconnect() {
 function showReadiness(readiness) {
   page.server.dataset.state = readiness.ready ? 'ready' : readiness.status;
   page.server.textContent = readiness.ready ? 'Ready' : serverWord(readiness.status);
+  if (readiness.status !== 'gone') access.needed = readiness.needsKey;
   const { state, wasOpen } = call.client.status;
   const waiting = state === 'waiting';
   if (readiness.ready) {

@@ -10,6 +10,7 @@
  * @property {boolean} ready
  * @property {string} status `ready`, `degraded`, `warming`, `draining`..., or `gone` for no answer
  * @property {{name: string, state: string}[]} stages
+ * @property {boolean} needsKey
  */
 
 const ASK_EVERY_MS = 1000;
@@ -56,9 +57,10 @@ async function askOnce() {
       name,
       state: describe(state),
     }));
-    return { ready: response.ok, status: body.status ?? 'ready', stages };
+    const needsKey = body.needs_key === true;
+    return { ready: response.ok, status: body.status ?? 'ready', stages, needsKey };
   } catch {
-    return { ready: false, status: 'gone', stages: [] };
+    return { ready: false, status: 'gone', stages: [], needsKey: false };
   }
 }
 

@@ -26,6 +26,9 @@ import { toBase64 } from './base64.js';
 
 export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
 
+/** Begins the subprotocol by which a browser shows its key. Servers don't echo it. */
+const KEY_PROTOCOL = 'openai-insecure-api-key.';
+
 /**
  * Audio waiting in the socket beyond this is dropped rather than delayed: 1.5 s, at which point the
  * conversation has broken down anyway. (64 kB is one second in base64.)
@@ -59,6 +62,8 @@ export class RealtimeClient extends EventTarget {
    * @param {object} [options]
    * @param {string[]} [options.protocols]
    * @param {typeof WebSocket} [options.WebSocket] another implementation (Node, tests)
+   * @param {() => Promise<string | null>} [options.getSecret] asked before each connection for the
+   *   key or client secret to offer; null for none. Where it rejects, that is tried again as well
    */
   constructor(url, options = {}) {
     super();
@@ -68,6 +73,10 @@ export class RealtimeClient extends EventTarget {
     this.protocols = options.protocols ?? SUBPROTOCOLS;
     /** @private */
     this.WebSocket = options.WebSocket ?? globalThis.WebSocket;
+    /** @private */
+    this.getSecret = options.getSecret;
+    /** @private Counts connections that were begun or ended. */
+    this.attempt = 0;
     /** @private @type {WebSocket | null} */
     this.socket = null;
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
@@ -89,8 +98,33 @@ export class RealtimeClient extends EventTarget {
   connect() {
     if (this.status.state === 'open' || this.status.state === 'connecting') return;
     clearTimeout(this.timer);
+    this.attempt += 1;
     this.setStatus({ state: 'connecting' });
-    const socket = new this.WebSocket(this.url, this.protocols);
+    if (this.getSecret) void this.openWithSecret(this.getSecret, this.attempt);
+    else this.open(this.protocols);
+  }
+
+  /**
+   * @private
+   * @param {() => Promise<string | null>} getSecret
+   * @param {number} attempt
+   */
+  async openWithSecret(getSecret, attempt) {
+    try {
+      const secret = await getSecret();
+      if (this.attempt !== attempt) return;
+      this.open(secret === null ? this.protocols : [...this.protocols, KEY_PROTOCOL + secret]);
+    } catch (error) {
+      if (this.attempt === attempt) this.ended(1006, String(error), false);
+    }
+  }
+
+  /**
+   * @private
+   * @param {string[]} protocols
+   */
+  open(protocols) {
+    const socket = new this.WebSocket(this.url, protocols);
     this.socket = socket;
     this.timer = setTimeout(() => this.lost(socket, 1006, 'no answer'), HANDSHAKE_TIMEOUT_MS);
     socket.onmessage = ({ data }) => {
@@ -102,6 +136,7 @@ export class RealtimeClient extends EventTarget {
   /** End the session; nothing is tried again. */
   close() {
     clearTimeout(this.timer);
+    this.attempt += 1;
     const socket = this.socket;
     this.socket = null;
     this.numFailures = 0;
@@ -201,6 +236,16 @@ export class RealtimeClient extends EventTarget {
     const wasOpen = this.status.state === 'open';
     this.socket = null;
     socket.close();
+    this.ended(code, reason, wasOpen);
+  }
+
+  /**
+   * @private
+   * @param {number} code
+   * @param {string} reason
+   * @param {boolean} wasOpen
+   */
+  ended(code, reason, wasOpen) {
     if (FINAL_CODES.has(code)) {
       this.setStatus({ state: 'closed', code, reason });
       return;

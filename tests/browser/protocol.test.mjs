@@ -227,3 +227,51 @@ test('a new connection finishes what was in the air', () => {
   assert.equal(seen.messages.at(-1).state, 'failed');
   assert.equal(seen.messages.at(-1).text, 'Half a');
 });
+
+test('the key that is asked for is offered, and asked for anew with each connection', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] });
+  t.after(() => mock.timers.reset());
+  FakeSocket.sockets = [];
+  const secrets = ['ek_1', 'ek_2', null];
+  const getSecret = () => Promise.resolve(secrets.shift());
+  const client = new RealtimeClient('ws://here/v1/realtime', { WebSocket: FakeSocket, getSecret });
+  const offered = [];
+  for (let number = 0; number < 3; number += 1) {
+    client.connect();
+    assert.equal(client.status.state, 'connecting');
+    await settled();
+    const socket = FakeSocket.sockets.at(-1);
+    offered.push(socket.protocols.slice(2));
+    socket.greet();
+    client.close();
+  }
+  const key = 'openai-insecure-api-key.';
+  assert.deepEqual(offered, [[`${key}ek_1`], [`${key}ek_2`], []]);
+});
+
+test('without a key it tries again, unless it was told to end', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] });
+  t.after(() => mock.timers.reset());
+  FakeSocket.sockets = [];
+  let give = () => {};
+  const getSecret = () => new Promise((resolve, reject) => (give = { resolve, reject }));
+  const client = new RealtimeClient('ws://here/v1/realtime', { WebSocket: FakeSocket, getSecret });
+  client.connect();
+  give.reject(new Error('no network'));
+  await settled();
+  assert.equal(client.status.state, 'waiting');
+  mock.timers.tick(1000);
+  assert.equal(client.status.state, 'connecting');
+  client.close();
+  give.resolve('ek_late');
+  await settled();
+  client.connect();
+  client.close();
+  give.reject(new Error('late'));
+  await settled();
+  assert.equal(client.status.state, 'closed');
+  assert.equal(FakeSocket.sockets.length, 0);
+});
+
+/** Promises that are settled have been taken notice of. */
+const settled = () => new Promise((resolve) => setImmediate(resolve));

@@ -47,6 +47,7 @@ from agent.requests import Request, UpdateSession
 from agent.settings import SessionSettings
 
 from .fields import Fields
+from .fixed_fields import without_fixed
 from .frames import read_frame
 from .ids import CountingIds
 from .items import NewId, item_json
@@ -69,7 +70,8 @@ class RealtimeProtocol:
     """One connection. Not thread-safe; the event loop owns it.
 
     `settings` are those the session starts with, `model` the name to echo. `extensions`: the client
-    offered `halfsec.v1`. `new_id` makes ids from a prefix, unique within the session.
+    offered `halfsec.v1`. `new_id` makes ids from a prefix, unique within the session. `fixed`:
+    fields that the client can't change, see `fixed_fields.py`.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class RealtimeProtocol:
         model: str,
         extensions: bool = False,
         new_id: NewId | None = None,
+        fixed: frozenset[str] = frozenset(),
     ) -> None:
         self._settings = settings
+        self._fixed = fixed
         self._pending: list[_PendingUpdate] = []
         self._model = model
         self._new_id = CountingIds("") if new_id is None else new_id
@@ -94,7 +98,7 @@ class RealtimeProtocol:
         the client sent."""
         event_id: str | None = None
         try:
-            event = read_frame(frame)
+            event = without_fixed(read_frame(frame), self._fixed)
             event_id = event_id_of(event)
             request = read_event(Fields(event), self._context())
             if isinstance(request, UpdateSession):

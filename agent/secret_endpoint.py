@@ -1,0 +1,131 @@
+"""`POST /v1/realtime/client_secrets`: a short-lived key for a browser, bound to a session.
+
+As OpenAI has it: {"expires_after": {"anchor": "created_at", "seconds": 600}, "session": {...}}
+gives {"value": "ek_...", "expires_at", "session"} with the whole session as it will be.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from latency_budget.clock import Clock, unix_ns
+from llm_engine.errors import RequestError
+
+from .client_secrets import ClientSecrets
+from .config import Config
+from .errors import ClientError
+from .http_requests import JsonBodies, RefusedError
+from .identifiers import new_session_id
+from .principal import Principal, principal_of
+from .session_start import SessionStart, session_start
+from .visitors import Refusal
+from .wire.realtime.fields import Fields, wrong_type
+from .wire.realtime.frames import read_frame
+from .wire.realtime.session_json import session_json
+
+DEFAULT_LIFETIME_S: Final = 600
+MIN_LIFETIME_S: Final = 10
+MAX_LIFETIME_S: Final = 7200
+"""The dialect's own bounds."""
+MAX_MODEL_CHARS: Final = 200
+
+_CLIENT_GONE: Final = 499
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    lifetime_s: int
+    session: dict[str, Any]
+
+
+class SecretEndpoint:
+    """One instance for all requests. `check_voice` raises ClientError for a voice that is not
+    there."""
+
+    def __init__(
+        self,
+        config: Config,
+        secrets: ClientSecrets,
+        clock: Clock,
+        check_voice: Callable[[str], object],
+    ) -> None:
+        self._config = config
+        self._secrets = secrets
+        self._clock = clock
+        self._check_voice = check_voice
+        self._bodies = JsonBodies()
+
+    async def serve(self, request: Request) -> Response:
+        try:
+            async with self._bodies.read(request) as body:
+                # On a thread: four megabytes are looked through.
+                wish = await asyncio.to_thread(_wish, body)
+            answer = self._mint(principal_of(request.scope), wish)
+        except RefusedError as error:
+            return _error(error.status, str(error), "invalid_request")
+        except RequestError as error:
+            return _error(400, str(error), "invalid_request")
+        except ClientError as error:
+            status = 429 if error.code == "rate_limit_exceeded" else error.http_status
+            return _error(status, error.message, error.code, error.param)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_GONE)
+        if isinstance(answer, Refusal):
+            return answer.response()
+        return JSONResponse(answer, headers={"cache-control": "no-store"})
+
+    def _mint(self, maker: Principal, wish: _Wish) -> dict[str, Any] | Refusal:
+        """Raises ClientError."""
+        holder = Principal(maker.name, "ephemeral", maker.limits, wish.session, maker.key_id)
+        start = session_start(self._config, holder, None)
+        if isinstance(start, Refusal):
+            return start
+        self._check_voice(start.settings.voice)
+        value = self._secrets.mint(holder, wish.lifetime_s, self._clock.now_ns())
+        return {
+            "value": value,
+            "expires_at": unix_ns() // 10**9 + wish.lifetime_s,
+            "session": _shown(start),
+        }
+
+
+def _shown(start: SessionStart) -> dict[str, Any]:
+    """The session as it will be. It has an id like any other, though each call gets its own."""
+    return session_json(
+        start.settings, session_id=new_session_id(), model=start.model, expires_at_unix_s=0
+    )
+
+
+def _wish(body: object) -> _Wish:
+    """What a body asks for. Raises ClientError."""
+    try:
+        # Through the reader of frames: it refuses what JSON allows and nothing behind can take.
+        fields = Fields(read_frame(json.dumps(body)) if isinstance(body, dict) else body, "")
+    except RecursionError:
+        raise ClientError("The body is nested too deeply.", code="invalid_value") from None
+    lifetime_s = DEFAULT_LIFETIME_S
+    if fields.raw("expires_after") is not None and (after := fields.inside("expires_after")):
+        if after.raw("anchor") is not None:
+            after.choice("anchor", ("created_at",))
+        if after.raw("seconds") is not None:
+            lifetime_s = after.integer("seconds", MIN_LIFETIME_S, MAX_LIFETIME_S)
+        after.finish()
+    session: dict[str, Any] = {"type": "realtime"}
+    if fields.raw("session") is not None:
+        session = fields.required("session")
+        if not isinstance(session, dict):
+            raise wrong_type("session", "an object", session)
+        if session.get("model") is not None:
+            Fields(session, "session").text("model", max_chars=MAX_MODEL_CHARS)
+    fields.finish()
+    return _Wish(lifetime_s, session)
+
+
+def _error(status: int, message: str, code: str, param: str | None = None) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return JSONResponse({"error": error}, status)

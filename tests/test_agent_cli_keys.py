@@ -1,0 +1,94 @@
+"""`halfsec keys`, and what `halfsec doctor` says of how open a server would be."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.__main__ import main
+from agent.config_layers import load_config
+from agent.doctor import examine
+from agent.keys import KeyFile
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_key_is_made_shown_once_and_taken_away(home: Path, capsys: Output) -> None:
+    assert main(["keys", "list"]) == 0
+    assert "There is no key" in capsys.readouterr().out
+    options = ["--max-calls", "2", "--agents", "pirate, front-desk", "--expires", "12h"]
+    assert main(["keys", "add", "ana", *options]) == 0
+    made = capsys.readouterr()
+    text = made.out.strip()
+    assert text.startswith("hs_")
+    assert " " not in text  # alone: KEY=$(halfsec keys add ana)
+    assert "From now on the server asks for a key" in made.err
+    (key,) = KeyFile(home / "keys.json").read()
+    assert key.limits.agents == ("pirate", "front-desk")
+    assert key.expires_unix_s == key.created_unix_s + 12 * 3600
+    assert main(["keys", "add", "ben"]) == 0
+    assert "From now on" not in capsys.readouterr().err
+    assert main(["keys", "list"]) == 0
+    listed = capsys.readouterr().out
+    names, first, second = listed.splitlines()
+    assert names.split() == ["NAME", "ID", "MADE", "EXPIRES", "CALLS", "AGENTS"]
+    assert first.split()[0] == "ana"
+    assert first.endswith("2      pirate,front-desk")
+    assert second.endswith("never             any    all")
+    assert text not in listed
+    assert key.digest.hex() not in listed
+    assert main(["keys", "revoke", "ana"]) == 0
+    assert "Keys left: 1" in capsys.readouterr().out
+    assert main(["keys", "revoke", "ben"]) == 0
+    assert "the server stays closed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--max-calls", "0"], "--max-calls is from 1"),
+        (["--agents", ","], "--agents takes names"),
+        (["--expires", "0d"], "--expires takes a time"),
+        (["--expires", "1y"], "--expires takes a time"),
+    ],
+)
+def test_limits_that_make_no_sense(options: list[str], words: str, capsys: Output) -> None:
+    assert main(["keys", "add", "ana", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def found(section: str, **flags: str) -> dict[str, tuple[str, str]]:
+    config = load_config({key.replace("__", "."): value for key, value in flags.items()})
+    (wanted,) = (each for each in examine(config) if each.title == section)
+    return {finding.name: (finding.verdict, finding.value) for finding in wanted.findings}
+
+
+def test_the_doctor_says_who_would_get_in(home: Path) -> None:
+    verdict, value = found("Access")["keys"]
+    assert (verdict, value) == ("ok", "not needed: open to this machine; none was made")
+    verdict, value = found("Access", agent__host="0.0.0.0")["keys"]
+    assert verdict == "WRONG"
+    assert "halfsec keys add NAME" in value
+    never = found("Access", agent__host="0.0.0.0", access__require_key="never")
+    assert never["keys"] == ("note", "not needed: open to everybody; none was made")
+    assert never["TLS"] == ("note", "none")
+    assert main(["keys", "add", "ana"]) == 0
+    verdict, value = found("Access", agent__host="0.0.0.0")["keys"]
+    assert (verdict, value) == ("ok", f"needed; 1 in {home / 'keys.json'}")
+    (home / "keys.json").write_text("{")
+    assert "is damaged" in found("Access")["keys"][1]
+
+
+def test_the_doctor_looks_at_certificates(home: Path) -> None:
+    verdict, value = found("Access", access__tls_self_signed="true")["TLS"]
+    assert verdict == "ok"
+    assert "the server will make" in value
+    assert not (home / "tls").exists()
+    verdict, value = found("Access", access__tls_cert="none.pem", access__tls_key="x")["TLS"]
+    assert verdict == "WRONG"
+    assert "none.pem can't be read" in value

@@ -1,0 +1,394 @@
+"""The door: who gets in where, by what, and what is left of the key behind it."""
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from agent.access import Access
+from agent.config import Config
+from agent.config_layers import load_config
+from agent.door import MAX_HELD, Door, open_paths
+from agent.keys import KeyFile
+from agent.principal import KeyLimits, Principal, principal_of
+from agent.server import WEB_DEMO
+from agent.visitors import Visitors
+from agent.wrong_keys import FREE_TRIES
+from latency_budget.clock import ManualClock, unix_ns
+
+SOCKET = "/v1/realtime"
+CALLS = ["/v1/sessions", "/v1/models", "/metrics", "/v1/latency/turns", "/nothing-here", "/app.js/"]
+HOST = (b"host", b"localhost:8080")
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        return str(self.body["error"]["code"])
+
+    @property
+    def message(self) -> str:
+        return str(self.body["error"]["message"])
+
+
+class House:
+    """A door, and behind it an application that remembers who came in."""
+
+    def __init__(self, path: Path, **flags: object) -> None:
+        self.config: Config = load_config({f"access.{key}": v for key, v in flags.items()})
+        self.file = KeyFile(path / "keys.json")
+        self.clock = ManualClock()
+        self.inside: list[Scope] = []
+        self.pauses: list[float] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.ana = ""
+        """The key of that name, where there is one."""
+
+    def build(self) -> "House":
+        """Once the keys that are to be there at the start are there."""
+        self.access = Access(self.config, self.file, self.clock, local_key="hl_000000000000_local")
+        visitors = Visitors(self.config.agent)
+        paths = open_paths(WEB_DEMO)
+        self.door = Door(self._app, self.access, visitors, self.clock, paths, self._pause)
+        return self
+
+    def key(self, name: str = "ana", limits: KeyLimits | None = None) -> str:
+        return self.file.add(name, limits or KeyLimits(), unix_ns() // 10**9)
+
+    async def knock(
+        self,
+        path: str,
+        key: str | None = None,
+        *,
+        method: str = "GET",
+        offered: tuple[str, ...] = (),
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        query: bytes = b"",
+    ) -> Answer:
+        is_socket = path == SOCKET
+        bearer = () if key is None else ((b"authorization", f"Bearer {key}".encode()),)
+        named = ((b"sec-websocket-protocol", ", ".join(offered).encode()),) if offered else ()
+        scope: Scope = {
+            "type": "websocket" if is_socket else "http",
+            "path": path,
+            "query_string": query,
+            "headers": [HOST, *bearer, *named, *headers],
+            "client": ("192.0.2.7", 4711),
+            **({"subprotocols": list(offered)} if is_socket else {"method": method}),
+            "extensions": {"websocket.http.response": {}},
+        }
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return {"type": "websocket.connect"}
+
+        await self.door(scope, receive, send)
+        if not sent:
+            return Answer(200)
+        start = sent[0]
+        told = {name.decode(): value.decode() for name, value in start["headers"]}
+        return Answer(start["status"], told, json.loads(sent[1]["body"]))
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.inside.append(scope)
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await self.go_on.wait()
+
+    @property
+    def guest(self) -> Principal:
+        return principal_of(self.inside[-1])
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+# --- open servers ---
+
+
+async def test_without_keys_this_machine_needs_none(house: House) -> None:
+    house.build()
+    for path in (*CALLS, SOCKET, "/"):
+        assert (await house.knock(path)).status == 200
+        assert house.guest.kind == "open"
+    for key in ("sk-whatever", "x", "hs_000000000000_x", "a.b.c", "hl_x"):
+        assert (await house.knock(SOCKET, key)).status == 200  # SDKs must send one
+        assert house.guest.kind == "open"
+    assert not house.access.closed
+
+
+async def test_a_secret_that_is_none_is_refused_even_there(house: House) -> None:
+    house.build()
+    answer = await house.knock(SOCKET, "ek_000000000000_gone")
+    assert (answer.status, answer.code) == (401, "invalid_api_key")
+    assert "client_secrets" in answer.message
+
+
+async def test_never_is_never(tmp_path: Path) -> None:
+    house = House(tmp_path, require_key="never")
+    key = house.key()
+    house.build()
+    assert (await house.knock(SOCKET)).status == 200
+    assert (await house.knock(SOCKET, key)).status == 200
+    assert house.guest.name == "ana"
+
+
+# --- closed servers ---
+
+
+@pytest.fixture
+def closed(house: House) -> House:
+    house.ana = house.key("ana")
+    return house.build()
+
+
+async def test_what_is_open_without_a_key(closed: House) -> None:
+    for path in ("/", "/app.js", "/style.css", "/healthz", "/readyz", "/health"):
+        assert (await closed.knock(path)).status == 200
+    assert (await closed.knock("/app.js", method="POST")).status == 401
+
+
+async def test_everything_else_is_closed(closed: House) -> None:
+    for path in (*CALLS, SOCKET, "/../v1/sessions", "/.git/config", "//", ""):
+        answer = await closed.knock(path)
+        assert (answer.status, answer.code) == (401, "invalid_api_key")
+        assert answer.body["error"]["type"] == "invalid_request_error"
+        assert answer.headers["www-authenticate"] == 'Bearer realm="halfsec"'
+        assert "Authorization: Bearer" in answer.message
+    assert closed.inside == []
+
+
+async def test_the_right_key_opens_it_and_stays_outside(closed: House) -> None:
+    for path in (*CALLS, SOCKET):
+        assert (await closed.knock(path, closed.ana)).status == 200
+        assert (closed.guest.kind, closed.guest.name) == ("key", "ana")
+    offered = ("realtime", f"openai-insecure-api-key.{closed.ana}", "halfsec.v1")
+    assert (await closed.knock(SOCKET, offered=offered)).status == 200
+    assert closed.inside[-1]["subprotocols"] == ["realtime", "halfsec.v1"]
+    assert all(closed.ana not in repr(scope) for scope in closed.inside)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"Basic YTpi",
+        b"Bearer",
+        b"Bearer ",
+        b"bearer  ",
+        b"",
+        b"Token x",
+        b"\xff\xfe",
+        b"Bearer x y",
+    ],
+)
+async def test_other_headers_are_no_key(closed: House, header: bytes) -> None:
+    answer = await closed.knock(SOCKET, headers=((b"authorization", header),))
+    assert answer.status == 401
+
+
+async def test_how_keys_are_written_does_not_matter(closed: House) -> None:
+    for header in (f"bearer {closed.ana}", f"BEARER   {closed.ana} "):
+        assert (
+            await closed.knock(SOCKET, headers=((b"authorization", header.encode()),))
+        ).status == 200
+
+
+async def test_a_key_in_the_address_is_not_read(closed: House) -> None:
+    for name in ("api_key", "key", "token", "access_token"):
+        query = f"model=x&{name}={closed.ana}".encode()
+        answer = await closed.knock(SOCKET, query=query)
+        assert answer.status == 401
+        assert "A key in the address is not read" in answer.message
+        assert closed.ana not in answer.message
+    assert "address is not read" not in (await closed.knock(SOCKET, query=b"model=key")).message
+
+
+async def test_no_key_is_ever_logged(closed: House, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = closed.ana[:-1]
+    with caplog.at_level(logging.DEBUG):
+        await closed.knock(SOCKET, wrong, query=b"key=" + wrong.encode())
+        await closed.knock(SOCKET, offered=(f"openai-insecure-api-key.{wrong}",))
+    assert "401 invalid_api_key" in caplog.text
+    assert wrong not in caplog.text
+
+
+async def test_commands_of_this_machine_come_in(closed: House) -> None:
+    assert (await closed.knock("/v1/sessions", "hl_000000000000_local")).status == 200
+    assert closed.guest.kind == "local"
+    assert (await closed.knock("/v1/sessions", "hl_000000000000_locaL")).status == 401
+
+
+async def test_a_key_for_certain_agents_opens_only_calls(house: House) -> None:
+    key = house.key("front", KeyLimits(agents=("pirate",)))
+    house.build()
+    assert (await house.knock(SOCKET, key)).status == 200
+    assert house.guest.limits.agents == ("pirate",)
+    assert (await house.knock("/v1/models", key)).status == 200
+    mint = await house.knock("/v1/realtime/client_secrets", key, method="POST")
+    assert mint.status == 200
+    for path in ("/v1/sessions", "/v1/sessions/x/trace", "/v1/latency/events", "/metrics"):
+        answer = await house.knock(path, key)
+        assert (answer.status, answer.code) == (403, "insufficient_permissions")
+
+
+async def test_a_secret_opens_sockets_and_nothing_else(closed: House) -> None:
+    session = {"type": "realtime", "instructions": "Arr."}
+    maker = Principal("ana", "ephemeral", KeyLimits(2), session, "")
+    secret = closed.access.secrets.mint(maker, 10, closed.clock.now_ns())
+    offered = ("realtime", f"openai-insecure-api-key.{secret}")
+    for _ in range(3):
+        assert (await closed.knock(SOCKET, offered=offered)).status == 200
+        assert closed.guest == maker
+    for path in ("/v1/sessions", "/v1/realtime/client_secrets", "/v1/chat/completions"):
+        answer = await closed.knock(path, secret, method="POST")
+        assert (answer.status, answer.code) == (403, "insufficient_permissions")
+    closed.clock.advance_ms(10_000)
+    answer = await closed.knock(SOCKET, offered=offered)
+    assert (answer.status, answer.code) == (401, "invalid_api_key")
+    assert "expired" in answer.message
+
+
+# --- guessing ---
+
+
+async def test_who_guesses_waits_and_a_right_key_does_not(closed: House) -> None:
+    for _ in range(FREE_TRIES):
+        assert (await closed.knock(SOCKET, "hs_000000000000_x")).status == 401
+    assert closed.pauses == []
+    assert (await closed.knock(SOCKET, "hs_000000000000_x")).status == 401
+    assert len(closed.pauses) == 1
+    assert (await closed.knock(SOCKET, closed.ana)).status == 200
+    assert (await closed.knock(SOCKET)).status == 401  # no key is no wrong key
+    assert len(closed.pauses) == 1
+
+
+async def test_only_so_many_wait(closed: House) -> None:
+    closed.go_on.clear()
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(closed.knock(SOCKET, "wrong"))
+            for _ in range(FREE_TRIES + MAX_HELD + 5)
+        ]
+        await asyncio.wait(tasks[:FREE_TRIES] + tasks[-5:])
+        assert (await closed.knock(SOCKET, closed.ana)).status == 200
+        closed.go_on.set()
+    statuses = sorted(task.result().status for task in tasks)
+    assert statuses == [401] * (FREE_TRIES + MAX_HELD) + [429] * 5
+    assert len(closed.pauses) == MAX_HELD
+    assert (await closed.knock(SOCKET, "wrong")).status == 401  # the places are free again
+
+
+# --- pages of others ---
+
+
+@pytest.mark.parametrize("origin", [b"http://evil.example", b"null", b"http://localhost:1"])
+async def test_foreign_pages_change_nothing(closed: House, origin: bytes) -> None:
+    headers = ((b"origin", origin),)
+    for path, method in ((SOCKET, "GET"), ("/v1/chat/completions", "POST"), ("/x", "DELETE")):
+        answer = await closed.knock(path, closed.ana, method=method, headers=headers)
+        assert (answer.status, answer.code) == (403, "origin_not_allowed")
+    own = ((b"origin", b"http://localhost:8080"),)
+    assert (await closed.knock("/v1/x", closed.ana, method="POST", headers=own)).status == 200
+
+
+async def test_other_kinds_of_traffic_pass(house: House) -> None:
+    house.build()
+
+    async def nothing(*_: Any) -> Any:
+        return None
+
+    await house.door({"type": "lifespan"}, nothing, nothing)
+    assert house.inside == [{"type": "lifespan"}]
+
+
+# --- keys that come and go ---
+
+
+async def test_a_running_server_takes_notice(house: House) -> None:
+    house.build()
+    assert (await house.knock(SOCKET)).status == 200
+    key = house.key()
+    await house.access.refresh()
+    assert (await house.knock(SOCKET)).status == 401
+    assert (await house.knock(SOCKET, key)).status == 200
+    guest = house.guest
+    other = house.key("ben")
+    async with asyncio.TaskGroup() as group:
+        ending = group.create_task(house.access.until_revoked(guest))
+        await house.access.refresh()
+        assert not ending.done()
+        house.file.revoke("ana")
+        await house.access.refresh()
+    assert (await house.knock(SOCKET, key)).status == 401
+    house.file.revoke("ben")
+    await house.access.refresh()
+    assert (await house.knock(SOCKET, other)).status == 401
+    assert (await house.knock(SOCKET)).status == 401  # closed it stays
+    house.file.path.unlink()
+    await house.access.refresh()
+    assert (await house.knock(SOCKET)).status == 401
+
+
+async def test_secrets_end_with_the_key_that_made_them(closed: House) -> None:
+    await closed.knock(SOCKET, closed.ana)
+    maker = closed.guest
+    holder = Principal("ana", "ephemeral", maker.limits, {"type": "realtime"}, maker.key_id)
+    secret = closed.access.secrets.mint(holder, 600, 0)
+    assert (await closed.knock(SOCKET, secret)).status == 200
+    closed.file.revoke("ana")
+    await closed.access.refresh()
+    assert (await closed.knock(SOCKET, secret)).status == 401
+    await closed.access.until_revoked(holder)
+
+
+async def test_a_damaged_file_changes_nothing(
+    closed: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed.file.path.write_text("{")
+    for _ in range(2):
+        await closed.access.refresh()
+    assert (await closed.knock(SOCKET, closed.ana)).status == 200
+    assert caplog.text.count("is damaged") == 1
+
+
+async def test_the_file_is_looked_after(closed: House) -> None:
+    looks: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            closed.file.revoke("ana")
+        if len(looks) == 4:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await closed.access.watch(pause)
+    assert (await closed.knock(SOCKET, closed.ana)).status == 401
+
+
+async def test_limits_of_all_keys(tmp_path: Path) -> None:
+    house = House(tmp_path, calls_per_key=3)
+    keys = [house.key(), house.key("ben", KeyLimits(max_calls=1))]
+    house.build()
+    most = []
+    for key in keys:
+        await house.knock(SOCKET, key)
+        most.append(house.guest.limits.max_calls)
+    assert most == [3, 1]

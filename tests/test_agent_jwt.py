@@ -1,0 +1,186 @@
+"""Web tokens: which are believed, and how often their issuer is asked for its keys."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from agent.access import Access
+from agent.access_settings import AccessSettings
+from agent.config import Config
+from agent.errors import IssuerUnreachableError
+from agent.jwt_tokens import FRESH_S, MAX_JWKS_BYTES, MAX_JWT_CHARS, RETRY_S, JwtTokens
+from agent.keys import KeyFile
+from latency_budget.clock import ManualClock, unix_ns
+
+SETTINGS = AccessSettings(
+    jwt_issuer="https://login.example",
+    jwt_audience="halfsec",
+    jwt_jwks_url="https://login.example/jwks",
+)
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+
+
+def jwk(key: Any, kid: str | None, algorithm: str) -> dict[str, Any]:
+    public: dict[str, Any] = jwt.get_algorithm_by_name(algorithm).to_jwk(
+        key.public_key(), as_dict=True
+    )
+    return {**public, "use": "sig", **({} if kid is None else {"kid": kid})}
+
+
+KEYS = [jwk(RSA, "r", "RS256"), jwk(EC, "e", "ES256"), jwk(ED, "d", "EdDSA")]
+
+
+class Issuer:
+    """Answers with its keys, and counts how often it is asked."""
+
+    def __init__(self, answer: Callable[[], httpx.Response] | None = None) -> None:
+        self.keys: list[dict[str, Any]] = list(KEYS)
+        self.num_asked = 0
+        self.answer = answer or (lambda: httpx.Response(200, json={"keys": self.keys}))
+        self.clock = ManualClock()
+        self.tokens = JwtTokens(SETTINGS, self.clock, httpx.MockTransport(self._serve))
+
+    def _serve(self, request: httpx.Request) -> httpx.Response:
+        assert str(request.url) == SETTINGS.jwt_jwks_url
+        self.num_asked += 1
+        return self.answer()
+
+
+def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **claims: Any) -> str:
+    now = unix_ns() // 10**9
+    payload = {
+        **{"iss": SETTINGS.jwt_issuer, "aud": "halfsec", "sub": "ana", "exp": now + 60},
+        **claims,
+    }
+    payload = {name: value for name, value in payload.items() if value is not None}
+    return jwt.encode(payload, key, algorithm, headers={} if kid is None else {"kid": kid})
+
+
+@pytest.mark.parametrize(
+    ("key", "kid", "algorithm"),
+    [(RSA, "r", "RS256"), (EC, "e", "ES256"), (ED, "d", "EdDSA")],
+)
+async def test_the_issuers_tokens_are_believed(key: Any, kid: str, algorithm: str) -> None:
+    principal = await Issuer().tokens.read(token(key, kid, algorithm))
+    assert principal is not None
+    assert (principal.name, principal.kind, principal.key_id) == ("ana", "jwt", "jwt:ana")
+
+
+async def test_one_key_needs_no_name() -> None:
+    issuer = Issuer()
+    issuer.keys = [jwk(RSA, None, "RS256")]
+    assert await issuer.tokens.read(token(kid=None)) is not None
+
+
+NOW = unix_ns() // 10**9
+SECRET = "a secret that is long enough for every hash there is in this library" * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        token(OTHER_RSA),
+        token(iss="https://evil.example"),
+        token(iss=None),
+        token(aud="another"),
+        token(aud=None),
+        token(exp=NOW - 3600),
+        token(exp=None),
+        token(sub=None),
+        token(nbf=NOW + 3600),
+        token(kid="unknown"),
+        token(kid=None),
+        token(RSA, "e", "RS256"),
+        token(RSA, "r", "PS256"),  # a key is good for the algorithm that its set names
+        token(SECRET, "r", "HS256"),
+        token(SECRET, "oct", "HS256"),
+        jwt.encode({"sub": "ana"}, "", "none"),
+        token()[:-4] + "AAAA",
+        "a.b.c",
+        "..",
+        token(sub="x" * MAX_JWT_CHARS),
+    ],
+)
+async def test_others_are_not(text: str) -> None:
+    issuer = Issuer()
+    issuer.keys = [*KEYS, {"kty": "oct", "kid": "oct", "k": "c2VjcmV0", "alg": "HS256"}]
+    assert await issuer.tokens.read(text) is None
+    assert await issuer.tokens.read(token()) is not None
+
+
+async def test_the_issuer_is_asked_seldom() -> None:
+    issuer = Issuer()
+    async with asyncio.TaskGroup() as group:
+        for number in range(50):
+            group.create_task(issuer.tokens.read(token(kid=f"invented{number}")))
+    assert issuer.num_asked == 1
+    issuer.clock.advance_ms(RETRY_S * 1000)
+    for number in range(50):
+        assert await issuer.tokens.read(token(kid=f"invented{number}")) is None
+        assert await issuer.tokens.read(token()) is not None
+    assert issuer.num_asked == 2
+    issuer.clock.advance_ms(FRESH_S * 1000 + 1)
+    assert await issuer.tokens.read(token()) is not None
+    assert issuer.num_asked == 3
+
+
+async def test_keys_that_change_are_taken_up() -> None:
+    issuer = Issuer()
+    await issuer.tokens.read(token())
+    issuer.keys = [jwk(OTHER_RSA, "new", "RS256")]
+    issuer.clock.advance_ms(RETRY_S * 1000)
+    assert await issuer.tokens.read(token(OTHER_RSA, "new")) is not None
+    assert await issuer.tokens.read(token()) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: httpx.Response(500),
+        lambda: httpx.Response(302, headers={"location": "https://evil.example"}),
+        lambda: httpx.Response(200, text="<html>"),
+        lambda: httpx.Response(200, json=[]),
+        lambda: httpx.Response(200, json={"keys": []}),
+        lambda: httpx.Response(200, json={"keys": [{"kty": "RSA"}, 5, None]}),
+        lambda: httpx.Response(200, json={"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}),
+        lambda: httpx.Response(200, content=b" " * (MAX_JWKS_BYTES + 1)),
+        lambda: httpx.Response(200, content=b"[" * 100_000),
+    ],
+)
+async def test_an_issuer_that_answers_nonsense(answer: Callable[[], httpx.Response]) -> None:
+    issuer = Issuer(answer)
+    for _ in range(3):
+        with pytest.raises(IssuerUnreachableError):
+            await issuer.tokens.read(token())
+    assert issuer.num_asked == 1
+    issuer.answer = lambda: httpx.Response(200, json={"keys": KEYS})
+    issuer.clock.advance_ms(RETRY_S * 1000)
+    assert await issuer.tokens.read(token()) is not None
+    issuer.answer = answer
+    issuer.clock.advance_ms(FRESH_S * 1000 + 1)
+    assert await issuer.tokens.read(token()) is not None  # what it had stays good
+
+
+async def test_an_issuer_that_is_away() -> None:
+    def away() -> httpx.Response:
+        raise httpx.ConnectError("no route")
+
+    with pytest.raises(IssuerUnreachableError):
+        await Issuer(away).tokens.read(token())
+
+
+async def test_where_tokens_are_taken_keys_are_needed(tmp_path: Path) -> None:
+    config = Config(access=SETTINGS)
+    access = Access(config, KeyFile(tmp_path / "keys.json"), ManualClock())
+    assert access.closed
+    assert await access.identify(None) is None
+    assert await access.identify("sk-whatever") is None
