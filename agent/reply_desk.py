@@ -37,7 +37,7 @@ from .reply import OnSound, ReplyRun
 from .reply_items import ReplyItems
 from .reply_state import Reply
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
-from .toolbox import NO_TOOLS, tools_of
+from .toolbox import NO_TOOLS, SessionTools
 from .turn_log import TurnLog
 from .unheard import REPORT_S
 
@@ -119,6 +119,7 @@ class ReplyDesk:
         self._context = briefing.context
         self._items = items
         self._log = log
+        self._tools = SessionTools(around.tools)
         self.present = Present()
         self.overlaps = OverlapDesk(
             self.present, items, around.barge_ins, around.notify, emit, self._send_rest
@@ -206,7 +207,7 @@ class ReplyDesk:
             options,
             Playback(rate_hz, around.lead_ms),
             Deadline.after_ms(settings.budget_ms, now_ns=around.clock.now_ns()),
-            tools_of(settings, options, around.tools),
+            self._tools.of(settings, options),
         )
         voice = around.open_voice(settings.voice, rate_hz)
         mark = self._log.guessed

@@ -39,6 +39,27 @@ def tools_of(
     return Tools(definitions, named, settings.echo.get("parallel_tool_calls") is not False)
 
 
+class SessionTools:
+    """What the replies of one session may call. Large tools take a while to be written down, so
+    that is done once for each change and not for each reply."""
+
+    def __init__(self, own: ToolsPort) -> None:
+        self._own = own
+        self._newest: tuple[object, ...] | None = None
+        self._tools: Tools | None = None
+
+    def of(self, settings: SessionSettings, options: ResponseOptions) -> Tools | None:
+        """As `tools_of`."""
+        if options.tools is not None or options.tool_choice is not None:
+            return tools_of(settings, options, self._own)
+        parallel = settings.echo.get("parallel_tool_calls")
+        newest = (settings.tools, settings.tool_choice, parallel, self._own.definitions)
+        if self._newest is None or newest != self._newest:
+            self._tools = tools_of(settings, options, self._own)
+            self._newest = newest
+        return self._tools
+
+
 def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort) -> None:
     """Raises ClientError where a client's tool is called as one of the server's."""
     for index, tool in enumerate(tools):

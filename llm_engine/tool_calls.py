@@ -13,6 +13,7 @@ dialogue is found again by it, with all its ids.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from llm_engine.grammar import Grammar, Schema
@@ -118,32 +119,37 @@ class Dialect:
 
     def grammar(self, use: ToolUse, answer: Schema | None = None) -> Grammar:
         """Calls, or, unless one must be made, any text, or an answer that fits a schema."""
-        rules = [
-            f"call_{index}: {_quoted(self.head + tool.name + self.middle)} "
-            f"%json {tool.parameters.text} {_quoted(self.tail + self.closing)}"
-            for index, tool in enumerate(use.callable)
-        ]
-        rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(rules))))
-        opening = _quoted(self.opening) if self.opening else ""
-        more = ""
-        if self.opening and use.in_parallel:
-            more = f'("\\n" {opening} call){{0,{MAX_PARALLEL - 1}}}'
-        if use.must_call or answer is not None:
-            start = f"{opening} call {more}"
-        elif self.opening:
-            start = f"spoken call {more}"
-            # The shortest text that ends with the marker: from there on nothing else may follow.
-            rules.append(f"spoken[lazy]: /(.|\\n)*{self.opening}/")
-        else:
-            start = "call"
-        if not use.must_call:
-            start += f" | %json {answer.text}" if answer is not None else " | TEXT"
-            rules.append(r"TEXT: /(.|\n)*/" if self.opening else r"TEXT: /([^{](.|\n)*)?/")
-        schemas = tuple(tool.parameters for tool in use.callable)
-        return Grammar(
-            "\n".join([f"start: {start}", *rules, ""]),
-            schemas if answer is None else (answer, *schemas),
-        )
+        return _grammar(self, use, answer)
+
+
+@lru_cache(maxsize=32)
+def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
+    rules = [
+        f"call_{index}: {_quoted(dialect.head + tool.name + dialect.middle)} "
+        f"%json {tool.parameters.text} {_quoted(dialect.tail + dialect.closing)}"
+        for index, tool in enumerate(use.callable)
+    ]
+    rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(rules))))
+    opening = _quoted(dialect.opening) if dialect.opening else ""
+    more = ""
+    if dialect.opening and use.in_parallel:
+        more = f'("\\n" {opening} call){{0,{MAX_PARALLEL - 1}}}'
+    if use.must_call or answer is not None:
+        start = f"{opening} call {more}"
+    elif dialect.opening:
+        start = f"spoken call {more}"
+        # The shortest text that ends with the marker: from there on nothing else may follow.
+        rules.append(f"spoken[lazy]: /(.|\\n)*{dialect.opening}/")
+    else:
+        start = "call"
+    if not use.must_call:
+        start += f" | %json {answer.text}" if answer is not None else " | TEXT"
+        rules.append(r"TEXT: /(.|\n)*/" if dialect.opening else r"TEXT: /([^{](.|\n)*)?/")
+    schemas = tuple(tool.parameters for tool in use.callable)
+    return Grammar(
+        "\n".join([f"start: {start}", *rules, ""]),
+        schemas if answer is None else (answer, *schemas),
+    )
 
 
 HERMES: Final = Dialect("<tool_call>", '\n{"name": "', '", "arguments": ', "}\n", "</tool_call>")
