@@ -1,12 +1,15 @@
 """Sound files of any rate and channel count as a stream of 16 kHz blocks.
 
 WAV, FLAC, OGG and whatever else libsndfile reads. A file is never held whole: ten minutes of
-stereo at 48 kHz would be 230 MB of floats.
+stereo at 48 kHz would be 230 MB of floats. Of a stranger's file only what `FileLimits` allow is
+decoded, since a small file can decode to a very large one, and only formats that people have: each
+parser is one more that a stranger may try.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import soundfile
@@ -18,6 +21,32 @@ from .resample import Resampler
 BLOCK_S: Final = 1.0
 """Read at a time. Smaller spends its time in calls, larger only memory."""
 
+_UNKNOWN_LENGTH: Final = 2**62
+"""libsndfile's frame count for streams that do not say their length is near 2**63."""
+
+_MAX_PAGE: Final = 65_307
+"""Bytes of an Ogg page, at most."""
+
+_MAGIC: Final = (
+    *(b"RIFF", b"RF64", b"riff", b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"caff"),
+    *(bytes([0xFF, second]) for second in (0xFB, 0xFA, 0xF3, 0xF2, 0xE3, 0xE2)),  # MPEG layer III
+)
+"""How the files begin that a stranger may send."""
+
+_HOW_TO_CONVERT: Final = (
+    "give WAV, FLAC, OGG (Vorbis or Opus), MP3, AIFF, AU or CAF; "
+    "`ffmpeg -i FILE out.wav` makes one of anything else"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """What a stranger's file may take."""
+
+    max_s: float
+    """Decoded. Where the header owns up to more, nothing is decoded at all."""
+    max_channels: int = 8
+
 
 def read_blocks(path: Path) -> Iterator[Pcm]:
     """The file at `path` as float32 [n] blocks, 16 kHz mono, about a second each.
@@ -27,75 +56,108 @@ def read_blocks(path: Path) -> Iterator[Pcm]:
     """
     if not path.is_file():
         raise AudioError(f"{path}: no such file")
-    if path.stat().st_size == 0:
-        raise AudioError(f"{path}: the file is empty (0 bytes)")
+    with path.open("rb") as file:
+        yield from blocks_of(file, str(path))
+
+
+def blocks_of(
+    file: BinaryIO, name: str, limits: FileLimits | None = None
+) -> Generator[Pcm, None, None]:
+    """As `read_blocks`, of an open file in which one can seek; `name` stands for it in errors.
+
+    With `limits`, a file that goes beyond them is an AudioError as well.
+    """
+    if file.seek(0, 2) == 0:
+        raise AudioError(f"{name}: the file is empty (0 bytes)")
+    file.seek(0)
+    if limits is not None and not file.read(4).startswith(_MAGIC):
+        raise AudioError(f"{name}: this is no sound file of a kind known here; {_HOW_TO_CONVERT}")
+    file.seek(0)
     try:
-        with soundfile.SoundFile(path) as sound:
-            yield from _resampled(sound, path)
+        with soundfile.SoundFile(file) as sound:
+            _check_limits(sound, name, limits)
+            yield from _resampled(sound, file, name, limits)
     except soundfile.LibsndfileError as error:
         raise AudioError(
-            f"{path}: not readable as audio ({error.error_string.rstrip('.')}); "
-            "give a WAV, FLAC or OGG file"
+            f"{name}: not readable as audio ({error.error_string.rstrip('.')}); {_HOW_TO_CONVERT}"
         ) from error
 
 
-def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[Pcm]:
+def _check_limits(sound: soundfile.SoundFile, name: str, limits: FileLimits | None) -> None:
+    """By the header, before there is anything to hold."""
+    if limits is None:
+        return
+    if sound.channels > limits.max_channels:
+        raise AudioError(
+            f"{name}: the file has {sound.channels} channels, more than {limits.max_channels}; "
+            "mix them down first"
+        )
+    if sound.frames < _UNKNOWN_LENGTH and sound.frames > limits.max_s * sound.samplerate:
+        raise _too_long(name, limits)
+
+
+def _too_long(name: str, limits: FileLimits) -> AudioError:
+    return AudioError(f"{name}: the recording is longer than {limits.max_s:g} s; send it in parts")
+
+
+def _resampled(
+    sound: soundfile.SoundFile, file: BinaryIO, name: str, limits: FileLimits | None
+) -> Iterator[Pcm]:
     resampler = Resampler(sound.samplerate)
-    _check_length(sound, path)
+    _check_length(sound, file, name)
     seen = 0
     while True:
         block = sound.read(max(1, int(sound.samplerate * BLOCK_S)), dtype="float32")
         if len(block) == 0:
             break
         seen += len(block)
+        if limits is not None and seen > limits.max_s * sound.samplerate:
+            raise _too_long(name, limits)
         yield resampler.push(block)
     if seen == 0:
-        raise AudioError(f"{path}: the file has no audio in it")
+        raise AudioError(f"{name}: the file has no audio in it")
     if 0 < seen < sound.frames < _UNKNOWN_LENGTH:
         raise AudioError(
-            f"{path}: the file is cut short: {seen} of {sound.frames} frames are there"
+            f"{name}: the file is cut short: {seen} of {sound.frames} frames are there"
         )
     yield resampler.flush()
 
 
-_UNKNOWN_LENGTH: Final = 2**62
-"""libsndfile's frame count for streams that do not say their length is near 2**63."""
-
-
-def _check_length(sound: soundfile.SoundFile, path: Path) -> None:
+def _check_length(sound: soundfile.SoundFile, file: BinaryIO, name: str) -> None:
     """libsndfile shortens WAV and OGG to what is there without a word; the file knows better."""
-    if sound.format == "OGG":
-        _check_last_page(path)
-    if sound.format not in ("WAV", "WAVEX"):
-        return
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        file.seek(12)
-        while len(header := file.read(8)) == 8:
-            length = int.from_bytes(header[4:8], "little")
-            if header[:4] == b"data":
-                # 0xFFFFFFFF and 0 are what programs write that stream to a pipe.
-                if length not in (0, 0xFFFFFFFF) and file.tell() + length > size:
-                    raise AudioError(
-                        f"{path}: the file is cut short: {size - file.tell()} of {length} bytes "
-                        "of audio are there"
-                    )
-                return
-            file.seek(length + length % 2, 1)
+    begin = file.tell()
+    try:
+        size = file.seek(0, 2)
+        if sound.format == "OGG":
+            _check_last_page(file, size, name)
+        elif sound.format in ("WAV", "WAVEX"):
+            _check_data_chunk(file, size, name)
+    finally:
+        file.seek(begin)
 
 
-def _check_last_page(path: Path) -> None:
+def _check_data_chunk(file: BinaryIO, size: int, name: str) -> None:
+    file.seek(12)
+    while len(header := file.read(8)) == 8:
+        length = int.from_bytes(header[4:8], "little")
+        if header[:4] == b"data":
+            # 0xFFFFFFFF and 0 are what programs write that stream to a pipe.
+            if length not in (0, 0xFFFFFFFF) and file.tell() + length > size:
+                raise AudioError(
+                    f"{name}: the file is cut short: {size - file.tell()} of {length} bytes of "
+                    "audio are there"
+                )
+            return
+        file.seek(length + length % 2, 1)
+
+
+def _check_last_page(file: BinaryIO, size: int, name: str) -> None:
     """The last page of an Ogg file says that it is the last (RFC 3533, section 6)."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _MAX_PAGE))
-        end = file.read()
+    file.seek(max(0, size - _MAX_PAGE))
+    end = file.read()
     page = end.rfind(b"OggS")
     if page < 0 or len(end) < page + 27 or not end[page + 5] & 4:
-        raise AudioError(f"{path}: the file is cut short: its last page is missing")
-
-
-_MAX_PAGE: Final = 65_307
-"""Bytes of an Ogg page, at most."""
+        raise AudioError(f"{name}: the file is cut short: its last page is missing")
 
 
 def read_file(path: Path) -> Pcm:

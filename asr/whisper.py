@@ -47,6 +47,15 @@ from .log_mel import WINDOW as FEATURE_WINDOW
 from .repetition import is_degenerate, unlooped
 from .transcripts import Hypothesis
 from .whisper_files import check_files, check_vocabulary, damaged
+from .whisper_prompt import (
+    AS_LOADED,
+    Manner,
+    languages_of,
+    prompt_tokens,
+    tokenizer_for,
+    words_before,
+)
+from .word_times import TimedWord, timed_words, token_starts
 
 FULL_WINDOW_S: Final = 30.0
 
@@ -204,30 +213,67 @@ class WhisperTranscriber:
         for: for partials, which are not worth the time.
         """
         pcm = finite(pcm)
-        parts = [self._transcribe_piece(piece, fallback) for piece in pieces(pcm)]
+        parts = [_last(self._steps(piece, fallback, AS_LOADED)) for piece in pieces(pcm)]
         if not parts:
             return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
         return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def steps(self, pcm: Pcm, manner: Manner = AS_LOADED) -> Iterator[Hypothesis]:
+        """`transcribe`, for who lets others go first: a decode in each step, and the best text so
+        far. The last item counts. float32 [n], not longer than `MAX_PIECE_S`."""
+        if len(pcm) < MIN_AUDIO_S * RATE_HZ:
+            yield Hypothesis("", audio_s=len(pcm) / RATE_HZ)
+        else:
+            yield from self._steps(finite(pcm), True, manner)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that it can be asked for. The first is that of loading."""
+        return languages_of(self._model, self._tokenizer)
+
+    def num_prompt_tokens(self, manner: Manner) -> int:
+        """Of the words that are given to it with each piece."""
+        return len(words_before(self._tokenizer, manner))
+
+    def word_times(
+        self, pcm: Pcm, tokens: tuple[int, ...], manner: Manner = AS_LOADED
+    ) -> list[TimedWord]:
+        """When each word was said of what was made of this audio, as given to `steps`. As much work
+        as a decode."""
+        if not tokens:
+            return []
+        tokenizer = tokenizer_for(self._tokenizer, manner)
+        window_s = self._window.window_s(len(pcm) / RATE_HZ)
+        encoded = self._model.encode(self._features(finite(pcm), window_s), to_cpu=False)
+        aligned = self._model.align(
+            encoded, list(tokenizer.sot_sequence), [list(tokens)], round(window_s * 100)
+        )[0]
+        lead = round(self._window.lead_s * RATE_HZ) if self._window.silence else 0
+        starts = token_starts(aligned.alignments, len(tokens), lead)
+        texts, their_tokens = tokenizer.split_to_word_tokens(list(tokens))
+        return timed_words(texts, their_tokens, starts, len(pcm))
 
     def warm(self) -> None:
         """Run every part once, so that the first caller does not pay for it."""
         self.transcribe(np.zeros(RATE_HZ, np.float32), fallback=False)
 
-    def _transcribe_piece(self, pcm: Pcm, fallback: bool) -> Hypothesis:
-        audio_s = len(pcm) / RATE_HZ
-        window_s = self._window.window_s(audio_s)
-        best = self._decode(pcm, window_s)
-        attempts = [best]
+    def _steps(self, pcm: Pcm, fallback: bool, manner: Manner) -> Iterator[Hypothesis]:
+        window_s = self._window.window_s(len(pcm) / RATE_HZ)
+        prompt = prompt_tokens(self._tokenizer, manner)
+        attempts = [self._decode(pcm, window_s, prompt)]
+        yield self._hypothesis(attempts, pcm, window_s, fallback)
         for wider_s in RETRY_WINDOWS_S if fallback else ():
-            if not best.is_suspect:
+            if not _best(attempts).is_suspect:
                 break
             if wider_s > window_s:
                 window_s = wider_s
-                attempts.append(self._decode(pcm, window_s))
-                best = max(
-                    attempts,
-                    key=lambda one: (not one.is_suspect, not one.is_endless, one.avg_logprob),
-                )
+                attempts.append(self._decode(pcm, window_s, prompt))
+                yield self._hypothesis(attempts, pcm, window_s, fallback)
+
+    def _hypothesis(
+        self, attempts: list[_Decoded], pcm: Pcm, window_s: float, fallback: bool
+    ) -> Hypothesis:
+        best = _best(attempts)
         tokens = unlooped(best.tokens)
         is_guess = best.no_speech_prob > DROP_NO_SPEECH and best.avg_logprob < DROP_LOGPROB
         if is_guess or (best.is_suspect and not fallback):
@@ -237,24 +283,23 @@ class WhisperTranscriber:
             tokens=tokens,
             avg_logprob=best.avg_logprob,
             no_speech_prob=best.no_speech_prob,
-            audio_s=audio_s,
+            audio_s=len(pcm) / RATE_HZ,
             window_s=window_s,
             encode_ms=sum(one.encode_ms for one in attempts),
             decode_ms=sum(one.decode_ms for one in attempts),
             fell_back=len(attempts) > 1,
         )
 
-    def _decode(self, pcm: Pcm, window_s: float) -> _Decoded:
+    def _decode(self, pcm: Pcm, window_s: float, prompt: list[int]) -> _Decoded:
         started_ns = self._clock.now_ns()
         encoded = self._model.encode(self._features(pcm, window_s), to_cpu=False)
         encoded_ns = self._clock.now_ns()
         max_tokens = int(TOKENS_PER_S * len(pcm) / RATE_HZ) + TOKENS_AT_LEAST
-        prompt = [*self._tokenizer.sot_sequence, self._tokenizer.no_timestamps]
         result = self._model.generate(
             encoded,
             [prompt],
             beam_size=1,
-            max_length=min(MAX_LENGTH, 2 * max_tokens),
+            max_length=min(MAX_LENGTH, max(2 * max_tokens, len(prompt) + max_tokens)),
             return_scores=True,
             return_no_speech_prob=True,
         )[0]
@@ -289,6 +334,15 @@ class WhisperTranscriber:
 
     def _text(self, tokens: tuple[int, ...]) -> str:
         return str(self._tokenizer.decode(list(tokens))).strip()
+
+
+def _best(attempts: list[_Decoded]) -> _Decoded:
+    return max(attempts, key=lambda one: (not one.is_suspect, not one.is_endless, one.avg_logprob))
+
+
+def _last(steps: Iterator[Hypothesis]) -> Hypothesis:
+    *_, last = steps
+    return last
 
 
 def pieces(pcm: Pcm) -> Iterator[Pcm]:
