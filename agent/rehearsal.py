@@ -118,8 +118,10 @@ class SlowVoice:
     def rate_hz(self) -> int:
         return self._voice.rate_hz
 
-    def synthesize(self, piece: tts.SpeakablePiece) -> Iterator[tts.SpeechChunk]:
-        chunks = self._voice.synthesize(piece)
+    def synthesize(
+        self, piece: tts.SpeakablePiece, speed: float = 1.0
+    ) -> Iterator[tts.SpeechChunk]:
+        chunks = self._voice.synthesize(piece, speed)
         while True:
             began_ns = self._clock.now_ns()
             chunk = next(chunks, None)

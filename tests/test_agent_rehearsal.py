@@ -92,7 +92,7 @@ class OneChunk:
         self.clock = clock
         self.warmed = False
 
-    def synthesize(self, piece: SpeakablePiece):  # type: ignore[no-untyped-def]
+    def synthesize(self, piece: SpeakablePiece, speed: float = 1.0):  # type: ignore[no-untyped-def]
         self.clock.advance_ms(30)
         yield SpeechChunk(np.zeros(10, np.int16), self.rate_hz, piece.span, (), is_last=True)
 

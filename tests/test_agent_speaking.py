@@ -54,7 +54,9 @@ class Recited:
         self.begun = threading.Event()
         self.said: list[str] = []
 
-    def synthesize(self, piece: tts.SpeakablePiece) -> Iterator[tts.SpeechChunk]:
+    def synthesize(
+        self, piece: tts.SpeakablePiece, speed: float = 1.0
+    ) -> Iterator[tts.SpeechChunk]:
         self.begun.set()
         self.may_go_on.wait(30)
         self.said.append(piece.text)

@@ -24,9 +24,9 @@ class SlowEngine(HummingEngine):
         super().__init__()
         self._clock = clock
 
-    def speak(self, line: str) -> RawSpeech:
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         self._clock.advance_ms(100)
-        return super().speak(line)
+        return super().speak(line, speed)
 
 
 def test_a_row_adds_up() -> None:

@@ -27,9 +27,9 @@ class HummingEngine:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def speak(self, line: str) -> RawSpeech:
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         self.lines.append(line)
-        letter, at = 960, 3_200
+        letter, at = round(960 / speed), 3_200
         groups: list[PhonemeGroup] = []
         for word in line.split():
             groups.append(PhonemeGroup(at, at + letter * len(word)))
@@ -45,12 +45,12 @@ class BrokenEngine:
     name = "broken"
     rate_hz = 16_000
 
-    def speak(self, line: str) -> RawSpeech:
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         raise RuntimeError(f"no weights\nfor {line}")
 
 
 class MuteEngine(BrokenEngine):
-    def speak(self, line: str) -> RawSpeech:
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         return RawSpeech(np.zeros(len(line), np.float32))
 
 

@@ -59,11 +59,11 @@ class HibariEngine:
                 "`pip install --force-reinstall hibari-tts`"
             ) from error
 
-    def speak(self, line: str) -> RawSpeech:
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         # The line is words already; a second normalization could only change what was decided.
         phonemes: str = self._g2p(line, normalize_text=False)
         known = [phoneme for phoneme in phonemes if phoneme in self._ids]
-        parts = [self._speak_phonemes(part) for part in _parts(known)]
+        parts = [self._speak_phonemes(part, speed) for part in _parts(known)]
         if not parts:
             return RawSpeech(np.zeros(0, np.float32))
         groups: list[PhonemeGroup] = []
@@ -75,9 +75,9 @@ class HibariEngine:
             offset += len(part.samples)
         return RawSpeech(np.concatenate([part.samples for part in parts]), groups)
 
-    def _speak_phonemes(self, phonemes: Sequence[str]) -> RawSpeech:
+    def _speak_phonemes(self, phonemes: Sequence[str], speed: float) -> RawSpeech:
         ids = np.array([[0, *(self._ids[phoneme] for phoneme in phonemes), 0]], np.int64)
-        outputs = self._session.run(None, {"ids": ids, "speed": np.ones(1, np.float32)})
+        outputs = self._session.run(None, {"ids": ids, "speed": np.full(1, speed, np.float32)})
         spectra = [np.asarray(output)[0] for output in outputs[:6]]
         samples: Samples = hibari.dsp.synth(*spectra, np.random.default_rng(_SEED))
         durations = np.ravel(outputs[6]) if len(outputs) > 6 else np.zeros(0)

@@ -40,8 +40,9 @@ class PiperEngine:
         self._voice = self._piper.PiperVoice(config=config, session=session)
         self.rate_hz: int = config.sample_rate
 
-    def speak(self, line: str) -> RawSpeech:
-        pieces = [self._speak_phonemes(phonemes) for phonemes in self._voice.phonemize(line)]
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
+        lines = self._voice.phonemize(line)
+        pieces = [self._speak_phonemes(phonemes, speed) for phonemes in lines]
         if not pieces:
             return RawSpeech(np.zeros(0, np.float32))
         groups: list[PhonemeGroup] = []
@@ -53,9 +54,10 @@ class PiperEngine:
             offset += len(piece.samples)
         return RawSpeech(np.concatenate([piece.samples for piece in pieces]), groups)
 
-    def _speak_phonemes(self, phonemes: list[str]) -> RawSpeech:
+    def _speak_phonemes(self, phonemes: list[str], speed: float) -> RawSpeech:
         ids: list[int] = self._voice.phonemes_to_ids(phonemes)
-        settings = self._piper.SynthesisConfig()
+        length = self._voice.config.length_scale / speed
+        settings = self._piper.SynthesisConfig(length_scale=length)
         result = self._voice.phoneme_ids_to_audio(ids, settings, include_alignments=True)
         samples, durations = result if isinstance(result, tuple) else (result, None)
         flat = np.atleast_1d(np.asarray(samples, np.float32))

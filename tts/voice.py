@@ -67,9 +67,11 @@ class Voice(Protocol):
         """Of every chunk."""
         ...
 
-    def synthesize(self, piece: SpeakablePiece) -> Iterator[SpeechChunk]:
+    def synthesize(self, piece: SpeakablePiece, speed: float = 1.0) -> Iterator[SpeechChunk]:
         """Speak a piece, a sentence at a time; stop iterating to cancel.
 
+        `speed` 2 is twice as fast as the voice speaks by itself. Both engines take 0.25 to 4, but
+        neither gets below half the time: sounds have a least length.
         Nothing to say (white space, punctuation, emoji) gives no chunk. Raises `VoiceError`.
         """
         ...
@@ -94,7 +96,7 @@ class Engine(Protocol):
     name: str
     rate_hz: int
 
-    def speak(self, line: str) -> RawSpeech:
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         """One sentence of plain words. May raise anything; may return no samples."""
         ...
 
@@ -116,13 +118,13 @@ class ShapedVoice:
 
     def warm(self) -> None:
         """Speak a sentence to nobody: loads what is lazy, and learns the voice's level."""
-        raw = self._speak(_CALIBRATION)
+        raw = self._speak(_CALIBRATION, 1.0)
         measured = level.active_dbfs(raw.samples, self.rate_hz)
         if measured is None:
             raise VoiceError(f"the voice {self.name} is silent: is its model file intact?")
         self._voice_gain_db = level.TARGET_DBFS - measured
 
-    def synthesize(self, piece: SpeakablePiece) -> Iterator[SpeechChunk]:
+    def synthesize(self, piece: SpeakablePiece, speed: float = 1.0) -> Iterator[SpeechChunk]:
         """See `Voice.synthesize`."""
         if self._voice_gain_db is None:
             self.warm()
@@ -132,20 +134,20 @@ class ShapedVoice:
         for number, words in enumerate(sentences):
             is_last = number == len(sentences) - 1
             end = len(piece.text) if is_last else sentences[number + 1][0].start
-            pcm, word_times = self._shape(words, first_char)
+            pcm, word_times = self._shape(words, first_char, speed)
             span = (first_char + start, first_char + end)
             yield SpeechChunk(pcm, self.rate_hz, span, word_times, is_last)
             start = end
 
     def _shape(
-        self, words: Sequence[SpokenWord], first_char: int
+        self, words: Sequence[SpokenWord], first_char: int, speed: float
     ) -> tuple[npt.NDArray[np.int16], tuple[WordTime, ...]]:
-        raw = self._speak(join_words(words))
+        raw = self._speak(join_words(words), speed)
         voiced = find_voiced(raw.samples, self.rate_hz)
         if voiced is None:
             # Words that the engine has no sounds for, such as another script.
             return np.zeros(0, np.int16), ()
-        pause_ms = pause_after(words[-1].mark, paragraph=words[-1].paragraph)
+        pause_ms = pause_after(words[-1].mark, paragraph=words[-1].paragraph) / speed
         speech, cut_off = trim(raw.samples, voiced, self.rate_hz, pause_ms)
         measured = level.active_dbfs(speech, self.rate_hz)
         if measured is not None and self._voice_gain_db is not None:
@@ -153,9 +155,9 @@ class ShapedVoice:
         times = time_words(words, raw.groups, voiced, cut_off=cut_off, first_char=first_char)
         return level.to_int16(speech), times
 
-    def _speak(self, line: str) -> RawSpeech:
+    def _speak(self, line: str, speed: float) -> RawSpeech:
         try:
-            return self._engine.speak(line)
+            return self._engine.speak(line, speed)
         except Exception as error:
             # Whatever a model library raises becomes the one error that callers handle.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
