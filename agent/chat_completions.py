@@ -10,16 +10,13 @@ wait count as a fault: the engine is given up only when it no longer takes steps
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
 
 import llm_engine
 from latency_budget.clock import unix_ns
@@ -29,16 +26,11 @@ from llm_engine.openai_api import ChatRequest, parse_chat_request
 
 from .config import Config
 from .errors import StageError
+from .http_answers import CLIENT_GONE, WorkStream, event, refused
 from .http_requests import JsonBodies, RefusedError, unless_gone
 from .model_home import LOAD_TIMEOUT_S, until_hung
 from .patience import first_of
 from .stages import Stages
-
-CLIENT_GONE: Final = 499
-"""nginx's status for it. Nobody reads it; it keeps logs apart from failures."""
-
-_HEADERS: Final = {"x-accel-buffering": "no"}
-"""Proxies that collect a response would turn a stream into one piece."""
 
 
 class ChatCompletions:
@@ -57,7 +49,7 @@ class ChatCompletions:
 
     async def serve(self, request: Request) -> Response:
         if self._stages.status != "ready":
-            return _refused(RefusedError(503, "model", "is still loading; try again shortly"))
+            return refused(RefusedError(503, "model", "is still loading; try again shortly"))
         try:
             async with self._bodies.read(request) as body:
                 # On a thread: large schemas take a while to be looked through.
@@ -67,7 +59,7 @@ class ChatCompletions:
                 # Refusals come before the first token.
                 first = await unless_gone(request, anext(chunks))
         except RefusedError as error:
-            return _refused(error)
+            return refused(error)
         except llm_engine.RequestError as error:
             return JSONResponse(error_body(error, is_clients=True), 400)
         except (llm_engine.EngineError, StageError) as error:
@@ -86,7 +78,7 @@ class ChatCompletions:
             except ClientDisconnect:
                 return Response(status_code=CLIENT_GONE)
         events = _events(completion, first, chunks, include_usage=asked.include_usage)
-        return _Stream(events, chunks)
+        return WorkStream(events, chunks)
 
     async def _engine(self) -> llm_engine.Engine:
         """The one that is alive. Raises StageError."""
@@ -128,22 +120,6 @@ async def _whole(
     return JSONResponse(completion.whole(received))
 
 
-class _Stream(StreamingResponse):
-    """Server-sent events. Whatever becomes of the client, the reply behind them is closed."""
-
-    def __init__(
-        self,
-        events: AsyncIterator[str],
-        chunks: AsyncGenerator[llm_engine.TokenChunk, None],
-    ) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
-        self._chunks = chunks
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._chunks):
-            await super().__call__(scope, receive, send)
-
-
 async def _events(
     completion: Completion,
     first: llm_engine.TokenChunk,
@@ -156,22 +132,12 @@ async def _events(
     try:
         while True:
             for piece in completion.pieces(chunk):
-                yield _event(piece)
+                yield event(piece)
             if chunk.finish_reason is not None:
                 if include_usage and chunk.usage is not None:
-                    yield _event(completion.usage_piece(chunk.usage))
+                    yield event(completion.usage_piece(chunk.usage))
                 yield "data: [DONE]\n\n"
                 return
             chunk = await anext(chunks)
     except (llm_engine.EngineError, StageError) as error:
-        yield _event(error_body(error, is_clients=False))
-
-
-def _event(body: dict[str, Any]) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-def _refused(error: RefusedError) -> JSONResponse:
-    headers = {"retry-after": "2"} if error.status == 503 else None
-    body = error_body(error, is_clients=error.status < 500)
-    return JSONResponse(body, error.status, headers=headers)
+        yield event(error_body(error, is_clients=False))

@@ -99,6 +99,8 @@ class AsrSettings:
     early_ms: Annotated[int, Between(0, 2000)] = 32
     """Silence after which the words are recognized in case it becomes a pause; where it does, they
     are there sooner. 0: only what is due as a partial then."""
+    max_file_s: Annotated[int, Between(1, 86_400)] = 7200
+    """Longest recording that is transcribed over HTTP. A small file can decode to days of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,11 @@ from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
 from .secret_endpoint import SecretEndpoint
+from .speech import SpeechEndpoint
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
+from .transcriptions import Transcriptions
 from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
 
@@ -90,6 +92,8 @@ def create_app(
         config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
     )
     chats = ChatCompletions(config, stages)
+    transcriptions = Transcriptions(config, stages)
+    speech = SpeechEndpoint(config, stages)
     visitors = Visitors(config.agent)
     voice = RealtimeSocket(config, stages, calls, clock, access)
 
@@ -108,6 +112,8 @@ def create_app(
         Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
         Route("/v1/models", endpoints.models),
         Route("/v1/chat/completions", chats.serve, methods=["POST"]),
+        Route("/v1/audio/speech", speech.serve, methods=["POST"]),
+        Route("/v1/audio/transcriptions", transcriptions.serve, methods=["POST"]),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/latency/summary", latency.summary),

@@ -35,6 +35,8 @@ Answer = TypeVar("Answer")
 URGENT: Final = 0
 NORMAL: Final = 1
 BACKGROUND: Final = 2
+OFFLINE: Final = 3
+"""For whoever is not on the line: files, texts to be read out. After everything of the calls."""
 
 MAX_WAITING: Final = 64
 """Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
@@ -181,7 +183,7 @@ class StageThread(Generic[Model]):
         """End the thread after the jobs it has, and wait for that: native libraries do not survive
         an interpreter that ends under them. A thread that hangs, or still builds a large model, is
         left behind."""
-        self._inbox.put((BACKGROUND + 1, next(self._order), _STOP))
+        self._inbox.put((OFFLINE + 1, next(self._order), _STOP))
         self._loop = None
         if self._retry is not None:
             self._retry.cancel()

@@ -123,10 +123,14 @@ class Stages:
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         """Raises ClientError for a voice that is not loaded."""
+        return Speaking(self.voice_stage(name), rate_hz)
+
+    def voice_stage(self, name: str) -> VoiceStage:
+        """As `open_voice`, for whoever speaks in another way."""
         if name in OPENAI_VOICES:
             name = self._config.tts.voice
         if name in self._voices:
-            return Speaking(self._voices[name], rate_hz)
+            return self._voices[name]
         known = ", ".join(self._voices)
         raise ClientError(
             f"There is no voice {name!r} here; these are loaded: {known}.",
