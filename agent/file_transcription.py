@@ -7,26 +7,25 @@ The file itself is decoded on a worker thread, a piece ahead of nothing: what is
 recognized is one piece. So when the client goes, at most one job is done in vain.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from functools import partial
-from typing import BinaryIO, Final, TypeVar
+from pathlib import Path
+from typing import Final
 
 import asr
 from asr.file_pieces import FilePiece, SpeechFinder, cut_into_pieces
-from asr.files import FileLimits, blocks_of
+from asr.files import FileLimits, read_blocks
 from asr.whisper_prompt import Manner
 from asr.word_times import TimedWord
 
 from .passages import Passage, shifted
+from .patience import finished_on_thread
 from .stage_thread import OFFLINE, StageThread
 
 OFFLINE_TIMEOUT_S: Final = 60.0
 """For a job and, before it begins, for those of the calls. Busy calls leave a gap every second;
 with none in a minute the machine can't do this as well."""
-
-Result = TypeVar("Result")
 
 
 class FileTranscription:
@@ -48,9 +47,9 @@ class FileTranscription:
         self.num_samples = 0
         """Of the recording so far."""
 
-    async def passages(self, file: BinaryIO, limits: FileLimits) -> AsyncGenerator[Passage, None]:
-        """What is said in an open file, in order. Raises AudioError and StageError."""
-        async with aclosing(_pieces(file, limits)) as pieces:
+    async def passages(self, path: Path, limits: FileLimits) -> AsyncGenerator[Passage, None]:
+        """What is said in a file, in order. Raises AudioError and StageError."""
+        async with aclosing(_pieces(path, limits)) as pieces:
             async for piece in pieces:
                 self.num_samples = piece.first_sample + len(piece.pcm)
                 speech = await self._speech_in(piece)
@@ -106,20 +105,9 @@ class FileTranscription:
         )
 
 
-async def _pieces(file: BinaryIO, limits: FileLimits) -> AsyncGenerator[FilePiece, None]:
-    blocks = blocks_of(file, "file", limits)
+async def _pieces(path: Path, limits: FileLimits) -> AsyncGenerator[FilePiece, None]:
+    blocks = read_blocks(path, "file", limits)
     with closing(blocks):
         pieces = cut_into_pieces(blocks)
         while (piece := await finished_on_thread(partial(next, pieces, None))) is not None:
             yield piece
-
-
-async def finished_on_thread(work: Callable[[], Result]) -> Result:
-    """As `asyncio.to_thread`, but when cancelled it ends only after the work: what that uses may
-    then be closed."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise

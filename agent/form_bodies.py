@@ -4,18 +4,22 @@ A body is read as it comes and never held whole: what is more than a megabyte of
 disk. It must fit, and come within minutes. How many there may be at once is for who calls this.
 """
 
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, Final
 
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from llm_engine.errors import RequestError
 
 from .http_requests import RefusedError
-from .patience import patience
+from .patience import finished_on_thread, patience
 
 MAX_FORM_BYTES: Final = 26 << 20
 """OpenAI takes files of 25 MB. That is two hours of MP3 at 28 kbit/s, or 13 minutes of WAV."""
@@ -53,12 +57,34 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
     except MultiPartException as error:
         raise RequestError("body", f"is no form that can be read: {error.message}") from None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise RefusedError(503, "file", f"can't be kept here at the moment: {reason}") from None
+        raise _no_room(error) from None
     try:
         yield form
     finally:
         await form.close()
+
+
+@asynccontextmanager
+async def on_disk(upload: UploadFile) -> AsyncIterator[Path]:
+    """A file with a name, as libraries want it, for as long as the context lasts. Raises
+    RequestError."""
+    with TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "upload")
+        try:
+            await finished_on_thread(partial(_copy, upload.file, path))
+        except OSError as error:
+            raise _no_room(error) from None
+        yield path
+
+
+def _copy(file: BinaryIO, path: Path) -> None:
+    with path.open("wb") as target:
+        shutil.copyfileobj(file, target)
+
+
+def _no_room(error: OSError) -> RefusedError:
+    reason = error.strerror or type(error).__name__
+    return RefusedError(503, "file", f"can't be kept here at the moment: {reason}")
 
 
 async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:

@@ -63,3 +63,14 @@ async def _settled(work: Awaitable[Result]) -> Callable[[], Result]:
 
         return fail
     return lambda: result
+
+
+async def finished_on_thread(work: Callable[[], Result]) -> Result:
+    """As `asyncio.to_thread`, but when cancelled it ends only after the work: what that uses may
+    then be closed."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise

@@ -31,6 +31,7 @@ from latency_budget.store import TurnStore
 
 from .access import Access
 from .address import page_url
+from .api_description import openapi_json
 from .calls import Calls
 from .chat_completions import ChatCompletions
 from .collector import leave_out_what_is_there
@@ -43,11 +44,13 @@ from .keys import KeyFile, keys_path
 from .latency_endpoints import LatencyEndpoints, error_response
 from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
+from .model_list import ModelList
 from .models import ModelStore, turn_store_path
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
 from .secret_endpoint import SecretEndpoint
+from .routing import with_refusals
 from .speech import SpeechEndpoint
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
@@ -87,10 +90,11 @@ def create_app(
         access = Access(config, KeyFile(keys_path()), clock)
     calls = Calls(config, clock, store, exporter)
     latency = LatencyEndpoints(calls)
-    endpoints = Endpoints(config, stages, calls, access)
+    endpoints = Endpoints(stages, calls, access)
     secrets = SecretEndpoint(
         config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
     )
+    models = ModelList(config)
     chats = ChatCompletions(config, stages)
     transcriptions = Transcriptions(config, stages)
     speech = SpeechEndpoint(config, stages)
@@ -110,7 +114,9 @@ def create_app(
         Route("/readyz", endpoints.readyz),
         Route("/metrics", Metrics(stages, calls).serve),
         Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
-        Route("/v1/models", endpoints.models),
+        Route("/openapi.json", openapi_json),
+        Route("/v1/models", models.all),
+        Route("/v1/models/{model:any}", models.one),
         Route("/v1/chat/completions", chats.serve, methods=["POST"]),
         Route("/v1/audio/speech", speech.serve, methods=["POST"]),
         Route("/v1/audio/transcriptions", transcriptions.serve, methods=["POST"]),
@@ -119,11 +125,13 @@ def create_app(
         Route("/v1/latency/summary", latency.summary),
         Route("/v1/latency/turns", latency.turns),
         Route("/v1/latency/events", latency.events),
+    ]
+    rest = [
         WebSocketRoute("/{path:path}", no_socket),
         Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
     ]
     app = Starlette(
-        routes=routes,
+        routes=[*with_refusals(routes), *rest],
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(HostCheck, visitors=visitors),
@@ -159,8 +167,7 @@ class SecurityHeaders:
 class Endpoints:
     """The plain HTTP answers."""
 
-    def __init__(self, config: Config, stages: Stages, calls: Calls, access: Access) -> None:
-        self._config = config
+    def __init__(self, stages: Stages, calls: Calls, access: Access) -> None:
         self._stages = stages
         self._calls = calls
         self._access = access
@@ -182,13 +189,6 @@ class Endpoints:
         if status == "ready":
             return JSONResponse({**body, "status": "degraded"} if problems else body)
         return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
-
-    async def models(self, request: Request) -> Response:
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "halfsec"}
-            for name in self._config.agents
-        ]
-        return JSONResponse({"object": "list", "data": data})
 
     async def sessions(self, request: Request) -> Response:
         return JSONResponse({"sessions": self._calls.listing()})

@@ -19,9 +19,9 @@ from llm_engine.openai_answers import error_body
 from .audio_encoding import MEDIA_TYPES, RATE_HZ, encoder_for
 from .config import Config
 from .errors import ClientError, StageError
-from .file_transcription import finished_on_thread
 from .http_answers import WorkStream, event, guarded
 from .http_requests import JsonBodies, RefusedError, unless_gone
+from .patience import finished_on_thread
 from .places import Places
 from .reading_aloud import read_aloud
 from .speaking import VoiceStage

@@ -10,6 +10,7 @@ from llm_engine.openai_api import MAX_MODEL_CHARS
 SpeechFormat = Literal["mp3", "opus", "flac", "wav", "pcm"]
 
 FORMATS: Final = get_args(SpeechFormat)
+"""The first is the default."""
 
 MAX_INPUT_CHARS: Final = 4096
 """As at OpenAI. Five minutes of speech."""
@@ -45,13 +46,13 @@ def parse_speech(body: object) -> SpeechRequest:
         raise RequestError("input", "is empty; give the text to be spoken")
     _string(body, "model", MAX_MODEL_CHARS)
     _string(body, "instructions", MAX_INPUT_CHARS)
-    stream_format = _string(body, "stream_format", MAX_MODEL_CHARS) or "audio"
-    if stream_format not in ("audio", "sse"):
+    stream_format = _string(body, "stream_format", MAX_MODEL_CHARS)
+    if stream_format not in (None, "audio", "sse"):
         raise RequestError("stream_format", "must be audio or sse")
     return SpeechRequest(
         text=text,
         voice=_voice(body.get("voice")),
-        form=_form(_string(body, "response_format", MAX_MODEL_CHARS) or "mp3"),
+        form=_form(_string(body, "response_format", MAX_MODEL_CHARS)),
         speed=_speed(body.get("speed")),
         as_events=stream_format == "sse",
     )
@@ -80,9 +81,9 @@ def _voice(value: object) -> str | None:
     return _string({"voice": value}, "voice", MAX_MODEL_CHARS) or None
 
 
-def _form(name: str) -> SpeechFormat:
+def _form(name: str | None) -> SpeechFormat:
     for known in FORMATS:
-        if name == known:
+        if name in (None, known):
             form: SpeechFormat = known
             return form
     raise RequestError(

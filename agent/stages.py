@@ -75,9 +75,10 @@ class Stages:
             "asr": self.recognizer.start,
             "turn": self.judge.start,
             "llm": partial(self._start_thinker, self.thinker),
-            **self._small_start(),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
+        if self.small_thinker is not None:
+            starts["small llm"] = partial(self._start_thinker, self.small_thinker)
         self._progress = dict.fromkeys(starts, "loading")
         async with asyncio.TaskGroup() as group:
             for name, start in starts.items():
@@ -148,10 +149,6 @@ class Stages:
         await thinker.start()
         engine = await thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
         await engine.warm()
-
-    def _small_start(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        small = self.small_thinker
-        return {} if small is None else {"small llm": partial(self._start_thinker, small)}
 
     async def _start(self, name: str, start: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -14,6 +14,7 @@ from llm_engine.openai_api import MAX_MODEL_CHARS
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 FORMATS: Final = get_args(TranscriptFormat)
+"""The first is the default."""
 
 STREAMED: Final = ("json", "text")
 """Formats that may be asked for together with a stream, whose events have no other form."""
@@ -24,7 +25,7 @@ _NOT_HERE: Final = {
     "known_speaker_references": "is not supported: speakers are not told apart",
 }
 _TRUE: Final = ("true", "1")
-_FALSE: Final = ("false", "0", "")
+_FALSE: Final = ("false", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionReque
             single[name] = value
     if len(single.get("model", "")) > MAX_MODEL_CHARS:
         raise RequestError("model", f"must have at most {MAX_MODEL_CHARS} characters")
-    _check_temperature(single.get("temperature", ""))
-    answer = _format(single.get("response_format", ""))
+    _check_temperature(single.get("temperature", "0"))
+    answer = _format(single.get("response_format"))
     stream = _flag(single, "stream")
     if stream and answer not in STREAMED:
         raise RequestError(
@@ -85,9 +86,9 @@ def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionReque
     )
 
 
-def _format(given: str) -> TranscriptFormat:
+def _format(given: str | None) -> TranscriptFormat:
     for known in FORMATS:
-        if given == known or (not given and known == "json"):
+        if given in (None, known):
             answer: TranscriptFormat = known
             return answer
     raise RequestError("response_format", f"must be one of {', '.join(FORMATS)}")
@@ -96,7 +97,7 @@ def _format(given: str) -> TranscriptFormat:
 def _check_temperature(given: str) -> None:
     """It has no effect: the likeliest words are taken."""
     try:
-        if not given or 0 <= float(given) <= 1:
+        if 0 <= float(given) <= 1:
             return
     except ValueError:
         pass
@@ -104,7 +105,7 @@ def _check_temperature(given: str) -> None:
 
 
 def _flag(fields: dict[str, str], name: str) -> bool:
-    given = fields.get(name, "").lower()
+    given = fields.get(name, "false").lower()
     if given in _TRUE:
         return True
     if given in _FALSE:

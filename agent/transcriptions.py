@@ -22,7 +22,7 @@ from . import transcription_answers as answers
 from .config import Config
 from .errors import StageError
 from .file_transcription import OFFLINE_TIMEOUT_S, FileTranscription
-from .form_bodies import read_form
+from .form_bodies import on_disk, read_form
 from .http_answers import WorkStream, event, guarded
 from .http_requests import RefusedError, unless_gone
 from .passages import Passage
@@ -62,9 +62,8 @@ class Transcriptions:
                 Manner(await self._checked(asked.language), asked.prompt),
                 with_words=asked.timed,
             )
-            passages = await stack.enter_async_context(
-                aclosing(work.passages(file.file, self._limits))
-            )
+            path = await stack.enter_async_context(on_disk(file))
+            passages = await stack.enter_async_context(aclosing(work.passages(path, self._limits)))
             # Refusals come before the first words.
             first = await unless_gone(request, _next(passages))
             if asked.stream:

@@ -48,35 +48,29 @@ class FileLimits:
     max_channels: int = 8
 
 
-def read_blocks(path: Path) -> Iterator[Pcm]:
+def read_blocks(
+    path: Path, name: str | None = None, limits: FileLimits | None = None
+) -> Generator[Pcm, None, None]:
     """The file at `path` as float32 [n] blocks, 16 kHz mono, about a second each.
 
-    Raises AudioError, naming the file and what is wrong with it, when it is not audio, is empty, or
-    ends before its header says.
+    Raises AudioError, naming the file (or what `name` calls it) and what is wrong with it, when it
+    is not audio, is empty, ends before its header says, or goes beyond the limits.
     """
+    # A path, not an open file: through one of those libsndfile takes some MP3s for damaged.
+    name = name or str(path)
     if not path.is_file():
-        raise AudioError(f"{path}: no such file")
+        raise AudioError(f"{name}: no such file")
     with path.open("rb") as file:
-        yield from blocks_of(file, str(path))
-
-
-def blocks_of(
-    file: BinaryIO, name: str, limits: FileLimits | None = None
-) -> Generator[Pcm, None, None]:
-    """As `read_blocks`, of an open file in which one can seek; `name` stands for it in errors.
-
-    With `limits`, a file that goes beyond them is an AudioError as well.
-    """
-    if file.seek(0, 2) == 0:
+        start = file.read(4)
+    if not start:
         raise AudioError(f"{name}: the file is empty (0 bytes)")
-    file.seek(0)
-    if limits is not None and not file.read(4).startswith(_MAGIC):
+    if limits is not None and not start.startswith(_MAGIC):
         raise AudioError(f"{name}: this is no sound file of a kind known here; {_HOW_TO_CONVERT}")
-    file.seek(0)
     try:
-        with soundfile.SoundFile(file) as sound:
+        with soundfile.SoundFile(path) as sound:
             _check_limits(sound, name, limits)
-            yield from _resampled(sound, file, name, limits)
+            _check_length(sound, path, name)
+            yield from _resampled(sound, name, limits)
     except soundfile.LibsndfileError as error:
         raise AudioError(
             f"{name}: not readable as audio ({error.error_string.rstrip('.')}); {_HOW_TO_CONVERT}"
@@ -100,11 +94,8 @@ def _too_long(name: str, limits: FileLimits) -> AudioError:
     return AudioError(f"{name}: the recording is longer than {limits.max_s:g} s; send it in parts")
 
 
-def _resampled(
-    sound: soundfile.SoundFile, file: BinaryIO, name: str, limits: FileLimits | None
-) -> Iterator[Pcm]:
+def _resampled(sound: soundfile.SoundFile, name: str, limits: FileLimits | None) -> Iterator[Pcm]:
     resampler = Resampler(sound.samplerate)
-    _check_length(sound, file, name)
     seen = 0
     while True:
         block = sound.read(max(1, int(sound.samplerate * BLOCK_S)), dtype="float32")
@@ -123,17 +114,14 @@ def _resampled(
     yield resampler.flush()
 
 
-def _check_length(sound: soundfile.SoundFile, file: BinaryIO, name: str) -> None:
+def _check_length(sound: soundfile.SoundFile, path: Path, name: str) -> None:
     """libsndfile shortens WAV and OGG to what is there without a word; the file knows better."""
-    begin = file.tell()
-    try:
+    with path.open("rb") as file:
         size = file.seek(0, 2)
         if sound.format == "OGG":
             _check_last_page(file, size, name)
         elif sound.format in ("WAV", "WAVEX"):
             _check_data_chunk(file, size, name)
-    finally:
-        file.seek(begin)
 
 
 def _check_data_chunk(file: BinaryIO, size: int, name: str) -> None:

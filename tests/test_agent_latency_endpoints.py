@@ -166,7 +166,7 @@ async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None
         assert "there is no store" in refused.json()["error"]["message"]
     access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     calls = Calls(Config(), SystemClock(), broken)
-    ready = Endpoints(Config(), cast(Stages, Ready()), calls, access)
+    ready = Endpoints(cast(Stages, Ready()), calls, access)
     answer = await ready.readyz(Request({"type": "http"}))
     assert answer.status_code == 200
     assert json.loads(bytes(answer.body))["status"] == "degraded"

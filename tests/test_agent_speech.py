@@ -2,7 +2,7 @@
 
 import base64
 import json
-from io import BytesIO
+from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import httpx
@@ -11,8 +11,11 @@ import openai
 import pytest
 import soundfile
 
+from agent.reading_aloud import pieces_of
 from agent.speech_request import MAX_INPUT_CHARS
 from asr.scoring import normalized
+from tts.normalize import join_words, spoken_words
+from tts.voice import split_sentences
 
 from .live import LiveServer
 
@@ -39,10 +42,13 @@ async def heard(live: LiveServer, name: str, data: bytes) -> str:
 
 
 def samples_of(data: bytes) -> np.ndarray:
-    """Of a file that may not know how long it is."""
-    with soundfile.SoundFile(BytesIO(data)) as file:
-        assert (file.samplerate, file.channels) == (RATE_HZ, 1)
-        return np.concatenate(list(file.blocks(4800)))
+    """Of a file: libsndfile reads MP3 from nothing else."""
+    with NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        samples, rate_hz = soundfile.read(file.name)
+    assert (samples.ndim, rate_hz) == (1, RATE_HZ)
+    return np.asarray(samples)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +159,19 @@ async def test_half_a_character_is_refused(live: LiveServer) -> None:
         )
     assert answer.status_code == 400
     assert "surrogate" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["0" * 4096, "1777777 " * 512, "ha" * 2000, "$1.99" * 800])
+def test_no_text_makes_a_long_step(text: str) -> None:
+    """A call would wait for it. Numbers are the longest when spoken."""
+    lengths = [
+        len(join_words(sentence))
+        for piece in pieces_of(text)
+        for sentence in split_sentences(spoken_words(piece.text))
+    ]
+    assert max(lengths) <= 500
+    quarter = [len(word) for piece in pieces_of(text, 0.25) for word in piece.text.split()]
+    assert max(quarter) <= 10
 
 
 async def test_any_script_and_any_characters_harm_nobody(live: LiveServer) -> None:

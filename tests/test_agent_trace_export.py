@@ -196,7 +196,7 @@ async def test_readiness_and_figures(
     exporter = exporting(port)
     calls = Calls(Config(), ManualClock(), exporter=exporter)
     access = Access(Config(), KeyFile(tmp_path / "keys.json"), ManualClock())
-    endpoints = Endpoints(Config(), cast(Stages, Working()), calls, access)
+    endpoints = Endpoints(cast(Stages, Working()), calls, access)
     metrics = Metrics(cast(Stages, Working()), calls)
     request = Request({"type": "http"})
 

@@ -1,0 +1,58 @@
+"""What answers where no route does: a path that is known but not with this method, and paths below
+`/v1` that nobody knows. The pages' mount at the end would take both for missing files.
+
+A parameter of the kind `any` takes the rest of a path, whatever it holds."""
+
+from collections.abc import Iterable, Iterator
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+
+def with_refusals(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """The same routes, and behind those of HTTP what refuses other methods; at the end what refuses
+    other paths of the API."""
+    for route in routes:
+        yield route
+        if isinstance(route, Route):
+            yield Route(route.path, _OtherMethods(sorted(route.methods or ())))
+    yield Route("/v1/{path:any}", _UnknownPath())
+
+
+class _Anything(Convertor[str]):
+    """What starlette's `path` is for, line breaks included: clients may encode them."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("any", _Anything())
+
+
+class _OtherMethods:
+    def __init__(self, allowed: list[str]) -> None:
+        self._allowed = ", ".join(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = f"This path does not take {scope['method']}; it takes {self._allowed}."
+        refusal = _refusal(405, message, "method_not_allowed")
+        refusal.headers["allow"] = self._allowed
+        await refusal(scope, receive, send)
+
+
+class _UnknownPath:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = "There is nothing at this path; /openapi.json describes what there is."
+        await _refusal(404, message, "not_found")(scope, receive, send)
+
+
+def _refusal(status: int, message: str, code: str) -> JSONResponse:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": error}, status)
