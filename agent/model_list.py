@@ -21,9 +21,15 @@ class ModelList:
 
     def __init__(self, config: Config) -> None:
         voices = (agent.voice for agent in config.agents.values() if agent.voice)
-        models = (config.llm_engine.model, config.asr.model, config.tts.voice, *voices)
-        names = (*config.agents, *map(_shown, models))
-        self._models = {name: _model(name) for name in dict.fromkeys(names)}
+        kinds = [
+            *((name, "agent") for name in config.agents),
+            (_shown(config.llm_engine.model), "language_model"),
+            (_shown(config.asr.model), "recognizer"),
+            *((_shown(voice), "voice") for voice in (config.tts.voice, *voices)),
+        ]
+        # Where two are called the same, the agent is meant: that is what a call can choose.
+        self._models = {name: _model(name, kind) for name, kind in reversed(kinds)}
+        self._models = dict(reversed(self._models.items()))
 
     async def all(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": list(self._models.values())})
@@ -48,5 +54,5 @@ def _shown(model: str) -> str:
     return path.name if path.is_absolute() or model.startswith(("~", ".")) else model
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "halfsec"}
+def _model(name: str, kind: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "halfsec", "kind": kind}

@@ -33,7 +33,6 @@ from .access import Access
 from .address import page_url
 from .api_description import openapi_json
 from .calls import Calls
-from .chat_completions import ChatCompletions
 from .collector import leave_out_what_is_there
 from .config import Config, LatencySettings
 from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
@@ -44,18 +43,16 @@ from .keys import KeyFile, keys_path
 from .latency_endpoints import LatencyEndpoints, error_response
 from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
-from .model_list import ModelList
 from .models import ModelStore, turn_store_path
+from .openai_routes import openai_routes
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
-from .secret_endpoint import SecretEndpoint
 from .routing import with_refusals
-from .speech import SpeechEndpoint
+from .secret_endpoint import SecretEndpoint
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
-from .transcriptions import Transcriptions
 from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
 
@@ -94,10 +91,6 @@ def create_app(
     secrets = SecretEndpoint(
         config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
     )
-    models = ModelList(config)
-    chats = ChatCompletions(config, stages)
-    transcriptions = Transcriptions(config, stages)
-    speech = SpeechEndpoint(config, stages)
     visitors = Visitors(config.agent)
     voice = RealtimeSocket(config, stages, calls, clock, access)
 
@@ -115,11 +108,7 @@ def create_app(
         Route("/metrics", Metrics(stages, calls).serve),
         Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
         Route("/openapi.json", openapi_json),
-        Route("/v1/models", models.all),
-        Route("/v1/models/{model:any}", models.one),
-        Route("/v1/chat/completions", chats.serve, methods=["POST"]),
-        Route("/v1/audio/speech", speech.serve, methods=["POST"]),
-        Route("/v1/audio/transcriptions", transcriptions.serve, methods=["POST"]),
+        *openai_routes(config, stages),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/latency/summary", latency.summary),

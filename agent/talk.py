@@ -110,8 +110,9 @@ async def _unknown_agent(url: str, agent: str, entry: Entry) -> str | None:
     """What to say where the server has no such agent; it lets its default one answer."""
     answer = await _get(url, "/v1/models", entry)
     try:
-        known = [str(model["id"]) for model in answer.json()["data"]] if answer is not None else []
-    except (ValueError, KeyError, TypeError):
+        listed = answer.json()["data"] if answer is not None else []
+        known = [str(model["id"]) for model in listed if model.get("kind", "agent") == "agent"]
+    except (ValueError, KeyError, TypeError, AttributeError):
         known = []
     if not known or agent in known:
         return None
