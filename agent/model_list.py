@@ -27,9 +27,10 @@ class ModelList:
             (_shown(config.asr.model), "recognizer"),
             *((_shown(voice), "voice") for voice in (config.tts.voice, *voices)),
         ]
-        # Where two are called the same, the agent is meant: that is what a call can choose.
-        self._models = {name: _model(name, kind) for name, kind in reversed(kinds)}
-        self._models = dict(reversed(self._models.items()))
+        self._models: dict[str, dict[str, Any]] = {}
+        for name, kind in kinds:
+            # Where two are called the same, the agent is meant: that is what a call can choose.
+            self._models.setdefault(name, _model(name, kind))
 
     async def all(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": list(self._models.values())})

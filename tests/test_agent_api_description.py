@@ -119,7 +119,7 @@ schema: Any = schemathesis.openapi.from_dict(description())
 @pytest.mark.models
 @schema.exclude(path="/v1/latency/events").parametrize()  # type: ignore[untyped-decorator]
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
