@@ -22,8 +22,10 @@ STALL_GRACE_NS: Final = 400_000_000
 """Added to the silence that is still missing, when no audio arrives to count it. Lower would race
 ordinary network jitter; higher is dead air for clients that stop sending when the caller does."""
 
-TRANSCRIPT_DEADLINE_NS: Final = 8_000_000_000
-"""A final pass takes 0.2 s, 2 s on a loaded machine for a long utterance. Beyond this it hangs."""
+TRANSCRIPT_DEADLINE_NS: Final = 30_000_000_000
+"""The ears give a final pass 10 s, and longer utterances more. This one is the last resort: lower
+than theirs, it would end turns that they still mean to answer, as a minute's speech that comes at
+once to a busy machine."""
 
 SPEECH_DEADLINE_NS: Final = 120_000_000_000
 """Of speech without a pause. People breathe every few seconds, so this is noise, or ears that have

@@ -136,7 +136,7 @@ def test_changed_command_is_told_in_full() -> None:
 
 def test_changed_time_is_a_difference_where_it_matters() -> None:
     text = path_of("stage_failure").read_text(encoding="utf-8")
-    early = text.replace('"at_ns":8900000000,"kind":"event"', '"at_ns":8899999999,"kind":"event"')
+    early = text.replace('"at_ns":30900000000,"kind":"event"', '"at_ns":30899999999,"kind":"event"')
     difference = replay(read(early)).difference
     assert difference is not None
     assert (difference.index, difference.got) == (2, "nothing")

@@ -151,9 +151,9 @@ EARS_GO = timeline(
     "ears and recognizer fall silent in mid-word",
     starts(0, 1),
     timer(120_000, cmd.Transcribe(1, 1)),
-    timer(128_000, cmd.DropUtterance(1, announced=True), cmd.StartReply(ONE), cmd.Apologize(ONE)),
-    sent(130_000, ONE),
-    played(130_400, ONE),
+    timer(150_000, cmd.DropUtterance(1, announced=True), cmd.StartReply(ONE), cmd.Apologize(ONE)),
+    sent(152_000, ONE),
+    played(152_400, ONE),
 )
 
 REPLY_STALLS = timeline(

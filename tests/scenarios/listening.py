@@ -187,8 +187,8 @@ COMMIT_WITHOUT_WORDS = timeline(
     "the recognizer never answers a commit",
     at(0, ev.BufferCommitted(1), commit(1, None), cmd.Transcribe(1, 1)),
     at(10, ev.ReplyRequested()),
-    timer(8000, cmd.FailTranscript(1), cmd.StartReply(ONE)),
-    *answered(ONE, 8100),
+    timer(30_000, cmd.FailTranscript(1), cmd.StartReply(ONE)),
+    *answered(ONE, 30_100),
     rules=PUSH_TO_TALK,
 )
 
@@ -235,10 +235,10 @@ LISTENER_HANGS = timeline(
     starts(0, 1),
     pauses(900, 1),
     silence(2000, 1, 1200),
-    timer(8900, cmd.DropUtterance(1, announced=True), cmd.StartReply(ONE), cmd.Apologize(ONE)),
-    words(9000, 1, 1, QUESTION),
-    sent(9500, ONE),
-    played(9900, ONE),
+    timer(30_900, cmd.DropUtterance(1, announced=True), cmd.StartReply(ONE), cmd.Apologize(ONE)),
+    words(31_000, 1, 1, QUESTION),
+    sent(31_500, ONE),
+    played(31_900, ONE),
     stale=1,
 )
 

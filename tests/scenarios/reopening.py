@@ -237,8 +237,8 @@ LISTENER_HANGS = timeline(
     *asked(ONE),
     goes_on(1280, 2, ONE),
     pauses(1900, 2),
-    timer(9900, cmd.DropUtterance(2, announced=True), cmd.StartReply(TWO), cmd.Apologize(TWO)),
-    starts(10_000, 3, cmd.CutReply(TWO, "turn_detected")),
+    timer(31_900, cmd.DropUtterance(2, announced=True), cmd.StartReply(TWO), cmd.Apologize(TWO)),
+    starts(32_000, 3, cmd.CutReply(TWO, "turn_detected")),
     ends=SPEAKING,
 )
 
