@@ -15,6 +15,9 @@ ItemId = NewType("ItemId", str)
 ROOT: Final = ItemId("root")
 """As `previous_item_id`: put the item in front of all others."""
 
+NO_SUCH_ITEM: Final = "item_not_found"
+"""The code of errors about an item that is not there."""
+
 Role = Literal["system", "user", "assistant"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Modality = Literal["audio", "text"]
@@ -114,7 +117,7 @@ class Conversation:
         except KeyError:
             raise ClientError(
                 f"There is no item {item_id!r} in this conversation.",
-                code="item_not_found",
+                code=NO_SUCH_ITEM,
                 param="item_id",
             ) from None
 
@@ -145,7 +148,7 @@ class Conversation:
         if after not in self._items:
             raise ClientError(
                 f"There is no item {after!r} to put this one after.",
-                code="item_not_found",
+                code=NO_SUCH_ITEM,
                 param="previous_item_id",
             )
         return self._order.index(after) + 1

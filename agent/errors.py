@@ -12,6 +12,8 @@ CLOSE_INTERNAL: Final = 1011
 CLOSE_DRAINING: Final = 1012
 """Service restart: stock clients reconnect on it."""
 CLOSE_OVERLOADED: Final = 1013
+CLOSE_BETA: Final = 4000
+"""OpenAI's own, behind the error event that says why. No stock client tries again on it."""
 
 
 class HalfsecError(Exception):

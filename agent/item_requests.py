@@ -7,7 +7,7 @@ from typing import Final
 from . import notices as say
 from . import requests as ask
 from .chat_context import ChatContext
-from .conversation import Conversation, FunctionOutput, ItemReference
+from .conversation import NO_SUCH_ITEM, Conversation, FunctionOutput, ItemReference
 from .errors import ClientError, StageError
 from .identifiers import Identifiers
 from .model_messages import messages_of
@@ -24,6 +24,15 @@ was not checked is refused when the model is told of it."""
 
 SURE_CHARS: Final = 2_000
 """Shorter items fit into any context of use, and need not wait for the model."""
+
+_NO_SUCH_ITEM: Final[dict[type, str]] = {
+    ask.CreateItem: "item_create_invalid_previous_item_id",
+    ask.RetrieveItem: "item_retrieve_invalid_item_id",
+    ask.DeleteItem: "item_delete_invalid_item_id",
+    ask.TruncateItem: "item_truncate_invalid_item_id",
+}
+"""OpenAI's codes. By them clients tell an item that has just gone from a real mistake: on any other
+code Pipecat ends its call."""
 
 
 async def check_text(chat: ChatPort, message: ChatMessage, param: str) -> None:
@@ -106,6 +115,23 @@ def change_items(
     notify: Callable[[Notice], None],
 ) -> None:
     """Create, retrieve, delete or truncate. Raises ClientError, having changed nothing."""
+    try:
+        _change_items(request, conversation, context, replies, ids, notify)
+    except ClientError as error:
+        if error.code != NO_SUCH_ITEM:
+            raise
+        code = _NO_SUCH_ITEM[type(request)]
+        raise ClientError(error.message, code=code, param=error.param) from None
+
+
+def _change_items(
+    request: ask.Request,
+    conversation: Conversation,
+    context: ChatContext,
+    replies: ReplyItems,
+    ids: Identifiers,
+    notify: Callable[[Notice], None],
+) -> None:
     match request:
         case ask.CreateItem(item, after):
             if ids.reserves(item.id):

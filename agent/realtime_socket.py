@@ -18,6 +18,7 @@ from latency_budget.report import turn_json
 
 from . import errors
 from .access import Access
+from .beta_dialect import CLOSE_REASON, REFUSAL, asks_for_beta
 from .calls import Call, Calls, save_trace
 from .config import AgentProfile, Config
 from .connections import CLOSE_TIMEOUT_S
@@ -86,16 +87,18 @@ class RealtimeSocket:
         principal = principal_of(websocket.scope)
         if await self._refused(websocket, principal):
             return
-        query = websocket.query_params
-        start = session_start(self._config, principal, query.get("model"), query.get("intent"))
-        if isinstance(start, Refusal):
-            await turn_away(websocket.scope, websocket.receive, websocket.send, start)
-            return
         offered = websocket.scope.get("subprotocols", [])
         extended = EXTENDED_PROTOCOL in offered
         chosen = EXTENDED_PROTOCOL if extended else None
         if chosen is None and PLAIN_PROTOCOL in offered:
             chosen = PLAIN_PROTOCOL
+        if asks_for_beta(websocket.headers, offered):
+            return await _refuse_beta(websocket, chosen)
+        query = websocket.query_params
+        start = session_start(self._config, principal, query.get("model"), query.get("intent"))
+        if isinstance(start, Refusal):
+            await turn_away(websocket.scope, websocket.receive, websocket.send, start)
+            return
         # Before any wait: others want a line too.
         call = self._calls.admit(new_session_id(), start.agent)
         self._num_held[principal.key_id] += 1
@@ -216,6 +219,14 @@ class RealtimeSocket:
         marked = partial(self._calls.marked, call)
         log = TurnLog(call.session_id, call.trace, on_turn, marked)
         return Session(call.session_id, profile, settings, around, ears, log)
+
+
+async def _refuse_beta(websocket: WebSocket, subprotocol: str | None) -> None:
+    _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)
+    await websocket.accept(subprotocol=subprotocol)
+    for frame in RealtimeProtocol(SessionSettings(), model="").send(REFUSAL):
+        await websocket.send_text(frame)
+    await _close(websocket, errors.CLOSE_BETA, CLOSE_REASON)
 
 
 async def _read(

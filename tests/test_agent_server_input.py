@@ -56,7 +56,7 @@ MALFORMED: dict[str, tuple[str | bytes, str]] = {
     "cancel of nothing": ('{"type": "response.cancel"}', "response_cancel_not_active"),
     "unknown item": (
         '{"type": "conversation.item.retrieve", "item_id": "item_nope"}',
-        "item_not_found",
+        "item_retrieve_invalid_item_id",
     ),
     "unknown voice": (
         '{"type": "session.update", "session": {"type": "realtime",'

@@ -180,7 +180,7 @@ async def test_what_a_client_may_not_ask_is_a_problem_and_the_session_goes_on() 
         await call.session.handle(ask.UpdateSession(settings, event_id="e3"))
         problems = [n for n in call.of(say.Problem) if isinstance(n, say.Problem)]
         assert [(p.event_id, p.code) for p in problems] == [
-            ("e1", "item_not_found"),
+            ("e1", "item_retrieve_invalid_item_id"),
             ("e2", "response_cancel_not_active"),
             ("e3", "invalid_value"),
         ]

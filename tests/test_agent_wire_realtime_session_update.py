@@ -8,7 +8,7 @@ import pytest
 from agent.notices import Problem, SessionUpdated
 from agent.requests import UpdateSession
 from agent.settings import SemanticVad, ServerVad, SessionSettings
-from tests.wire_frames import make, one, say, update, update_refused
+from tests.wire_frames import make, one, refused, say, update, update_refused
 
 
 def test_an_update_changes_only_what_it_names() -> None:
@@ -116,6 +116,28 @@ def test_every_documented_field_is_taken() -> None:
 
 
 BETA = "beta_api_shape_disabled"
+
+BETA_FIELDS = {
+    "modalities": ["text", "audio"],
+    "voice": "alloy",
+    "speed": 1.0,
+    "input_audio_format": "pcm16",
+    "output_audio_format": "g711_ulaw",
+    "input_audio_transcription": {"model": "whisper-1"},
+    "input_audio_noise_reduction": {"type": "near_field"},
+    "turn_detection": {"type": "server_vad"},
+    "max_response_output_tokens": "inf",
+    "temperature": 0.8,
+}
+
+
+@pytest.mark.parametrize("field", BETA_FIELDS)
+def test_every_field_of_the_beta_is_refused_by_name(field: str) -> None:
+    """A beta client sends no session type either: the field is the better thing to complain of."""
+    session = {field: BETA_FIELDS[field]}
+    for type_, inside in (("session.update", "session"), ("response.create", "response")):
+        problem = refused(make(), json.dumps({"type": type_, inside: session}))
+        assert (problem.code, problem.param) == (BETA, f"{inside}.{field}")
 
 
 @pytest.mark.parametrize(
