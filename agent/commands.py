@@ -172,7 +172,11 @@ class HangUp:
 class RefuseRequest:
     """Tell the client why its request makes no sense now."""
 
-    code: Literal["conversation_already_has_active_response", "response_cancel_not_active"]
+    code: Literal[
+        "conversation_already_has_active_response",
+        "response_cancel_not_active",
+        "input_audio_buffer_commit_empty",
+    ]
 
 
 Command = (

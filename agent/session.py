@@ -53,6 +53,10 @@ REFUSALS: Final = {
         "A response is in progress; wait for response.done, or cancel it first."
     ),
     "response_cancel_not_active": "Cancellation failed: no response is in progress.",
+    "input_audio_buffer_commit_empty": (
+        "There is nothing to commit: nobody has spoken since the last turn was committed, which "
+        "with turn detection the server does by itself."
+    ),
 }
 
 

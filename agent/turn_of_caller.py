@@ -107,8 +107,8 @@ def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int)
 def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -> list[Command]:
     by_itself = s.caller is not Caller.QUIET and event.utterance == s.utterance
     if not by_itself:
-        if event.utterance <= s.utterance:
-            return s.stale()
+        if event.utterance <= s.utterance:  # nobody has spoken since it was committed, here
+            return [*s.stale(), cmd.RefuseRequest("input_audio_buffer_commit_empty")]
         s.utterance = event.utterance
         s.revision = 0
         out: list[Command] = []

@@ -218,6 +218,19 @@ async def test_push_to_talk_waits_for_the_words() -> None:
     assert ("user", "Pushed to talk.") in call.chat.calls
 
 
+async def test_a_commit_of_what_was_committed_already_is_answered() -> None:
+    """LiveKit's clients send it although the server ends turns by itself, and know this code."""
+    async with call_with("Fine.") as call:
+        call.ears.say("Hello?")
+        await call.until(say.ReplyEnded)
+        call.ears._pauses = call.ears.utterance  # as the real ears: their number is still the last
+        await call.session.handle(ask.CommitAudio(event_id="e1"))
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert (problem.code, problem.event_id) == ("input_audio_buffer_commit_empty", "e1")
+        assert len(call.of(say.AudioCommitted)) == 1
+
+
 async def test_the_chat_is_closed_with_the_call() -> None:
     async with call_with() as call:
         chat = call.chat

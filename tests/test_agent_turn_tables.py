@@ -56,7 +56,7 @@ CUT = (*TALKS, ev.ReplyCancelled())
 STALE: list[tuple[tuple[ev.Event, ...], ev.Event]] = [
     *((CLOSED, event) for event in (
         ev.SpeechStarted(1, 0), ev.SpeechPaused(1, 0), ev.SilenceGrew(1, 999),
-        ev.SpeechResumed(1, 0), ev.AudioStalled(1), ev.BufferCommitted(1),
+        ev.SpeechResumed(1, 0), ev.AudioStalled(1),
         ev.TranscriptReady(1, 1, "Late."), ev.TranscriptFailed(1, 1),
     )),
     *((PAUSES, event) for event in (
@@ -142,6 +142,7 @@ def test_each_state_can_be_reached_and_left_for_the_start() -> None:
 
 def test_each_kind_of_event_is_known() -> None:
     examples: dict[type, ev.Event] = {type(event): event for _, event in STALE} | {
+        ev.BufferCommitted: ev.BufferCommitted(1),
         ev.BufferCleared: ev.BufferCleared(1),
         ev.ReplyRequested: ev.ReplyRequested(),
         ev.FollowUpRequested: ev.FollowUpRequested(),

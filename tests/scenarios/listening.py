@@ -173,7 +173,7 @@ TWO_COMMITS = timeline(
     "two messages before one reply",
     at(0, ev.BufferCommitted(1), commit(1, None), cmd.Transcribe(1, 1)),
     at(100, ev.BufferCommitted(2), commit(2, None), cmd.Transcribe(2, 1)),
-    at(110, ev.BufferCommitted(2)),
+    at(110, ev.BufferCommitted(2), cmd.RefuseRequest("input_audio_buffer_commit_empty")),
     at(120, ev.ReplyRequested()),
     words(300, 2, 1, "Two.", cmd.CompleteTranscript(2, "Two.")),
     at(400, ev.TranscriptFailed(1, 1), cmd.FailTranscript(1), cmd.StartReply(ONE)),
