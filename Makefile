@@ -1,9 +1,10 @@
 # make run     set up what is missing, get the models, serve  (PORT=8080)
 # make test    set up, with the tools of development, and run the tests  (ARGS="-k name")
+# make test-clients  stock clients of others against the service, each in its own environment
 # make check   formatting, lint, types
 # make models  set up and get the models, without serving
 # make help    this text
-# make clean   remove the environment; the models in ~/.halfsec stay
+# make clean   remove the environments; the models in ~/.halfsec stay
 #
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
 # PRESET=cpu             the preset to fetch the models of and to serve
@@ -25,7 +26,7 @@ endif
 
 BOOTSTRAP = $(PYTHON) -m agent.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 
-.PHONY: run test check models clean help
+.PHONY: run test test-clients check models clean help
 
 run:
 	@$(BOOTSTRAP)
@@ -41,6 +42,12 @@ test:
 	@$(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest $(ARGS)
 
+test-clients:
+	@$(BOOTSTRAP) --extra dev --extra otel
+	@$(VENV)/bin/halfsec models fetch
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
+		tests/clients/run_conformance.py $(ARGS)
+
 check:
 	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt
 	$(VENV)/bin/ruff format --check .
@@ -51,4 +58,4 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//; p' $(firstword $(MAKEFILE_LIST))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .clients .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -128,7 +128,9 @@ class Conversation:
         """
         if item.id in self._items:
             raise ClientError(
-                f"An item {item.id!r} exists already.", code="item_id_taken", param="item.id"
+                f"An item {item.id!r} exists already.",
+                code="item_create_duplicate_item_id",
+                param="item.id",
             )
         if len(self._order) >= MAX_ITEMS:
             raise ClientError(

@@ -70,7 +70,7 @@ def test_taken_id_is_refused() -> None:
     conversation = of(A)
     with pytest.raises(ClientError, match="'a' exists already") as raised:
         conversation.add(said(A, "Another."))
-    assert (raised.value.code, raised.value.param) == ("item_id_taken", "item.id")
+    assert (raised.value.code, raised.value.param) == ("item_create_duplicate_item_id", "item.id")
     assert list(conversation) == [said(A)]
 
 

@@ -1,0 +1,1 @@
+"""Stock clients, unchanged, each in its own environment. See README.md."""

@@ -1,0 +1,62 @@
+"""`python -m tests.clients.kosoku.echo ours|roomy|library`: a WebSocket that says what it is told.
+
+*ours* is the service's own server, with all its settings and connection classes, around that one
+route. *roomy* is the same with room for the largest messages of the cases. *library* is the package
+`websockets` alone, which does the protocol for both. Each prints its port.
+"""
+
+import asyncio
+import sys
+from typing import Final
+
+import websockets.asyncio.server as websockets_server
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from agent.server import listen, loop_factory, make_server
+from agent.wire.realtime.frames import MAX_FRAME_BYTES
+
+LARGEST_BYTES: Final = 16 << 20
+"""Of the cases' messages."""
+
+
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    while (message := await socket.receive())["type"] == "websocket.receive":
+        kind = "text" if message.get("text") is not None else "bytes"
+        await socket.send({"type": "websocket.send", kind: message[kind]})
+
+
+async def serve_ours(max_bytes: int) -> None:
+    server = make_server(Starlette(routes=[WebSocketRoute("/{path:path}", echo)]), max_sessions=4)
+    server.config.ws_max_size = max_bytes
+    listener = listen("127.0.0.1", 0)
+    print(listener.getsockname()[1], flush=True)
+    await server.serve(sockets=[listener])
+
+
+async def echo_alone(socket: websockets_server.ServerConnection) -> None:
+    async for message in socket:
+        await socket.send(message)
+
+
+async def serve_library() -> None:
+    async with websockets_server.serve(
+        echo_alone, "127.0.0.1", 0, compression=None, max_size=MAX_FRAME_BYTES
+    ) as server:
+        print(next(iter(server.sockets)).getsockname()[1], flush=True)
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        match sys.argv[1]:
+            case "ours":
+                runner.run(serve_ours(MAX_FRAME_BYTES))
+            case "roomy":
+                runner.run(serve_ours(LARGEST_BYTES))
+            case "library":
+                runner.run(serve_library())
+            case other:
+                sys.exit(f"ours, roomy or library, not {other}")
