@@ -151,7 +151,8 @@ class ReplyRun:
         """For the client to run, as soon as it knows of the reply and nothing holds it."""
         await self.announced.wait()
         await self.flowing.wait()
-        self.on_call(self.reply, call)
+        if not self.reply.ended:  # cut at this very moment: cancelling comes a step later
+            self.on_call(self.reply, call)
 
     def spoke(self) -> None:
         """There is more speech to send, or no more will come."""

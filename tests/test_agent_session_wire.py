@@ -6,27 +6,37 @@ moves are drawn by hypothesis, which finds the shortest story that breaks a prom
 
 import asyncio
 import base64
+import contextlib
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.conversation import ModelCall
 from agent.errors import StageError
 from agent.notices import Problem
+from agent.ports import ReplyToken, Tools
 from agent.settings import SessionSettings
 from agent.turn_tables import Agent
 from agent.wire.realtime import RealtimeProtocol
 from latency_budget.clock import ManualClock
+from latency_budget.turn import TurnId
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat
+from .fakes.stages import Calling
 from .session_call import Call, call_with
 from .wire_order import WireOrder
 
 Move = tuple[str, Any]
 
 REPLIES = ("Yes.", "That is a long way from here, and a longer one back.", "It is. Really. Is it?")
+
+CLOCK = {"type": "function", "name": "clock", "parameters": {"type": "object"}}
+CALL = ModelCall("clock", "{}")
+CALLINGS = (Calling("", (CALL,)), Calling("Let me look.", (CALL, CALL)), Calling("", (CALL, CALL)))
 
 DETECTIONS = st.sampled_from(
     [
@@ -46,6 +56,8 @@ SESSIONS = st.fixed_dictionaries(
         "instructions": st.sampled_from(["Be kind.", ""]),
         "output_modalities": st.sampled_from([["audio"], ["text"]]),
         "max_output_tokens": st.sampled_from([1, "inf"]),
+        "tools": st.sampled_from([[], [CLOCK]]),
+        "tool_choice": st.sampled_from(["auto", "required", "none"]),
         "audio": st.fixed_dictionaries(
             {},
             optional={
@@ -109,6 +121,7 @@ HAPPENINGS: dict[str, st.SearchStrategy[Any]] = {
     "wait": st.sampled_from([0.001, 0.05, 0.4, 3.0, 6.0]),
     "the model hangs": st.booleans(),
     "the model fails": st.none(),
+    "the model calls": st.sampled_from(CALLINGS),
     "the voice fails": st.booleans(),
 }
 
@@ -118,6 +131,23 @@ def moves_of(kinds: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Move
 
 
 MOVES = st.lists(moves_of(FROM_CLIENTS) | moves_of(HAPPENINGS), min_size=1, max_size=25)
+
+
+class Chat(RememberingChat):
+    """Calls tools where it has some."""
+
+    def __init__(self) -> None:
+        super().__init__([REPLIES[n % len(REPLIES)] for n in range(100)])
+        self.callings: list[Calling] = []
+
+    async def generate(
+        self, turn: TurnId, *, tools: Tools | None = None, **options: Any
+    ) -> AsyncGenerator[ReplyToken, None]:
+        if tools is not None and self.callings:
+            self.replies.insert(0, self.callings.pop(0))
+        async with contextlib.aclosing(super().generate(turn, tools=tools, **options)) as tokens:
+            async for token in tokens:
+                yield token
 
 
 class Connection:
@@ -236,6 +266,9 @@ async def happen(call: Call, kind: str, drawn: Any) -> None:
             chat.hold = asyncio.Event() if drawn else None
         case "the model fails":
             chat.replies.insert(0, StageError("llm", "it broke"))
+        case "the model calls":
+            assert isinstance(chat, Chat)
+            chat.callings.append(drawn)
         case "the voice fails":
             call.voice.fault = StageError("tts", "it broke") if drawn else None
 
@@ -259,14 +292,21 @@ async def come_to_rest(connection: Connection) -> None:
 
 
 @settings(max_examples=250)
-@given(moves=MOVES, ahead=st.booleans())
-def test_what_comes_back_is_in_order(moves: list[Move], ahead: bool) -> None:
+@given(moves=MOVES, ahead=st.booleans(), callings=st.lists(st.sampled_from(CALLINGS), max_size=3))
+def test_what_comes_back_is_in_order(
+    moves: list[Move], ahead: bool, callings: list[Calling]
+) -> None:
     async def test(clock: ManualClock) -> None:
-        chat = RememberingChat([REPLIES[n % len(REPLIES)] for n in range(100)])
+        chat = Chat()
+        chat.callings = list(callings)
         async with call_with(chat=chat, ahead=ahead, clock=clock) as call:
             call.ears.last_audio_ns = 1 << 62  # it never stalls
             connection = Connection(call)
             await asyncio.sleep(0)
+            if callings:
+                await connection.ask(
+                    "session.update", session={"type": "realtime", "tools": [CLOCK]}
+                )
             for move in moves:
                 await play(connection, move)
             await come_to_rest(connection)

@@ -18,10 +18,49 @@ Event = dict[str, Any]
 MAX_BYTES: Final = 1 << 20
 """What stock clients read in a frame."""
 
-_OPENING: Final = ("output_item.added", "item", "content_part.added")
-_CLOSING: Final = ("content_part.done", "output_item.done", "item", "done")
 _SPOKEN: Final = ("output_audio.done", "output_audio_transcript.done")
 _WRITTEN: Final = ("output_text.done",)
+_CALLED: Final = ("function_call_arguments.delta", "function_call_arguments.done")
+
+
+class Output:
+    """One item of a response: what comes of it, in which order. "item" is the conversation's."""
+
+    def __init__(self, item: Event, *, speaks: bool, out_of_band: bool) -> None:
+        self.id: str = item["id"]
+        self.is_call = item["type"] == "function_call"
+        self.shown = ""
+        """All its words that were sent."""
+        self.item: Event = {}
+        """As it was in the end."""
+        if self.is_call:
+            opening, closing = ["item", *_CALLED], ["output_item.done", "item"]
+            self.deltas: tuple[str, ...] = ()
+        else:
+            opening = ["item", "content_part.added"]
+            ends = _SPOKEN if speaks else _WRITTEN
+            closing = [*ends, "content_part.done", "output_item.done", "item"]
+            words = "output_audio_transcript.delta" if speaks else "output_text.delta"
+            self.deltas = (words, "output_audio.delta") if speaks else (words,)
+        self._opening, self._closing = (
+            [name for name in names if name != "item" or not out_of_band]
+            for names in (opening, closing)
+        )
+
+    @property
+    def is_done(self) -> bool:
+        return not self._opening and not self._closing
+
+    def see(self, name: str, event: Event) -> None:
+        if not self._opening and name in self.deltas:
+            if name == self.deltas[0]:
+                self.shown += event["delta"]
+            return
+        coming = self._opening or self._closing
+        assert coming, f"{name} behind the end of {self.id}"
+        assert name == coming.pop(0), (name, self.id)
+        if name == "output_item.done":
+            self.item = event["item"]
 
 
 class Response:
@@ -34,42 +73,35 @@ class Response:
         (modality,) = response["output_modalities"]
         self.speaks = modality == "audio"
         self.format: str = response["audio"]["output"]["format"]["type"]
-        self.item_id: str | None = None
-        self.shown = ""
-        """All its words that were sent."""
-        self._coming = list(self._without_item(_OPENING))
-        self._is_closing = False
+        self.outputs: list[Output] = []
+        self._is_over = False
 
-    def _without_item(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in names if name != "item" or not self.out_of_band)
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_closing and not self._coming
+    def owns(self, item_id: str) -> bool:
+        return any(output.id == item_id for output in self.outputs)
 
     def see(self, name: str, event: Event) -> None:
         """`name`: of an event of its own without the prefix, or "item"."""
-        if not self._coming and name.endswith(".delta"):
-            self._see_delta(name, event)
-            return
-        if not self._coming:
-            assert not self._is_closing, f"{name} behind the end of {self.id}"
-            self._is_closing = True
-            ends = _SPOKEN if self.speaks else _WRITTEN
-            self._coming = [*ends, *self._without_item(_CLOSING)]
-        assert name == self._coming.pop(0), (name, self.id)
-        if name == "output_item.added":
-            self.item_id = event["item"]["id"]
+        assert not self._is_over, f"{name} behind the end of {self.id}"
         if name == "done":
+            self._is_over = True
             self._see_end(event["response"])
-
-    def _see_delta(self, name: str, event: Event) -> None:
-        words = "output_audio_transcript.delta" if self.speaks else "output_text.delta"
-        if name == words:
-            self.shown += event["delta"]
             return
-        assert self.speaks, name
-        assert name == "output_audio.delta"
+        if name == "output_item.added":
+            assert event["output_index"] == len(self.outputs)
+            assert not self.owns(event["item"]["id"])
+            item, speaks = event["item"], self.speaks
+            self.outputs.append(Output(item, speaks=speaks, out_of_band=self.out_of_band))
+            return
+        item = event.get("item", event)
+        item_id = event["item_id"] if "item_id" in event else item["id"]
+        (index,) = (n for n, output in enumerate(self.outputs) if output.id == item_id)
+        if name != "item":
+            assert event["output_index"] == index
+        if name == "output_audio.delta":
+            self._see_audio(event)
+        self.outputs[index].see(name, event)
+
+    def _see_audio(self, event: Event) -> None:
         encoding: Any = {"audio/pcm": "pcm16", "audio/pcmu": "pcmu", "audio/pcma": "pcma"}
         data = base64.b64decode(event["delta"], validate=True)
         samples = len(decode_audio(data, encoding[self.format]))
@@ -77,17 +109,21 @@ class Response:
         assert 0 < samples <= rate_hz * MAX_DELTA_MS // 1000
 
     def _see_end(self, response: Event) -> None:
-        assert response["id"] == self.id
         status = response["status"]
         assert status in ("completed", "cancelled", "incomplete", "failed")
-        (item,) = response["output"]
-        assert item["id"] == self.item_id
-        assert item["status"] == ("completed" if status == "completed" else "incomplete")
-        told = "".join(part.get("transcript") or part.get("text") or "" for part in item["content"])
-        if status == "completed":
-            assert told == self.shown
-        elif status != "failed":  # whose apology is spoken, and no words of the model's
-            assert self.shown.startswith(told.rstrip()), (told, self.shown)
+        assert response["output"] == [output.item for output in self.outputs]
+        for output in self.outputs:
+            assert output.is_done, output.id
+            if output.is_call:
+                assert output.item["status"] == "completed"
+                continue
+            assert output.item["status"] == ("completed" if status == "completed" else "incomplete")
+            parts = output.item["content"]
+            told = "".join(part.get("transcript") or part.get("text") or "" for part in parts)
+            if status == "completed":
+                assert told == output.shown
+            elif status != "failed":  # whose apology is spoken, and no words of the model's
+                assert output.shown.startswith(told.rstrip()), (told, output.shown)
 
 
 class WireOrder:
@@ -147,13 +183,12 @@ class WireOrder:
         response = self._responses[response_id]
         response.see(name, event)
         if name == "done":
-            assert response.is_over
             self._done.add(response_id)
 
     def _see_item(self, name: str, event: Event) -> None:
         item_id = event["item"]["id"]
         for response in self.running:
-            if response.item_id == item_id:
+            if response.owns(item_id):
                 response.see("item", event)
         if name == "done":
             self._unfinished.remove(item_id)
