@@ -14,9 +14,11 @@ from agent.notices import (
     ItemDeleted,
     ItemRetrieved,
     ItemTruncated,
+    MessageBegun,
     Notice,
     Problem,
     ReplyAudio,
+    ReplyCalled,
     ReplyEnded,
     ReplyReason,
     ReplyStarted,
@@ -50,13 +52,9 @@ KINDS = frozenset(
      "response.content_part.added", "response.content_part.done",
      "response.output_audio.delta", "response.output_audio.done",
      "response.output_audio_transcript.delta", "response.output_audio_transcript.done",
-     "response.output_text.delta", "response.output_text.done",]
+     "response.output_text.delta", "response.output_text.done",
+     "response.function_call_arguments.delta", "response.function_call_arguments.done",]
 )  # fmt: skip
-
-TOOL_KINDS = frozenset(
-    ("response.function_call_arguments.delta", "response.function_call_arguments.done")
-)
-"""Of calls of functions, which the service does not make yet."""
 
 U1, A1 = ItemId("item_u1"), ItemId("item_a1")
 
@@ -99,6 +97,22 @@ def a_reply(
     return [started, *said, ended]
 
 
+def a_reply_that_calls() -> list[Notice]:
+    """Words, and two tools at once."""
+    item_id, first = ItemId("item_words"), ItemId("item_f1")
+    started = ReplyStarted("resp_tools", item_id, U1, "audio", SETTINGS[0], may_call=True)
+    calls = (FunctionCall(first, "call_a", "f", '{"n": 1}'),
+             FunctionCall(ItemId("item_f2"), "call_b", "g", "{}"))  # fmt: skip
+    return [
+        started,
+        MessageBegun("resp_tools", U1),
+        ReplyText("resp_tools", "Let me look."),
+        ReplyCalled("resp_tools", calls[0], item_id),
+        ReplyCalled("resp_tools", calls[1], first),
+        ReplyEnded("resp_tools", "completed", None, "Let me look.", Usage(10, 5, 2)),
+    ]
+
+
 def every_notice() -> list[Notice]:
     """What a session can say, in an order in which it might."""
     items = (
@@ -130,7 +144,7 @@ def every_notice() -> list[Notice]:
     for modality in ("audio", "text"):
         for number, (status, reason) in enumerate(ENDS):
             notices += a_reply(number, "audio" if modality == "audio" else "text", status, reason)
-    return notices
+    return notices + a_reply_that_calls()
 
 
 def frames_of_every_kind() -> list[str]:

@@ -39,23 +39,11 @@ async def scene(live: LiveServer) -> AsyncIterator[Scene]:
         check_strictly(json.loads(frame))
 
 
-def each_of(scenarios: dict[str, Scenario]) -> pytest.MarkDecorator:
-    """Calls of functions are still to come: strict, so that this tells the day they work."""
-    pending = [pytest.mark.xfail(strict=True)]
-    return pytest.mark.parametrize(
-        "scenario",
-        [
-            pytest.param(scenario, id=name, marks=pending if name == "tool_call" else [])
-            for name, scenario in scenarios.items()
-        ],
-    )
-
-
-@each_of(sdk.SCENARIOS)
+@pytest.mark.parametrize("scenario", sdk.SCENARIOS.values(), ids=sdk.SCENARIOS)
 async def test_the_sdk(scene: Scene, scenario: Scenario) -> None:
     await scenario(scene)
 
 
-@each_of(agents_sdk.SCENARIOS)
+@pytest.mark.parametrize("scenario", agents_sdk.SCENARIOS.values(), ids=agents_sdk.SCENARIOS)
 async def test_the_agents_sdk(scene: Scene, scenario: Scenario) -> None:
     await scenario(scene)

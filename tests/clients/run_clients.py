@@ -123,19 +123,10 @@ def client(
     return begun
 
 
-PENDING: Final = ("tool_call",)
-"""Scenarios of what the service is still learning. Strict: the day it can, this says so."""
-
-
 @pytest.mark.parametrize(
     ("peer", "scenario"),
     [
-        pytest.param(
-            peer,
-            scenario,
-            id=f"{peer.name}-{scenario}",
-            marks=[pytest.mark.xfail(strict=True)] if scenario in PENDING else [],
-        )
+        pytest.param(peer, scenario, id=f"{peer.name}-{scenario}")
         for peer in PEERS
         for scenario in (*SCENARIOS, *peer.more)
     ],

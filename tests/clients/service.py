@@ -67,13 +67,8 @@ def service(folder: Path, *, certificate: Path | None = None) -> Iterator[Servic
     settings.write_text(SETTINGS)
     command = [sys.executable, "-m", "agent", "serve", "--config", str(settings)]
     if certificate is not None:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.clients.tls_launcher",
-            str(certificate),
-            *command[3:],
-        ]
+        key = certificate.with_name("key.pem")
+        command += ["--set", f"access.tls_cert={certificate}", "--set", f"access.tls_key={key}"]
     with (folder / "service.log").open("w") as log:
         process = subprocess.Popen(
             command,

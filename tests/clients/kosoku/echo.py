@@ -14,7 +14,8 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
-from agent.server import listen, loop_factory, make_server
+from agent.event_loop import loop_factory
+from agent.server import listen, make_server
 from agent.wire.realtime.frames import MAX_FRAME_BYTES
 
 LARGEST_BYTES: Final = 16 << 20

@@ -25,6 +25,7 @@ from tests.clients.scene import (
     READER,
     SPOKEN_TURN,
     STORY,
+    WEATHER,
     Event,
     Scenario,
     Scene,
@@ -191,13 +192,10 @@ async def barge_in(scene: Scene) -> None:
 async def tool_call(scene: Scene) -> None:
     """Its application runs the function and puts what it gave into the history."""
 
-    @llm.function_tool
-    async def get_weather(city: str) -> str:
-        """The weather of a city.
+    schema = {"name": "get_weather", "description": "The weather.", "parameters": WEATHER}
 
-        Args:
-            city: Paris, Rome or Oslo.
-        """
+    @llm.function_tool(raw_schema=schema)
+    async def get_weather(raw_arguments: dict[str, object]) -> str:
         return "clear"
 
     async with talk(scene, tool_choice="required") as call:

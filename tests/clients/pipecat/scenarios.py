@@ -233,8 +233,7 @@ async def tool_call(scene: Scene) -> None:
         await call.until_sent("rate_limits.updated")
         number = outline_index(call.raw, "response.created")
         end = outline_index(call.raw, "rate_limits.updated") + 1
-        during = [e for e in call.raw[number:end] if e.get("item", {}).get("type") != "message"]
-        item = check_tool_call(during)
+        item = check_tool_call(call.raw[number:end])
         (result,) = await call.until(lambda: call.of(FunctionCallResultFrame)[:1])
         assert result.tool_call_id == item["call_id"]
         check_arguments(json.dumps(asked[0]))
