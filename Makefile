@@ -44,7 +44,7 @@ test:
 
 test-clients:
 	@$(BOOTSTRAP) --extra dev --extra otel
-	@$(VENV)/bin/halfsec models fetch
+	@env -u HALFSEC_CLIENTS $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
 		tests/clients/run_conformance.py $(ARGS)
 

@@ -69,11 +69,13 @@ def service(folder: Path, *, certificate: Path | None = None) -> Iterator[Servic
     if certificate is not None:
         key = certificate.with_name("key.pem")
         command += ["--set", f"access.tls_cert={certificate}", "--set", f"access.tls_key={key}"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    environment.pop("HALFSEC_CLIENTS", None)  # ours: it would be taken for a setting
     with (folder / "service.log").open("w") as log:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
