@@ -38,7 +38,7 @@ models:
 	@$(VENV)/bin/halfsec models fetch
 
 test:
-	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt
+	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
 	@$(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest $(ARGS)
 
@@ -49,7 +49,7 @@ test-clients:
 		tests/clients/run_conformance.py $(ARGS)
 
 check:
-	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt
+	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy

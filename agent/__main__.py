@@ -149,6 +149,7 @@ def _serve(options: argparse.Namespace) -> int:
     from .port_check import listening_problem
     from .preflight import check_exports, check_gpu, check_models
     from .tls import certificate_of, keep_own, server_context
+    from .tool_check import check_tools
 
     config = read_config(flags_of(options), options.config)
     check_access(config, KeyFile(keys_path()))
@@ -159,6 +160,7 @@ def _serve(options: argparse.Namespace) -> int:
     check_exports(config)
     check_gpu(config)
     check_models(config, ModelStore())
+    check_tools(config)
     problem = listening_problem(config.agent.host, config.agent.port)
     if problem is not None:
         raise ConfigError(problem, key="agent.port")

@@ -15,6 +15,7 @@ from .access_settings import AccessSettings
 from .config_values import Between, Matching
 from .presets import DEFAULT_PRESET
 from .settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
+from .tool_settings import McpSettings, ToolTimeout
 
 DEFAULT_AGENT: Final = "default"
 
@@ -72,6 +73,16 @@ class ServiceSettings:
     """What is said then."""
     idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 0
     """Silence until the call is ended, once nobody is asked any more; 0: never."""
+    tool_timeout_s: ToolTimeout = 10
+    """The longest that a tool of the server may take; then the model is told that it failed."""
+    tool_wait: str = "One moment."
+    """Said, once in a reply, where a tool of the server takes so long that the caller would hear
+    nothing. Empty: nothing is said."""
+    tool_result_chars: Annotated[int, Between(100, 1_000_000)] = 4000
+    """What is told to the model of a tool's result; the rest is cut off, and the model told so."""
+    log_tools: bool = False
+    """Log what tools of the server were called with, what they gave, and how those failed that did;
+    and let MCP servers that are commands write to stderr. All of that may be words of callers."""
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""
@@ -234,6 +245,9 @@ class AgentProfile:
     """The preset whose prompt this agent starts from. The models are the server's."""
     tools: tuple[dict[str, Any], ...] = ()
     """Functions that the client runs, as OpenAI's `tools` describes them."""
+    server_tools: tuple[str, ...] = ()
+    """Functions that the server runs, a list like ["weather.py", "package.module", "mcp:NAME"]:
+    those in Python that are marked with `@tool` of `agent.tools`, and those of `[mcp.NAME]`."""
     examples: tuple[Example, ...] = ()
     """Pinned before the conversation."""
 
@@ -264,6 +278,8 @@ class Config:
     access: AccessSettings = field(default_factory=AccessSettings)
     agents: Mapping[str, AgentProfile] = field(default_factory=_default_agents)
     """By name; `default` is always there."""
+    mcp: Mapping[str, McpSettings] = field(default_factory=dict)
+    """Servers of tools, by name."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Of each key that is not at its default: "agent.port" -> "environment variable PORT"."""
 
@@ -272,6 +288,12 @@ class Config:
         if name is None or name not in self.agents:
             name = DEFAULT_AGENT
         return name, self.agents[name]
+
+    @property
+    def tool_waits(self) -> tuple[str, ...]:
+        """The words that cover waiting for tools of the server, where an agent has any."""
+        has_tools = any(profile.server_tools for profile in self.agents.values())
+        return (self.agent.tool_wait,) if has_tools and self.agent.tool_wait.strip() else ()
 
     def pace_ms(self, profile: AgentProfile) -> int:
         """Of this agent's answers."""
@@ -287,9 +309,10 @@ class Config:
         for section in SECTIONS:
             for key, value in asdict(getattr(self, section)).items():
                 yield self._effective(f"{section}.{key}", value)
-        for name, profile in self.agents.items():
-            for key, value in asdict(profile).items():
-                yield self._effective(f"agents.{name}.{key}", value)
+        for group, tables in (("agents", self.agents), ("mcp", self.mcp)):
+            for name, table in tables.items():
+                for key, value in asdict(table).items():
+                    yield self._effective(f"{group}.{name}.{key}", value)
 
     def _effective(self, key: str, value: object) -> EffectiveSetting:
         return EffectiveSetting(key, value, self.origins.get(key, "default"))

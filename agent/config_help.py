@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from .config import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
 from .config_values import Between, Matching
 from .presets import PRESETS
+from .tool_settings import McpSettings
 
 _WIDTH: Final = 100
 
@@ -31,6 +32,7 @@ def settings_file(config: Config) -> str:
         if fields(kind):
             parts.append("\n".join(_section(section, getattr(config, section))))
     parts.append("\n".join(_section(f"agents.{DEFAULT_AGENT}", config.agents[DEFAULT_AGENT])))
+    parts.append("\n".join(f"#   {line}".rstrip() for line in _section("mcp.NAME", McpSettings())))
     return "\n\n".join(parts) + "\n"
 
 

@@ -21,9 +21,13 @@ from .config_values import WrongValueError, read_value, shown
 from .errors import ConfigError
 from .near_miss import nearest, nearest_setting
 from .presets import DEFAULT_PRESET, PRESETS
+from .tool_settings import MCP_PREFIX, McpSettings
 
-_AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Goes into a URL query and into a log line."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""An agent's goes into a URL query; all go into log lines."""
+
+_NAMED: Final[Mapping[str, type]] = MappingProxyType({"agents": AgentProfile, "mcp": McpSettings})
+"""Sections of sections, whose names the user gives."""
 
 _NOT_SETTINGS: Final = ("HALFSEC_HOME", "HALFSEC_CONFIG", "HALFSEC_API_KEY")
 
@@ -37,7 +41,7 @@ _KUBERNETES_LINK: Final = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Assignment:
     section: str
-    """A section's name, or "agents.NAME"."""
+    """A section's name, or "agents.NAME", or "mcp.NAME"."""
     key: str
     value: object
     origin: str
@@ -81,7 +85,7 @@ def _from_preset(name: str) -> list[_Assignment]:
 
 def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment]:
     for section, table in tables.items():
-        if section != "agents" and section not in SECTIONS:
+        if section not in _NAMED and section not in SECTIONS:
             if not isinstance(table, Mapping):
                 raise ConfigError(
                     f"Unknown setting {section} ({origin}): it stands in no section."
@@ -94,17 +98,17 @@ def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment
             )
         if not isinstance(table, Mapping):
             raise ConfigError(f"{section} must be a section, [{section}] ({origin}).", key=section)
-        if section != "agents":
+        if section not in _NAMED:
             yield from (_Assignment(section, key, value, origin) for key, value in table.items())
             continue
-        for agent, profile in table.items():
-            if not isinstance(profile, Mapping):
+        for name, inner in table.items():
+            if not isinstance(inner, Mapping):
                 raise ConfigError(
-                    f"agents.{agent} must be a section, [agents.NAME] ({origin}).", key=agent
+                    f"{section}.{name} must be a section, [{section}.NAME] ({origin}).", key=name
                 )
-            yield _Assignment(f"agents.{agent}", "", None, origin)
-            for key, value in profile.items():
-                yield _Assignment(f"agents.{agent}", key, value, origin)
+            yield _Assignment(f"{section}.{name}", "", None, origin)
+            for key, value in inner.items():
+                yield _Assignment(f"{section}.{name}", key, value, origin)
 
 
 def _from_environment(
@@ -112,7 +116,7 @@ def _from_environment(
 ) -> Iterator[_Assignment]:
     if env.get("PORT"):
         yield _Assignment("agent", "port", env["PORT"], "environment variable PORT", is_text=True)
-    agents = {a.section.lower(): a.section for a in from_file if a.section.startswith("agents.")}
+    named = {a.section.lower(): a.section for a in from_file if "." in a.section}
     for variable, value in sorted(env.items()):
         if not variable.startswith("HALFSEC_") or variable in _NOT_SETTINGS:
             continue
@@ -123,7 +127,7 @@ def _from_environment(
         if len(parts) == 1:
             raise ConfigError(f"Unknown {origin}.{_variable_hint(parts[0])}", key=variable)
         section = ".".join(parts[:-1])
-        yield _Assignment(agents.get(section, section), parts[-1], value, origin, is_text=True)
+        yield _Assignment(named.get(section, section), parts[-1], value, origin, is_text=True)
 
 
 def _from_dotted(dotted: str, value: object) -> _Assignment:
@@ -153,9 +157,10 @@ def _checked_preset(assignment: _Assignment) -> object:
 def _build(assignments: list[_Assignment]) -> Config:
     values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     agents: dict[str, dict[str, Any]] = {DEFAULT_AGENT: {}}
+    servers: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
     for assignment in assignments:
-        table = _table_for(assignment, values, agents)
+        table = _table_for(assignment, values, {"agents": agents, "mcp": servers})
         if assignment.key:
             table[assignment.key] = _value_of(assignment)
             origins[assignment.path] = assignment.origin
@@ -166,20 +171,22 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="llm_engine.max_tokens",
         )
     profiles = _profiles(agents, origins)
-    return Config(**sections, agents=profiles, origins=MappingProxyType(origins))
+    mcp = _servers(servers, profiles)
+    return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
 
 
 def _table_for(
     assignment: _Assignment,
     values: dict[str, dict[str, Any]],
-    agents: dict[str, dict[str, Any]],
+    named: Mapping[str, dict[str, dict[str, Any]]],
 ) -> dict[str, Any]:
-    section, _, agent = assignment.section.partition(".")
-    if section == "agents" and _AGENT_NAME.fullmatch(agent):
-        return agents.setdefault(agent, {})
-    if section == "agents":
+    section, _, name = assignment.section.partition(".")
+    if section in named and _NAME.fullmatch(name):
+        return named[section].setdefault(name, {})
+    if section in named:
+        whose = "an agent's" if section == "agents" else "a server's"
         raise ConfigError(
-            f"{shown(agent)} can't be an agent's name ({assignment.origin}): letters, digits, "
+            f"{shown(name)} can't be {whose} name ({assignment.origin}): letters, digits, "
             '".", "_" and "-", at most 64.',
             key=assignment.section,
         )
@@ -193,7 +200,7 @@ def _table_for(
 
 def _value_of(assignment: _Assignment) -> Any:
     """The checked value of an assignment whose section exists."""
-    kind = SECTIONS.get(assignment.section, AgentProfile)
+    kind = SECTIONS.get(assignment.section) or _NAMED[assignment.section.partition(".")[0]]
     kinds = get_type_hints(kind, include_extras=True)
     if assignment.key not in kinds:
         own = [f"{assignment.section}.{name}" for name in kinds]
@@ -234,12 +241,33 @@ def _profiles(
     return MappingProxyType(result)
 
 
+def _servers(
+    tables: Mapping[str, Mapping[str, Any]], profiles: Mapping[str, AgentProfile]
+) -> Mapping[str, McpSettings]:
+    """The servers of tools, all that are asked for among them."""
+    servers = {name: McpSettings(**table) for name, table in tables.items()}
+    for name, server in servers.items():
+        if bool(server.url) == bool(server.command):
+            problem = "needs a url or a command" if not server.url else "has a url and a command"
+            raise ConfigError(f"mcp.{name} {problem}; give one of them.", key=f"mcp.{name}")
+    for agent, profile in profiles.items():
+        for source in profile.server_tools:
+            name = source.removeprefix(MCP_PREFIX)
+            if name != source and name not in servers:
+                raise ConfigError(
+                    f"agents.{agent}.server_tools names {shown(source)}, but there is no section "
+                    f"[mcp.{name}].{nearest(name, list(servers))}",
+                    key=f"agents.{agent}.server_tools",
+                )
+    return MappingProxyType(servers)
+
+
 def _is_default(assignment: _Assignment) -> bool:
     return assignment.section == f"agents.{DEFAULT_AGENT}" and bool(assignment.key)
 
 
 def _section_names() -> list[str]:
-    return [*SECTIONS, "agents"]
+    return [*SECTIONS, *_NAMED]
 
 
 def _known_keys() -> Iterator[str]:

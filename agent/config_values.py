@@ -1,9 +1,10 @@
 """One value of the settings: is it of the right kind, and what to say where it is not.
 
 A field's annotation is the whole rule: `int`, `float`, `bool`, `str`, `X | None`, `Literal[...]`,
-`tuple[X, ...]`, `dict[str, Any]`, a frozen dataclass (a table with exactly its fields), and any of
-them as `Annotated[X, Between(low, high)]` or `Annotated[X, Matching(pattern, words)]`. A value from
-TOML has a type already and is taken strictly; one from the environment or a flag is text.
+`tuple[X, ...]`, `dict[str, Any]`, `dict[str, str]`, a frozen dataclass (a table with exactly its
+fields), and any of them as `Annotated[X, Between(low, high)]` or `Annotated[X, Matching(pattern,
+words)]`. A value from TOML has a type already and is taken strictly; one from the environment or a
+flag is text.
 """
 
 import re
@@ -49,7 +50,7 @@ def read_value(kind: Any, value: object, *, is_text: bool) -> Any:
     if get_origin(kind) is tuple:
         return _read_list(get_args(kind)[0], value, is_text=is_text)
     if get_origin(kind) is dict:
-        return _read_table(value, is_text=is_text)
+        return _read_table(value, is_text=is_text, has_texts=get_args(kind)[1] is str)
     if is_dataclass(kind):
         return _read_record(kind, value, is_text=is_text)
     return _SCALARS[kind](value, is_text)
@@ -89,11 +90,13 @@ def _read_list(item_kind: Any, value: object, *, is_text: bool) -> tuple[Any, ..
     return tuple(read_value(item_kind, item, is_text=False) for item in value)
 
 
-def _read_table(value: object, *, is_text: bool) -> dict[str, Any]:
+def _read_table(value: object, *, is_text: bool, has_texts: bool = False) -> dict[str, Any]:
     if is_text:
         value = _toml_value(str(value), "a table as TOML writes it")
     if not isinstance(value, dict):
         raise WrongValueError(f"must be a table, not {shown(value)}")
+    if has_texts and not all(isinstance(each, str) for each in value.values()):
+        raise WrongValueError(f"must be a table of texts, not {shown(value)}")
     return value
 
 

@@ -14,7 +14,7 @@ from latency_budget.machine import usable_cores
 from .access_check import check_access, needs_key
 from .address import is_loopback
 from .config import Config
-from .errors import HalfsecError
+from .errors import ConfigError, HalfsecError
 from .keys import KeyFile, keys_path
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .port_check import halfsec_runs, listening_problem
@@ -29,12 +29,16 @@ from .preflight import (
     shortfalls,
 )
 from .tls import certificate_of, server_context
+from .tool_check import server_problems
+from .tool_files import load_tools
+from .tool_loop import ToolLoop
+from .tool_settings import MCP_PREFIX
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
-    "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr",
+    "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr", "pydantic", "mcp",
 )  # fmt: skip
-_OPTIONAL: Final = frozenset({"piper-tts", "uvloop"})
+_OPTIONAL: Final = frozenset({"piper-tts", "uvloop", "mcp"})
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
@@ -92,6 +96,7 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("State", tuple(_state()))
     yield Section("Access", tuple(_access(config)))
     yield Section("Models", tuple(_models(config)))
+    yield Section("Tools", tuple(_tools(config)))
     yield Section("Port", (_port(config),))
     yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
 
@@ -229,6 +234,26 @@ def _models(config: Config) -> Iterator[Finding]:
         remedy = fetch_command(found) if fetchable and short[reference] is fetchable[-1] else ""
         problem = short[reference].problem or "not on this machine"
         yield Finding(reference, problem, "WRONG", remedy)
+
+
+def _tools(config: Config) -> Iterator[Finding]:
+    """Of the server. Runs their files; asks no server of tools."""
+    if not any(profile.server_tools for profile in config.agents.values()):
+        yield Finding("server_tools", "none: agents.NAME.server_tools is empty")
+        return
+    wrong = list(server_problems(config))
+    for key, problem in wrong:
+        yield Finding(key, problem, "WRONG")
+    try:
+        own = load_tools(config, ToolLoop("never started"))
+    except ConfigError as error:
+        yield Finding(error.key or "server_tools", error.message, "WRONG")
+        return
+    for agent, profile in config.agents.items():
+        if profile.server_tools:
+            servers = (each for each in profile.server_tools if each.startswith(MCP_PREFIX))
+            names = ", ".join([*(tool.name for tool in own[agent]), *servers])
+            yield Finding(f"agents.{agent}", names, "" if wrong else "ok")
 
 
 def _place(store: ModelStore, reference: str) -> str:

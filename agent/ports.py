@@ -16,7 +16,7 @@ from latency_budget.turn import TurnId
 from tts.speakable import SpeakablePiece
 
 from . import events as ev
-from .conversation import ModelCall
+from .conversation import ItemId, ModelCall
 from .errors import ClientError
 from .notices import Usage
 from .playback import HeardWord
@@ -265,7 +265,7 @@ class ToolsPort(Protocol):
         """Whether a tool of this name is one of them."""
         ...
 
-    async def run(self, call: ModelCall) -> str:
+    async def run(self, call: ModelCall, item_id: ItemId) -> str:
         """What the call gave, as text for the model; also that it failed, or took too long.
-        Cancelling this stops the tool."""
+        `item_id`: of the reply that called. Cancelling this stops the tool."""
         ...

@@ -29,6 +29,7 @@ from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
 from .principal import Principal, principal_of
 from .reply_desk import Surroundings
+from .server_tools import ServerTools
 from .session import Session
 from .session_start import SessionStart, session_start
 from .settings import SessionSettings
@@ -71,9 +72,16 @@ class RealtimeSocket:
     """Serves voice sockets. One instance for all of them."""
 
     def __init__(
-        self, config: Config, stages: Stages, calls: Calls, clock: Clock, access: Access
+        self,
+        config: Config,
+        stages: Stages,
+        calls: Calls,
+        clock: Clock,
+        access: Access,
+        tools: ServerTools,
     ) -> None:
         self._config = config
+        self._tools = tools
         self._stages = stages
         self._calls = calls
         self._clock = clock
@@ -214,6 +222,13 @@ class RealtimeSocket:
             ),
             idle_prompt=self._config.agent.idle_prompt,
             expires_at_unix_s=unix_ns() // 10**9 + self._config.agent.session_limit_s,
+            tools=await self._tools.for_call(
+                call.agent,
+                call.session_id,
+                partial(self._stages.check_tools, settings.instructions),
+                notify,
+            ),
+            tool_wait=self._config.agent.tool_wait,
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         marked = partial(self._calls.marked, call)

@@ -50,6 +50,7 @@ from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
 from .routing import with_refusals
 from .secret_endpoint import SecretEndpoint
+from .server_tools import ServerTools
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
@@ -80,19 +81,21 @@ def create_app(
     store: TurnStore | None = None,
     exporter: TraceExporter | None = None,
     access: Access | None = None,
+    tools: ServerTools | None = None,
 ) -> Starlette:
     """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
     default that of the keys in HALFSEC_HOME."""
     if access is None:
         access = Access(config, KeyFile(keys_path()), clock)
     calls = Calls(config, clock, store, exporter)
+    tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls)
-    endpoints = Endpoints(stages, calls, access)
+    endpoints = Endpoints(stages, calls, access, tools)
     secrets = SecretEndpoint(
         config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
     )
     visitors = Visitors(config.agent)
-    voice = RealtimeSocket(config, stages, calls, clock, access)
+    voice = RealtimeSocket(config, stages, calls, clock, access, tools)
 
     async def realtime(websocket: WebSocket) -> None:
         await voice.serve(websocket)
@@ -156,10 +159,13 @@ class SecurityHeaders:
 class Endpoints:
     """The plain HTTP answers."""
 
-    def __init__(self, stages: Stages, calls: Calls, access: Access) -> None:
+    def __init__(
+        self, stages: Stages, calls: Calls, access: Access, tools: ServerTools | None = None
+    ) -> None:
         self._stages = stages
         self._calls = calls
         self._access = access
+        self._tools = tools
 
     async def healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -172,7 +178,8 @@ class Endpoints:
             "calls": len(self._calls),
             "needs_key": self._access.closed,
         }
-        beside = {"store": self._calls.store, "exporter": self._calls.exporter}
+        calls = self._calls
+        beside = {"store": calls.store, "exporter": calls.exporter, "tools": self._tools}
         problems = {n: part.problem for n, part in beside.items() if part and part.problem}
         body |= problems
         if status == "ready":
@@ -277,7 +284,8 @@ async def _serve(
     exporter = _exporter(config)
     port = listener.getsockname()[1]
     access = Access(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
-    app = create_app(config, stages, clock, store, exporter, access)
+    tools = ServerTools(config, clock)
+    app = create_app(config, stages, clock, store, exporter, access, tools)
     calls: Calls = app.state.calls
     server = make_server(app, config.agent.max_sessions, tls)
     stop = asyncio.Event()
@@ -286,7 +294,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     page = page_url(config, listener.getsockname()[0], port)
     print(f"halfsec listens on {page} and warms up ...", flush=True)
-    async with asyncio.TaskGroup() as group:
+    async with tools.running(), asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
         drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))

@@ -21,7 +21,7 @@ from .errors import ClientError, HalfsecError
 from .hearing import Hearing, endpointing_for
 from .loading import Loading
 from .models import ModelStore
-from .ports import ChatMessage, ChatPort, VoicePort
+from .ports import ChatMessage, ChatPort, Tools, VoicePort
 from .settings import TurnDetection
 from .speaking import Speaking, VoiceStage
 from .stage_thread import StageThread
@@ -64,9 +64,9 @@ class Stages:
                 "small llm", load.small_engine, llm_engine.Engine.close
             )
         self._voices: dict[str, VoiceStage] = {}
+        kept = [*config.agent.openers, *config.tool_waits]
         for name in self._voice_names():
-            openers = config.agent.openers
-            self._voices[name] = VoiceStage(name, load.voice(name), openers)
+            self._voices[name] = VoiceStage(name, load.voice(name), kept)
 
     async def start(self) -> None:
         """Load and warm everything; `status` then says whether that went well."""
@@ -121,6 +121,14 @@ class Stages:
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         sampling = sampling_of(self._config.llm_engine)
         return Chat(self.thinker, self._clock, sampling, instructions, examples, self.small_thinker)
+
+    async def check_tools(self, instructions: str, tools: Tools) -> None:
+        """As `ChatPort.check_tools`, of conversations with these instructions."""
+        chat = self.open_chat(instructions, ())
+        try:
+            await chat.check_tools(tools)
+        finally:
+            await chat.close()
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         """Raises ClientError for a voice that is not loaded."""

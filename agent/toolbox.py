@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .conversation import ModelCall
+from .conversation import ItemId, ModelCall
 from .errors import ClientError
 from .ports import Tools, ToolsPort
 from .settings import ResponseOptions, SessionSettings
@@ -18,7 +18,7 @@ class NoTools:
     def has(self, name: str) -> bool:
         return False
 
-    async def run(self, call: ModelCall) -> str:
+    async def run(self, call: ModelCall, item_id: ItemId) -> str:
         """Never called: there is nothing to call."""
         raise LookupError(call.name)
 

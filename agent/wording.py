@@ -157,7 +157,7 @@ class Wording:
         self._mark(MarkName.TOOL_START)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(self._mouth.fill_silence(self._out.filler))
-            tasks = [group.create_task(self._tools.run(call)) for call in calls]
+            tasks = [group.create_task(self._tools.run(call, reply.item_id)) for call in calls]
             results = [await task for task in tasks]
             waiting.cancel()
         self._mark(MarkName.TOOL_DONE)

@@ -16,6 +16,7 @@ MAY_IMPORT = {
 }
 PURE = {
     "agent": (
+        "tools tool_settings served_tool toolbox mcp_texts "
         "address config config_layers config_values presets errors settings requests notices "
         "conversation events commands turn_taking turn_tables turn_state turn_coupling "
         "turn_of_agent turn_of_caller barge_in backchannel reopening watchdogs idling guessing "

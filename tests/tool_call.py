@@ -33,7 +33,7 @@ class Toolbox:
     def has(self, name: str) -> bool:
         return name == "clock"
 
-    async def run(self, call: ModelCall) -> str:
+    async def run(self, call: ModelCall, item_id: ItemId) -> str:
         self.called.append(call)
         try:
             if self.gate is not None:

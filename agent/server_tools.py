@@ -1,0 +1,216 @@
+"""The tools that run on the server: which an agent has, and how a call of one ends.
+
+A call (of the telephone's kind) has the tools that were there when it began: they stand in the
+prompt at its beginning, so that a change would have all that was said computed anew. A tool that is
+gone by the time it is called is one that failed.
+
+However a tool ends, the model gets a text, in bounded time. It is told what failed, never how:
+messages of exceptions, other than ToolError's, may hold anything.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+from latency_budget.clock import Clock
+
+from .config import Config, ServiceSettings
+from .conversation import ItemId, ModelCall
+from .errors import StageError
+from .mcp_tools import McpServers
+from .notices import Extension, Notice
+from .ports import Tools, ToolsPort
+from .served_tool import ServedTool, one_line, shortened
+from .tool_files import load_tools
+from .tool_loop import ToolLoop
+from .tool_settings import MCP_PREFIX
+from .toolbox import NO_TOOLS
+from .tools import ToolError
+
+MAX_TOOLS: Final = 64
+"""Of one agent. With a client's own there may be 128."""
+
+CHECK_S: Final = 5.0
+"""For the model to say which tools it can call; those it has not spoken of by then it can't."""
+
+ToolState = Literal["started", "done", "failed", "cancelled"]
+
+CheckTools = Callable[[Tools], Awaitable[None]]
+"""As `ChatPort.check_tools`."""
+
+_log = logging.getLogger(__name__)
+
+
+class CallTools:
+    """The `ToolsPort` of one call."""
+
+    def __init__(
+        self,
+        tools: Sequence[ServedTool],
+        settings: ServiceSettings,
+        clock: Clock,
+        session_id: str,
+        notify: Callable[[Notice], None],
+    ) -> None:
+        self.definitions = tuple(each.definition for each in tools)
+        self._tools = {each.name: each for each in tools}
+        self._settings = settings
+        self._clock = clock
+        self._session_id = session_id
+        self._notify = notify
+
+    def has(self, name: str) -> bool:
+        return name in self._tools
+
+    async def run(self, call: ModelCall, item_id: ItemId) -> str:
+        """What it gave, or that it failed, for the model. Raises nothing but that it is cancelled.
+        Clients with extensions are told how it goes."""
+        began_ns = self._clock.now_ns()
+        self._tell(item_id, call.name, "started", 0)
+        state: ToolState = "cancelled"
+        text = ""
+        try:
+            text = shortened(await self._given(call), self._settings.tool_result_chars)
+            state = "done"
+        except ToolError as error:
+            text = shortened(f"Error: {error}", self._settings.tool_result_chars)
+            state = "failed"
+        finally:
+            ms = (self._clock.now_ns() - began_ns) // 1_000_000
+            self._tell(item_id, call.name, state, ms)
+            level = logging.WARNING if state == "failed" else logging.DEBUG
+            ids = (self._session_id, item_id, call.name)
+            _log.log(level, "call %s, reply %s: tool %s %s after %d ms", *ids, state, ms)
+            if self._settings.log_tools:
+                _log.info("tool %s of call %s: %s -> %s", call.name, ids[0], call.arguments, text)
+        return text
+
+    async def _given(self, call: ModelCall) -> str:
+        """Raises ToolError."""
+        tool = self._tools[call.name]
+        try:
+            async with asyncio.timeout(tool.timeout_s) as limit:
+                return await tool.call(call.arguments)
+        except ToolError:
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise ToolError(f"{call.name} was cancelled") from None  # by itself
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise ToolError(
+                    f"{call.name} has not answered within {tool.timeout_s:g} seconds"
+                ) from None
+            kind = type(error).__name__
+            traceback = error if self._settings.log_tools else None
+            _log.warning("tool %s raised %s", call.name, kind, exc_info=traceback)
+            raise ToolError(f"{call.name} failed ({kind})") from None
+
+    def _tell(self, item_id: ItemId, name: str, state: ToolState, ms: int) -> None:
+        fields = {"item_id": item_id, "name": name, "state": state, "ms": ms}
+        self._notify(Extension("halfsec.tool", fields))
+
+
+class ServerTools:
+    """Belongs to the server's event loop."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        """Runs the files that the settings name. Raises ConfigError."""
+        self._config = config
+        self._clock = clock
+        self._loop = ToolLoop("tools")
+        self._own = load_tools(config, self._loop)
+        self._servers = McpServers(config)
+        self._callable: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
+        """Of each agent: definitions about which the model was asked, and which it can call."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Tools can be called meanwhile; behind it none runs any more, but for those that hang.
+        Does not wait for any server of tools."""
+        if any(self._own.values()):
+            await self._loop.start()
+        await self._servers.start()
+        try:
+            yield
+        finally:
+            for tools in self._own.values():
+                for tool in tools:
+                    tool.close()
+            await asyncio.gather(self._loop.close(), self._servers.close())
+
+    @property
+    def problem(self) -> Mapping[str, str]:
+        """Why tools are missing, by the server that has them. Empty: none are."""
+        return {f"mcp:{name}": why for name, why in self._servers.problems().items()}
+
+    async def for_call(
+        self,
+        agent: str,
+        session_id: str,
+        check: CheckTools,
+        notify: Callable[[Notice], None],
+    ) -> ToolsPort:
+        """What a new call of this agent may use. `check` asks the agent's model."""
+        offered = self._offered(agent)
+        if not offered:
+            return NO_TOOLS
+        definitions = tuple(each.definition for each in offered)
+        known, names = self._callable.get(agent, ((), frozenset()))
+        if known != definitions:
+            names, is_sure = await _callable_names(offered, check)
+            if is_sure:
+                self._callable[agent] = (definitions, names)
+        tools = [each for each in offered if each.name in names]
+        return CallTools(tools, self._config.agent, self._clock, session_id, notify)
+
+    def _offered(self, agent: str) -> list[ServedTool]:
+        """In the order of the settings, those of servers last; of two with one name the first, and
+        none that the client runs by the settings' own word."""
+        profile = self._config.agents[agent]
+        offered: dict[str, ServedTool] = {tool.name: tool for tool in self._own[agent]}
+        taken = {str(each.get("name")) for each in profile.tools}
+        for source in profile.server_tools:
+            if source.startswith(MCP_PREFIX):
+                for tool in self._servers.tools(source.removeprefix(MCP_PREFIX)):
+                    if tool.name not in taken:
+                        offered.setdefault(tool.name, tool)
+        return list(offered.values())[:MAX_TOOLS]
+
+
+async def _callable_names(
+    offered: Sequence[ServedTool], check: CheckTools
+) -> tuple[frozenset[str], bool]:
+    """Those that the model can be told of, all together, with calls made to fit; and whether that
+    was found out in time."""
+    kept: list[ServedTool] = []
+    try:
+        async with asyncio.timeout(CHECK_S):
+            if await _refusal(offered, check) is None:
+                return frozenset(each.name for each in offered), True
+            for tool in offered:
+                problem = await _refusal([*kept, tool], check)
+                if problem is None:
+                    kept.append(tool)
+                else:
+                    _log.warning("tool %s is left out: %s", tool.name, one_line(problem))
+    except TimeoutError:
+        _log.warning(
+            "%d tools are left out: the model did not say whether it can call them",
+            len(offered) - len(kept),
+        )
+        return frozenset(each.name for each in kept), False
+    return frozenset(each.name for each in kept), True
+
+
+async def _refusal(tools: Sequence[ServedTool], check: CheckTools) -> str | None:
+    """Why these can't be called. A model that can't say is no reason."""
+    try:
+        await check(Tools(tuple(each.definition for each in tools)))
+    except StageError as error:
+        return error.message if error.refused else None
+    return None
