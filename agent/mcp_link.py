@@ -232,7 +232,10 @@ def _nowhere() -> TextIO:
 
 
 def _from_environment(names: dict[str, str]) -> dict[str, str]:
-    """Raises KeyError naming what is not set."""
+    """Raises ToolError naming what is not set."""
+    for variable in names.values():
+        if variable not in os.environ:
+            raise ToolError(f"the environment variable {variable} is not set")
     return {name: os.environ[variable] for name, variable in names.items()}
 
 
@@ -258,13 +261,14 @@ async def _telling(transport: Any, ended: asyncio.Event, news: asyncio.Event) ->
 
 def _reason(error: BaseException) -> str:
     """In a few words, without what was asked of it."""
+    from pydantic import ValidationError
+
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, KeyError):
-        return f"the environment variable {error.args[0]} is not set"
     if isinstance(error, FileNotFoundError):
         return f"there is no command {one_line(error.filename, 80)}"
-    if type(error).__name__ == "ValidationError":
+    if isinstance(error, ValidationError):
         return "its answer is not as MCP has it"
-    text = one_line(error)
-    return text if type(error).__name__ == "MCPError" else f"{type(error).__name__}: {text}"
+    # By name: the library may be what could not be loaded.
+    is_plain = isinstance(error, ToolError) or type(error).__name__ == "MCPError"
+    return one_line(error) if is_plain else f"{type(error).__name__}: {one_line(error)}"

@@ -67,8 +67,6 @@ def _problem(tool: Any) -> str | None:
     if not NAME.fullmatch(tool.name):
         return NAME_RULE
     schema = tool.input_schema
-    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-        return "what it takes is no object"
     if _is_deeper(schema, MAX_SCHEMA_DEPTH):
         return f"what it takes nests more than {MAX_SCHEMA_DEPTH} deep"
     if len(json.dumps(schema, ensure_ascii=False)) > MAX_SCHEMA_CHARS:

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import anyio
 
 from .config import Config
-from .mcp_link import McpLink
+from .mcp_link import RETRY_S, McpLink
 from .tool_loop import ToolLoop
 from .tool_settings import MCP_PREFIX
 from .tools import ToolError
@@ -43,7 +43,7 @@ class McpTool:
 class McpServers:
     """All that the agents ask for. Belongs to the server's event loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, retry_s: Sequence[float] = RETRY_S) -> None:
         self._timeout_s = config.agent.tool_timeout_s
         self._settings = config.mcp
         wanted = {
@@ -53,7 +53,9 @@ class McpServers:
             if source.startswith(MCP_PREFIX)
         }
         self._links = {
-            name: McpLink(name, config.mcp[name], is_heard=config.agent.log_tools)
+            name: McpLink(
+                name, config.mcp[name], is_heard=config.agent.log_tools, retry_s=retry_s
+            )
             for name in wanted
         }
         self._loop = ToolLoop("mcp", self._live)

@@ -225,6 +225,7 @@ class RealtimeSocket:
             tools=await self._tools.for_call(
                 call.agent,
                 call.session_id,
+                {str(each.get("name")) for each in settings.tools},
                 partial(self._stages.check_tools, settings.instructions),
                 notify,
             ),

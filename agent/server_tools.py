@@ -10,7 +10,7 @@ messages of exceptions, other than ToolError's, may hold anything.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -152,11 +152,13 @@ class ServerTools:
         self,
         agent: str,
         session_id: str,
+        taken: Collection[str],
         check: CheckTools,
         notify: Callable[[Notice], None],
     ) -> ToolsPort:
-        """What a new call of this agent may use. `check` asks the agent's model."""
-        offered = self._offered(agent)
+        """What a new call of this agent may use. `taken`: names of tools that its client runs.
+        `check` asks the agent's model."""
+        offered = self._offered(agent, taken)
         if not offered:
             return NO_TOOLS
         definitions = tuple(each.definition for each in offered)
@@ -168,18 +170,14 @@ class ServerTools:
         tools = [each for each in offered if each.name in names]
         return CallTools(tools, self._config.agent, self._clock, session_id, notify)
 
-    def _offered(self, agent: str) -> list[ServedTool]:
-        """In the order of the settings, those of servers last; of two with one name the first, and
-        none that the client runs by the settings' own word."""
-        profile = self._config.agents[agent]
+    def _offered(self, agent: str, taken: Collection[str]) -> list[ServedTool]:
+        """In the order of the settings, those of servers last; of two with one name the first."""
         offered: dict[str, ServedTool] = {tool.name: tool for tool in self._own[agent]}
-        taken = {str(each.get("name")) for each in profile.tools}
-        for source in profile.server_tools:
+        for source in self._config.agents[agent].server_tools:
             if source.startswith(MCP_PREFIX):
                 for tool in self._servers.tools(source.removeprefix(MCP_PREFIX)):
-                    if tool.name not in taken:
-                        offered.setdefault(tool.name, tool)
-        return list(offered.values())[:MAX_TOOLS]
+                    offered.setdefault(tool.name, tool)
+        return [each for each in offered.values() if each.name not in taken][:MAX_TOOLS]
 
 
 async def _callable_names(
