@@ -53,9 +53,7 @@ class McpServers:
             if source.startswith(MCP_PREFIX)
         }
         self._links = {
-            name: McpLink(
-                name, config.mcp[name], is_heard=config.agent.log_tools, retry_s=retry_s
-            )
+            name: McpLink(name, config.mcp[name], is_heard=config.agent.log_tools, retry_s=retry_s)
             for name in wanted
         }
         self._loop = ToolLoop("mcp", self._live)

@@ -16,6 +16,7 @@ from agent.event_loop import loop_factory
 from agent.keys import KeyFile
 from agent.models import ModelStore
 from agent.server import Server, create_app, listen, make_server
+from agent.server_tools import ServerTools
 from agent.stage_thread import BACKGROUND
 from agent.stages import Stages
 from latency_budget.clock import SystemClock
@@ -131,10 +132,11 @@ class LiveServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.access = Access(self.config, self.keys, self._clock)
-        app = create_app(self.config, self.stages, self._clock, access=self.access)
+        tools = ServerTools(self.config, self._clock)
+        app = create_app(self.config, self.stages, self._clock, access=self.access, tools=tools)
         self.calls = app.state.calls
         self._server = make_server(app, self.config.agent.max_sessions, self._tls)
-        async with asyncio.TaskGroup() as group:
+        async with tools.running(), asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             await self.stages.start()
             self._started.set()

@@ -4,6 +4,7 @@
 sequences in the language model, errors in the log that nobody expected.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -47,7 +48,13 @@ greeting = "Ahoy, welcome aboard."
 [agents.reader]
 greeting = "One morning a small brown fox left the wood, and walked along the river to the old \
 stone bridge. There he met a hare, who was on her way to the market with a basket of apples."
-"""
+
+[agents.helper]
+server_tools = ["TESTS/live_tools.py", "mcp:odd"]
+
+[mcp.odd]
+command = ["PYTHON", "TESTS/mcp_odd_server.py"]
+""".replace("TESTS", str(Path(__file__).parent)).replace("PYTHON", sys.executable)
 
 
 @pytest.fixture(scope="session")

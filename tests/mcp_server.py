@@ -34,11 +34,11 @@ async def picture() -> list[str | Image]:
 @app.tool()
 async def hang(marker: str) -> str:
     """Never answer. Writes into the file MARKER what becomes of the call."""
-    Path(marker).write_text("begun")
+    _note(marker, "begun")
     try:
         await asyncio.Event().wait()
     finally:
-        Path(marker).write_text("cancelled")
+        _note(marker, "cancelled")
     return ""
 
 
@@ -77,6 +77,10 @@ async def learn(context: Context) -> str:
 async def learned() -> str:
     """Do what was learned."""
     return "as learned"
+
+
+def _note(marker: str, text: str) -> None:
+    Path(marker).write_text(text)
 
 
 if __name__ == "__main__":
