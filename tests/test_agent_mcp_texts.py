@@ -1,6 +1,7 @@
 """What MCP servers say, and what of it is believed."""
 
 import json
+from typing import Any
 
 import pytest
 from mcp.types import (
@@ -71,7 +72,7 @@ def test_results() -> None:
     link = ResourceLink(type="resource_link", name="x", uri="file:///x")
     text = TextResourceContents(uri="file:///y", text="inside")
     blob = BlobResourceContents(uri="file:///z", blob="AAAA")
-    blocks = [
+    blocks: list[Any] = [
         TextContent(type="text", text="One."),
         AudioContent(type="audio", data="AAAA", mime_type="audio/wav"),
         link,

@@ -213,7 +213,7 @@ def test_a_mark_says_what_the_function_does_not() -> None:
     assert mark is not None
     found = PythonTool(forecast, mark, ToolLoop("unused"), timeout_s=10)
     assert (found.name, found.timeout_s) == ("city-weather", 2.5)
-    assert mark_of(weather.__call__) is None
+    assert mark_of(text_of) is None
     for timeout_s in (0, 15.5):
         with pytest.raises(ValueError, match="at most 15"):
             tool(timeout_s=timeout_s)
