@@ -33,7 +33,7 @@ from .server_tools import ServerTools
 from .session import Session
 from .session_start import SessionStart, session_start
 from .settings import SessionSettings
-from .stages import Stages
+from .stages import Stages, check_tools
 from .turn_log import TurnLog
 from .unheard import OnTurn
 from .visitors import Refusal, shown, turn_away
@@ -226,7 +226,7 @@ class RealtimeSocket:
                 call.agent,
                 call.session_id,
                 {str(each.get("name")) for each in settings.tools},
-                partial(self._stages.check_tools, settings.instructions),
+                partial(check_tools, self._stages, settings.instructions),
                 notify,
             ),
             tool_wait=self._config.agent.tool_wait,

@@ -122,14 +122,6 @@ class Stages:
         sampling = sampling_of(self._config.llm_engine)
         return Chat(self.thinker, self._clock, sampling, instructions, examples, self.small_thinker)
 
-    async def check_tools(self, instructions: str, tools: Tools) -> None:
-        """As `ChatPort.check_tools`, of conversations with these instructions."""
-        chat = self.open_chat(instructions, ())
-        try:
-            await chat.check_tools(tools)
-        finally:
-            await chat.close()
-
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         """Raises ClientError for a voice that is not loaded."""
         return Speaking(self.voice_stage(name), rate_hz)
@@ -194,6 +186,15 @@ def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
         for name, model in models.items()
         if isinstance(model, llm_engine.Engine) and model.health.lost is not None
     ]
+
+
+async def check_tools(stages: Stages, instructions: str, tools: Tools) -> None:
+    """As `ChatPort.check_tools`, of conversations with these instructions."""
+    chat = stages.open_chat(instructions, ())
+    try:
+        await chat.check_tools(tools)
+    finally:
+        await chat.close()
 
 
 def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:

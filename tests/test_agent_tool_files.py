@@ -160,3 +160,20 @@ def test_doctor_shows_them(tmp_path: Path) -> None:
     assert both[0][0::2] == ("mcp.it.command", "WRONG")
     assert both[1] == ("agents.default", "clock, mcp:it", "")
     assert findings(settings("weather.py"))[0][2] == "WRONG"
+
+
+def test_the_example_is_one_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+    blocks = [block.partition("```")[0] for block in readme.split("```python\n")[1:]]
+    (code,) = (block for block in blocks if block.startswith("# weather.py"))
+    (table,) = (
+        block.partition("```")[0]
+        for block in readme.split("```toml\n")[1:]
+        if block.startswith("[agents.default]\nserver_tools")
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DESK_AUTHORIZATION", "Bearer x")
+    monkeypatch.setattr("shutil.which", lambda command: command)
+    written(tmp_path, code, "weather.py")
+    (tool,) = check_tools(load_config(file_text=table))["default"]
+    assert tool.name == "weather"
