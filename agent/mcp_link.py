@@ -83,18 +83,18 @@ class McpLink:
     async def live(self) -> None:
         """Be connected, until the scope is cancelled in which this runs (anyio's)."""
         while True:
+            problem = "it ended the connection"
             try:
                 await self._connected()
-                problem = "it ended the connection"
             except Exception as error:
                 problem = _reason(error)
             finally:
-                self._client, self.listing = None, Listing({}, ())
+                is_news = problem != self.problem
+                self._client, self.listing, self.problem = None, Listing({}, ()), problem
             wait_s = self._retry_s[min(self._num_failures, len(self._retry_s) - 1)]
             self._num_failures += 1
-            if problem != self.problem:
+            if is_news:
                 _log.warning("MCP server %s: %s; it is tried again", self.name, problem)
-            self.problem = problem
             await anyio.sleep(wait_s)
 
     async def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> str:
@@ -133,13 +133,12 @@ class McpLink:
         ended = asyncio.Event()
         async with AsyncExitStack() as stack:
             transport = await self._transport(stack, ended)
-            version = importlib.metadata.version("mcp")
             client = await stack.enter_async_context(
                 Client(
                     transport,
                     read_timeout_seconds=ANSWER_S,
                     message_handler=self._on_message,
-                    client_info=Implementation(name="halfsec", version=version),
+                    client_info=Implementation(name="halfsec", version=_version()),
                     cache=None,
                 )
             )
@@ -225,6 +224,13 @@ class McpLink:
 
         if isinstance(message, ToolListChangedNotification):
             self._news.set()
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("halfsec")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _nowhere() -> TextIO:

@@ -53,9 +53,17 @@ class ToolLoop:
             raise ToolError("tools do not run now")
         if self._num_running >= MAX_RUNNING:
             raise ToolError("too many tools are running; try again later")
-        return await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(self._counted(work), self._loop)
-        )
+        is_wanted = True
+
+        async def begun() -> Answer:
+            if not is_wanted:  # the loop was held up for so long; nothing is done for nobody
+                raise asyncio.CancelledError
+            return await self._counted(work)
+
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begun(), self._loop))
+        finally:
+            is_wanted = False
 
     async def close(self) -> None:
         """End what lives there, and the thread, unless it hangs."""

@@ -284,6 +284,33 @@ async def test_a_coroutine_that_blocks_does_not_block_us() -> None:
         assert await task == "done"
 
 
+async def test_what_was_given_up_before_it_began_is_not_done() -> None:
+    gate, begun, done = threading.Event(), threading.Event(), threading.Event()
+
+    async def block() -> str:
+        """Block."""
+        begun.set()
+        gate.wait()
+        return ""
+
+    async def act() -> str:
+        """Act."""
+        done.set()
+        return ""
+
+    async with running() as loop, asyncio.TaskGroup() as group:
+        blocking = group.create_task(made(block, loop).call("{}"))
+        assert await asyncio.to_thread(begun.wait, 30)
+        acting = group.create_task(made(act, loop).call("{}"))
+        await asyncio.sleep(0)
+        acting.cancel()
+        await asyncio.wait([acting])
+        gate.set()
+        await blocking
+        await made(block, loop).call("{}")  # behind it
+        assert not done.is_set()
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
 async def test_what_would_end_more_than_the_tool(error: type[BaseException]) -> None:
     def end() -> str:
