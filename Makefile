@@ -6,6 +6,7 @@
 # make help    this text
 # make clean   remove the environments; the models in ~/.halfsec stay
 #
+# JOBS=2                 processes that test side by side; 0: one test after another
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
 # PRESET=cpu             the preset to fetch the models of and to serve
 # TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
@@ -19,6 +20,7 @@ endif
 VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
+JOBS ?= 2
 export PORT
 ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
@@ -40,7 +42,7 @@ models:
 test:
 	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
 	@$(VENV)/bin/halfsec models fetch
-	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest $(ARGS)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-clients:
 	@$(BOOTSTRAP) --extra dev --extra otel
