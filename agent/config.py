@@ -19,6 +19,12 @@ from .tool_settings import McpSettings, ToolTimeout
 
 DEFAULT_AGENT: Final = "default"
 
+GPU_DTYPES: Final = ("bfloat16", "fp8")
+"""Of `llm_engine.dtype`: those in which only a GPU calculates."""
+
+FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus")
+"""Of `[llm_engine]`: what has no effect elsewhere."""
+
 Pace = Annotated[int, Between(0, MAX_PACE_MS)]
 BudgetMs = Annotated[int, Between(MIN_BUDGET_MS, MAX_BUDGET_MS)]
 Threads = Annotated[int, Between(1, 256)]

@@ -16,7 +16,15 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
-from .config import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
+from .config import (
+    DEFAULT_AGENT,
+    FOR_GPUS,
+    GPU_DTYPES,
+    SECTIONS,
+    AgentProfile,
+    Config,
+    LlmSettings,
+)
 from .config_values import WrongValueError, read_value, shown
 from .errors import ConfigError
 from .near_miss import nearest, nearest_setting
@@ -170,9 +178,28 @@ def _build(assignments: list[_Assignment]) -> Config:
             "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
             key="llm_engine.max_tokens",
         )
+    _refuse_unused(sections["llm_engine"], origins)
     profiles = _profiles(agents, origins)
     mcp = _servers(servers, profiles)
     return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
+
+
+def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:
+    """What is for a GPU, and was asked for where none calculates. A preset's is passed over: it may
+    have been meant for another `dtype`."""
+    if settings.dtype in GPU_DTYPES:
+        return
+    usual = LlmSettings()
+    for name in FOR_GPUS:
+        key = f"llm_engine.{name}"
+        is_usual = getattr(settings, name) == getattr(usual, name)
+        if not (is_usual or origins[key].startswith("preset ")):
+            listed = " or ".join(f'"{each}"' for each in GPU_DTYPES)
+            raise ConfigError(
+                f"{key} ({origins[key]}) is for an NVIDIA GPU, and llm_engine.dtype is "
+                f'"{settings.dtype}": with {listed} it has an effect.',
+                key=key,
+            )
 
 
 def _table_for(

@@ -13,13 +13,12 @@ from latency_budget.machine import usable_cores
 
 from .access_check import check_access, needs_key
 from .address import is_loopback
-from .config import Config
+from .config import GPU_DTYPES, Config
 from .errors import ConfigError, HalfsecError
 from .keys import KeyFile, keys_path
 from .models import ModelError, ModelStore, halfsec_home, needed_models
 from .port_check import halfsec_runs, listening_problem
 from .preflight import (
-    GPU_DTYPES,
     INSTALL_OTEL,
     OTEL_PACKAGES,
     fetch_command,

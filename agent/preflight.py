@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .config import Config
+from .config import GPU_DTYPES, Config
 from .errors import ConfigError
 from .models import HubReference, ModelError, ModelStore, needed_models, needed_voices
 from .near_miss import nearest
 
 OTEL_PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 """What the extra `otel` brings."""
-
-GPU_DTYPES: Final = ("bfloat16", "fp8")
-"""Of `llm_engine.dtype`: those in which only a GPU calculates."""
 
 INSTALL_OTEL: Final = "pip install -e '.[otel]'"
 

@@ -291,3 +291,17 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"[agent]\nhost = '\xff'\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read_config(path=str(tmp_path / "latin.toml"), env={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("gpus", "2"), ("kv_dtype", "fp8"), ("head_dtype", "fp8"), ("calibration", "calls.txt")],
+)
+def test_what_is_for_a_gpu_is_refused_where_none_calculates(name: str, value: str) -> None:
+    key = f"llm_engine.{name}"
+    with pytest.raises(ConfigError, match="is for an NVIDIA GPU") as caught:
+        load_config({key: value})
+    assert caught.value.key == key
+    assert getattr(load_config({key: value, "llm_engine.dtype": "fp8"}).llm_engine, name)
+    # A preset's own may be left over.
+    load_config({"agent.preset": "gpu-8b", "llm_engine.dtype": "int8"})
