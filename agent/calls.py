@@ -26,6 +26,7 @@ from .config import Config
 from .live_events import LiveEvents
 from .trace_export import TraceExporter
 from .turn_spans import FinishedCall, FinishedTurn
+from .waiting_calls import WaitingCalls
 
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
@@ -54,6 +55,8 @@ class Call:
         self.trace = trace
         self.began: Final = began
         self.num_turns = 0
+        self.is_waiting = False
+        """Its client was lost, and may come back."""
         self.company = 1
         """Calls when its last reply was asked for, itself among them."""
         self._waits_ms: list[float] = []
@@ -100,6 +103,7 @@ class Calls:
         self.exporter: Final = exporter
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
+        self.waiting: Final = WaitingCalls()
         self.admission: Final = Admission(usable_cores())
         self._processor_ns = processor_ns
         self.policy: Final = Policy(_available(config))
@@ -241,7 +245,12 @@ class Calls:
 
     def listing(self) -> list[dict[str, Any]]:
         return [
-            {"session": call.session_id, "agent": call.agent, "trace_records": len(call.trace)}
+            {
+                "session": call.session_id,
+                "agent": call.agent,
+                "trace_records": len(call.trace),
+                "waiting": call.is_waiting,
+            }
             for call in self._active.values()
         ]
 

@@ -47,6 +47,9 @@ class ServiceSettings:
     """Calls at once; one more is refused."""
     session_limit_s: Annotated[int, Between(1, 86_400)] = 3600
     """Longest call. OpenAI's own sessions end after an hour as well."""
+    resume_s: Annotated[int, Between(0, 3600)] = 60
+    """How long a call waits for a client whose connection broke; 0: it ends with the connection.
+    Only clients that offer `halfsec.v1` can come back."""
     drain_s: Annotated[int, Between(0, 3600)] = 30
     """How long calls may go on after SIGTERM."""
     allowed_origins: tuple[str, ...] = ()

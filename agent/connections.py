@@ -77,6 +77,9 @@ class VoiceConnection(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._abort_timer is not None:
             self._abort_timer.cancel()
+        if self.handshake_complete and self.conn.close_rcvd is None:
+            # uvicorn has one code for a connection that broke and a client that gave no code.
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
         super().connection_lost(exc)
 
     def _abort_later(self) -> None:

@@ -169,6 +169,19 @@ class WordsHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientLost:
+    """The client's connection broke, and the call waits for it: nobody hears or is heard."""
+
+    unheard: bool
+    """The present reply had not been heard at all, not a word of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBack:
+    """It has another connection."""
+
+
+@dataclass(frozen=True, slots=True)
 class RulesChanged:
     """The client changed its turn detection."""
 
@@ -196,5 +209,7 @@ Event = (
     | ReplyFailed
     | ReplyStands
     | WordsHeard
+    | ClientLost
+    | ClientBack
     | RulesChanged
 )

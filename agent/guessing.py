@@ -25,7 +25,7 @@ like that is not about to be answered."""
 def guess(s: TurnState) -> list[Command]:
     """Prepare a reply to the words of the present pause, if a reply would follow their end."""
     text = s.text
-    is_free = s.agent in (Agent.IDLE, Agent.TRAILING) and not s.awaited
+    is_free = s.agent in (Agent.IDLE, Agent.TRAILING) and not (s.awaited or s.away)
     if text is None or not text.strip() or not (would_reply(s) and is_free):
         return []
     if s.guess == text or s.num_guesses >= MAX_GUESSES:

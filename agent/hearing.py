@@ -140,6 +140,10 @@ class Hearing:
         if self._group is not None:
             self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
 
+    def goes_on(self) -> None:
+        """The client is back: what comes next is heard from now on."""
+        self._last_audio_ns = self._clock.now_ns()
+
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Follow the client's turn detection from the next frame on, and spare this much."""
         config = endpointing_for(detection, self._pause_ms)

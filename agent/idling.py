@@ -2,9 +2,10 @@
 
 Theory of operation: a clock runs while everybody is at rest after a reply, from the end of the
 agent's last sound (or of a noise that came after it). It stands while the caller is being heard or
-transcribed, while a reply is wanted, made or played, and for as long as the caller waits for the
-agent rather than the agent for the caller. When it has run for `idle_after_ms` the caller is asked;
-asking is a reply like any other, and at its end the clock begins again.
+transcribed, while a reply is wanted, made or played, while the client is away, and for as long as
+the caller waits for the agent rather than the agent for the caller. When it has run for
+`idle_after_ms` the caller is asked; asking is a reply like any other, and at its end the clock
+begins again.
 
 There are two ways of asking. Ours says a fixed sentence, `MAX_PROMPTS` times in a row and no more.
 That of OpenAI's `idle_timeout_ms` commits the silence as a message without words and lets the model
@@ -61,7 +62,7 @@ def end_silence(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def _at_rest(s: TurnState) -> bool:
-    is_quiet = s.caller is Caller.QUIET and s.agent is Agent.IDLE
+    is_quiet = s.caller is Caller.QUIET and s.agent is Agent.IDLE and not s.away
     return is_quiet and s.awaits_caller and s.rules.enabled and not (s.wanted or s.awaited)
 
 

@@ -190,6 +190,21 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """The client has another connection to this session, and knows nothing of what it was told by
+    the one before that did not reach it. An extension as well."""
+
+    settings: SessionSettings
+    items: tuple[Item, ...]
+    """All of the conversation, in order."""
+    received: int
+    """Frames of the client that have been dealt with in this session. Those behind them are lost.
+    """
+    will_answer: bool
+    """A reply to what the caller said follows by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class Extension:
     """A `halfsec.*` event, for clients that offered the subprotocol `halfsec.v1` only."""
 
@@ -220,5 +235,6 @@ Notice = (
     | ReplyAudio
     | ReplyEnded
     | Problem
+    | Resumed
     | Extension
 )

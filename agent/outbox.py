@@ -33,11 +33,12 @@ class Outbox:
         self._filled = asyncio.Event()
         self._taken = asyncio.Event()
         self._overflowed = False
+        self._closed = False
         self.peak_bytes = 0
 
     def put(self, frame: str) -> None:
-        """Never waits. After an overflow frames are dropped: the connection is being closed."""
-        if self._overflowed:
+        """Never waits. After an overflow, and once closed, frames are dropped."""
+        if self._overflowed or self._closed:
             return
         now_ns = self._clock.now_ns()
         oldest_ns = self._frames[0][0] if self._frames else now_ns
@@ -60,6 +61,13 @@ class Outbox:
         self._num_bytes -= num_bytes
         self._taken.set()
         return frame
+
+    def close(self) -> None:
+        """Nobody takes frames any more: forget those that wait, and all that come."""
+        self._closed = True
+        self._frames.clear()
+        self._num_bytes = 0
+        self._taken.set()
 
     async def room(self) -> None:
         """Wait until there is room for the answer to another request, the largest included."""

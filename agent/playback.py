@@ -196,6 +196,14 @@ class Playback:
         """The client says that it has played so much of this reply."""
         self._reported = (now_ns, samples_claimed(self, played_ms))
 
+    def client_lost(self, now_ns: int) -> None:
+        """Nothing more reaches the client. One that used to report has played, since its last
+        report, no more than it can have had by then."""
+        if self._reported is not None:
+            at_ns, sample = self._reported
+            since = min((now_ns - at_ns) * self.rate_hz // 1_000_000_000, self._lead)
+            self._reported = now_ns, min(self.position(now_ns), sample + since)
+
     def chars_heard(self, num_samples: int) -> int:
         """End of the last word, in characters of the reply, that `num_samples` make audible."""
         heard = 0

@@ -48,6 +48,7 @@ class PlaybackClaims:
         self._heard_ns: int | None = None
         self._num_marks = 0
         self._is_doubted = False
+        self._is_closed = False
 
     def released(self, offset_ns: int, at_ns: int) -> None:
         """The first audible sample, `offset_ns` from the reply's start, has left."""
@@ -56,7 +57,7 @@ class PlaybackClaims:
     def claim(self, played_ms: int, sent_ns: int, now_ns: int) -> Marks:
         """The client says that it has played so much of what has a length of `sent_ns` by now.
         Returns what is to be marked."""
-        if self._is_doubted:
+        if self._is_doubted or self._is_closed:
             return ()
         played_ns = played_ms * NS_PER_MS
         if not self._played_ns - SLACK_NS <= played_ns <= sent_ns + SLACK_NS:
@@ -69,6 +70,11 @@ class PlaybackClaims:
         if heard_ns < released_ns - SLACK_NS:
             return self._doubt(now_ns)
         return self._heard(max(heard_ns, released_ns), played_ns - offset_ns)
+
+    def close(self) -> None:
+        """The client's connection is lost. What it reports by another one comes too late to say
+        when that was played."""
+        self._is_closed = True
 
     def _heard(self, at_ns: int, since_ns: int) -> Marks:
         known_ns = self._heard_ns

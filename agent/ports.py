@@ -135,6 +135,10 @@ class EarsPort(Protocol):
         """Follow the client's turn detection from the next frame on."""
         ...
 
+    def goes_on(self) -> None:
+        """The client is back, after a gap in the audio that is no silence of the caller's."""
+        ...
+
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 

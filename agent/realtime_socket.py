@@ -1,4 +1,7 @@
-"""One WebSocket at `/v1/realtime`: admission, the dialect, one session, two loops."""
+"""WebSockets at `/v1/realtime`: who is admitted, with what a call begins, how its end is told.
+
+What goes on between is `voice_call.py`'s.
+"""
 
 import asyncio
 import contextlib
@@ -19,16 +22,18 @@ from latency_budget.report import turn_json
 from . import errors
 from .access import Access
 from .beta_dialect import CLOSE_REASON, REFUSAL, asks_for_beta
+from .call_socket import CallSocket
 from .calls import Call, Calls, save_trace
-from .config import AgentProfile, Config
+from .config import Config
 from .connections import CLOSE_TIMEOUT_S
 from .end_of_turn import IdleRules
 from .first_clause import cutting
 from .identifiers import new_session_id
 from .notices import Extension, Notice, Problem
-from .outbox import Outbox, SlowReader
+from .outbox import SlowReader
 from .principal import Principal, principal_of
 from .reply_desk import Surroundings
+from .resume_tokens import ResumeTokens
 from .server_tools import ServerTools
 from .session import Session
 from .session_start import SessionStart, session_start
@@ -37,20 +42,12 @@ from .stages import Stages, check_tools
 from .turn_log import TurnLog
 from .unheard import OnTurn
 from .visitors import Refusal, shown, turn_away
+from .voice_call import CLIENT_LEFT, NOTHING_TO_RESUME, CallOver, Resuming, VoiceCall
 from .wire.realtime import RealtimeProtocol
-
-SEND_TIMEOUT_S: Final = 15.0
-"""A peer that takes no data for so long has gone, or attacks."""
 
 SILENT: Final = "nobody has spoken for too long"
 
 EXPIRED: Final = "reached its time limit"
-
-CLIENT_LEFT: Final = "the client hung up"
-"""Said to nobody but the log."""
-
-PLAIN_PROTOCOL: Final = "realtime"
-EXTENDED_PROTOCOL: Final = "halfsec.v1"
 
 WARMING: Final = Refusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
@@ -89,105 +86,137 @@ class RealtimeSocket:
         self._budget = budget_profile(config.agent.preset)
         self._num_held: Counter[str] = Counter()
         """Calls in progress, by the `key_id` of whose they are."""
+        self._tokens: ResumeTokens[VoiceCall] = ResumeTokens()
 
     async def serve(self, websocket: WebSocket) -> None:
-        """One connection, from handshake to close."""
+        """One connection, from handshake to close; of the one that opens a call, to its end."""
         principal = principal_of(websocket.scope)
-        if await self._refused(websocket, principal):
+        if self._calls.draining:
+            _log.info("refused a call: %d the server is stopping", errors.CLOSE_DRAINING)
+            await websocket.accept()
+            await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
             return
-        offered = websocket.scope.get("subprotocols", [])
-        extended = EXTENDED_PROTOCOL in offered
-        chosen = EXTENDED_PROTOCOL if extended else None
-        if chosen is None and PLAIN_PROTOCOL in offered:
-            chosen = PLAIN_PROTOCOL
-        if asks_for_beta(websocket.headers, offered):
-            return await _refuse_beta(websocket, chosen)
         query = websocket.query_params
+        if (token := query.get("resume")) is not None:
+            await self._resume(websocket, principal, token)
+            return
+        if (refusal := self._refusal(principal)) is not None:
+            await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
+            return
+        if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
+            await self._refuse_beta(CallSocket(websocket, self._clock))
+            return
         start = session_start(self._config, principal, query.get("model"), query.get("intent"))
         if isinstance(start, Refusal):
             await turn_away(websocket.scope, websocket.receive, websocket.send, start)
             return
         # Before any wait: others want a line too.
         call = self._calls.admit(new_session_id(), start.agent)
-        self._num_held[principal.key_id] += 1
+        place = _Place(call, principal.key_id, self._calls, self._num_held)
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", call.session_id, asked, start.agent)
-        code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
+        socket = CallSocket(websocket, self._clock)
         try:
-            await websocket.accept(subprotocol=chosen)
-            code, reason = await self._talk(websocket, call, start, extended)
+            await socket.accept()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(socket.attend())
+                await self._talk(socket, principal, call, place, start)
         finally:
-            self._calls.leave(call)
-            self._num_held -= Counter([principal.key_id])  # which forgets those at zero
-            _log_end(call, code, reason)
-        await _close(websocket, code, "" if reason == CLIENT_LEFT else reason)
+            place.leave()
         await save_trace(call, self._config.agent.trace_dir)
 
-    async def _refused(self, websocket: WebSocket, principal: Principal) -> bool:
-        refusal = None
-        if self._calls.draining:
-            _log.info("refused a call: %d the server is stopping", errors.CLOSE_DRAINING)
-            await websocket.accept()
-            await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
-            return True
+    async def _refuse_beta(self, socket: CallSocket) -> None:
+        _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)
+        await socket.accept()
+        await socket.say_last(RealtimeProtocol(SessionSettings(), model="").send(REFUSAL))
+        socket.let_go(errors.CLOSE_BETA, CLOSE_REASON)
+        await socket.attend()
+
+    async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
+        """A connection that wants to go on with a call."""
+        socket = CallSocket(websocket, self._clock)
+        await socket.accept()
+        voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
+        if voice is None:
+            _log.info("refused to resume a call: %d", errors.CLOSE_NOT_RESUMED)
+            socket.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+        else:
+            voice.come_back(socket)
+        await socket.attend()
+
+    def _refusal(self, principal: Principal) -> Refusal | None:
+        """Why there is no line for somebody. Calls that wait for their client give way to him."""
         if self._stages.status != "ready":
-            refusal = BROKEN if self._stages.status == "broken" else WARMING
-        if refusal is None and self._has_all_its_calls(principal):
-            refusal = LINES_OF_KEY
-        if refusal is None and self._calls.full:
+            return BROKEN if self._stages.status == "broken" else WARMING
+        give_way = self._calls.waiting.give_way
+        if self._has_all_its_calls(principal) and not give_way(principal.key_id):
+            return LINES_OF_KEY
+        refusal = None
+        if self._calls.full and not give_way():
             refusal = BUSY
-            self._calls.refuse(refusal.code)
-        if refusal is None and (crowd := self._calls.crowd()) is not None:
+        elif (crowd := self._calls.crowd()) is not None and not give_way():
             refusal = replace(CROWDED, message=f"{crowd.reason} Try again later.")
+        if refusal is not None:
             self._calls.refuse(refusal.code)
-        if refusal is None:
-            return False
-        await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
-        return True
+        return refusal
 
     def _has_all_its_calls(self, principal: Principal) -> bool:
         most = principal.limits.max_calls
         return most is not None and self._num_held[principal.key_id] >= most
 
     async def _talk(
-        self, websocket: WebSocket, call: Call, start: SessionStart, extended: bool
-    ) -> tuple[int, str]:
-        """Runs the session. Returns the close code and reason."""
-        outbox = Outbox(self._clock)
-        profile, settings = start.profile, start.settings
+        self,
+        socket: CallSocket,
+        principal: Principal,
+        call: Call,
+        place: "_Place",
+        start: SessionStart,
+    ) -> None:
+        """Runs the session, to the end of the call."""
+        resuming = Resuming(self._tokens, self._config.agent.resume_s)
+        can_resume = socket.is_extended and resuming.wait_s > 0
         protocol = RealtimeProtocol(
-            settings, model=start.model, extensions=extended, fixed=start.fixed
+            start.settings, model=start.model, extensions=socket.is_extended, fixed=start.fixed
         )
-
-        def notify(notice: Notice) -> None:
-            for frame in protocol.send(notice):
-                outbox.put(frame)
+        voice = VoiceCall(
+            call,
+            place,
+            self._calls,
+            protocol,
+            resuming if can_resume else None,
+            socket,
+            self._clock,
+        )
 
         def on_turn(entry: TurnEntry) -> None:
             entry = self._calls.turn_over(call, entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
-            notify(Extension("halfsec.turn", {"turn": turn}))
+            voice.notify(Extension("halfsec.turn", {"turn": turn}))
 
+        last: tuple[Notice, ...] = ()
+        code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
         try:
-            session = await self._session(call, profile, settings, notify, on_turn, extended)
+            session = await self._session(call, start, voice.notify, on_turn, socket.is_extended)
             async with asyncio.timeout(self._config.agent.session_limit_s):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
-                    group.create_task(_write(websocket, outbox))
-                    group.create_task(_read(websocket, protocol, session, notify, outbox))
-                    group.create_task(self._end_when_revoked(principal_of(websocket.scope)))
+                    group.create_task(voice.serve(session))
+                    group.create_task(self._end_when_revoked(principal))
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
-            return errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
+            code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
         except TimeoutError:
-            expired = Problem(f"The session {EXPIRED}.", "session_expired")
-            for frame in protocol.send(expired):
-                await _send(websocket, frame)
-            return errors.CLOSE_NORMAL, f"the session {EXPIRED}"
+            last = (Problem(f"The session {EXPIRED}.", "session_expired"),)
+            code, reason = errors.CLOSE_NORMAL, f"the session {EXPIRED}"
         except ExceptionGroup as group_error:
-            return _close_for(group_error, call)
-        return errors.CLOSE_NORMAL, CLIENT_LEFT
+            code, reason = _close_for(group_error, call)
+        finally:
+            place.leave()
+            _log_end(call, code, reason)
+            said = "" if reason == CLIENT_LEFT else reason
+            await voice.end(code, said, *last)
+            socket.let_go(code, said)  # unless it has been, for another one
 
     async def _end_when_revoked(self, principal: Principal) -> None:
         await self._access.until_revoked(principal)
@@ -196,12 +225,12 @@ class RealtimeSocket:
     async def _session(
         self,
         call: Call,
-        profile: AgentProfile,
-        settings: SessionSettings,
+        start: SessionStart,
         notify: Callable[[Notice], None],
         on_turn: OnTurn,
         ducks: bool,
     ) -> Session:
+        settings = start.settings
         around = Surroundings(
             clock=self._clock,
             open_chat=self._stages.open_chat,
@@ -234,55 +263,35 @@ class RealtimeSocket:
         ears = await self._stages.new_ears(settings.turn_detection)
         marked = partial(self._calls.marked, call)
         log = TurnLog(call.session_id, call.trace, on_turn, marked)
-        return Session(call.session_id, profile, settings, around, ears, log)
+        return Session(call.session_id, start.profile, settings, around, ears, log)
 
 
-async def _refuse_beta(websocket: WebSocket, subprotocol: str | None) -> None:
-    _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)
-    await websocket.accept(subprotocol=subprotocol)
-    for frame in RealtimeProtocol(SessionSettings(), model="").send(REFUSAL):
-        await websocket.send_text(frame)
-    await _close(websocket, errors.CLOSE_BETA, CLOSE_REASON)
+class _Place:
+    """What a call occupies: a line of the server, and one of its key."""
 
+    def __init__(self, call: Call, key_id: str, calls: Calls, num_held: Counter[str]) -> None:
+        self.key_id = key_id
+        self._call = call
+        self._calls = calls
+        self._num_held = num_held
+        self._is_left = False
+        num_held[key_id] += 1
 
-async def _read(
-    websocket: WebSocket,
-    protocol: RealtimeProtocol,
-    session: Session,
-    notify: Callable[[Notice], None],
-    outbox: Outbox,
-) -> None:
-    """Client frames to the session, one at a time: a busy session is not read from."""
-    while True:
-        await outbox.room()
-        message = await websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", errors.CLOSE_NORMAL))
-        frame = message.get("text")
-        for request in protocol.receive(message.get("bytes", b"") if frame is None else frame):
-            if isinstance(request, Problem):
-                notify(request)
-            else:
-                await session.handle(request)
-
-
-async def _write(websocket: WebSocket, outbox: Outbox) -> None:
-    while True:
-        frame = await outbox.get()
-        try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                await websocket.send_text(frame)
-        except TimeoutError:
-            raise SlowReader from None
+    def leave(self) -> None:
+        """Only the first time counts."""
+        if not self._is_left:
+            self._is_left = True
+            self._calls.leave(self._call)
+            self._num_held -= Counter([self.key_id])  # which forgets those at zero
 
 
 def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
     """What the end of a call's task group means to its client."""
-    if group_error.subgroup(WebSocketDisconnect) is not None:
-        gone = group_error.split(WebSocketDisconnect)[1]
-        if gone is not None:
-            _log.error("session %s failed at its end", call.session_id, exc_info=gone)
-        return errors.CLOSE_NORMAL, CLIENT_LEFT
+    over, others = group_error.split(CallOver)
+    if over is not None:
+        if others is not None:
+            _log.error("session %s failed at its end", call.session_id, exc_info=others)
+        return errors.CLOSE_NORMAL, str(over.exceptions[0])
     if group_error.subgroup(errors.SilentCallError) is not None:
         return errors.CLOSE_NORMAL, SILENT
     if group_error.subgroup(errors.RevokedKeyError) is not None:
@@ -299,13 +308,6 @@ def _log_end(call: Call, code: int, reason: str) -> None:
         "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",
         call.session_id, call.agent, call.num_turns, p50_ms, code, reason,
     )  # fmt: skip
-
-
-async def _send(websocket: WebSocket, frame: str) -> None:
-    """The last of a call, to a client that may be gone."""
-    with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await websocket.send_text(frame)
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:

@@ -372,6 +372,7 @@ async def _drain_when(
     await stop.wait()
     stop.clear()
     calls.draining = True
+    calls.waiting.end_all("the server is stopping")
     if len(calls):
         number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
         print(f"Stopping: {number} may finish within {drain_s} s.", flush=True)

@@ -18,6 +18,7 @@ from . import commands as cmd
 from . import events as ev
 from . import notices as say
 from . import requests as ask
+from .absence import Absence
 from .briefing import Briefing
 from .chat_context import ChatContext
 from .config import AgentProfile
@@ -109,6 +110,15 @@ class Session:
         )
         self._replies = ReplyItems(
             around.clock, self.conversation, self._context, self._ids, log, around.notify
+        )
+        self.absence = Absence(
+            self._machine,
+            self.feed,
+            lambda: self._the_desk.present,
+            hearing,
+            self._replies,
+            log,
+            around.clock,
         )
         log.budget = budget_of(settings, around.budget)
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)

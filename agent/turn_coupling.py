@@ -94,7 +94,7 @@ def fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
     out = drop_guess(s)
     out.append(cmd.DropUtterance(s.utterance, s.announced))
     s.close_utterance()
-    if s.agent in (Agent.PREPARING, Agent.SPEAKING):
+    if s.away or s.agent in (Agent.PREPARING, Agent.SPEAKING):
         return out
     out += _begin(s, now_ns)
     return out + fail_reply(s, now_ns)
@@ -115,7 +115,8 @@ def begin_if_wanted(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def _may_begin(s: TurnState) -> bool:
-    return s.wanted and s.agent in (Agent.IDLE, Agent.TRAILING) and not s.awaited
+    is_free = s.agent in (Agent.IDLE, Agent.TRAILING) and not s.away
+    return s.wanted and is_free and not s.awaited
 
 
 def _begin(s: TurnState, now_ns: int) -> list[Command]:

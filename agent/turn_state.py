@@ -65,6 +65,8 @@ class TurnState:
     """Utterances committed without their words, and the revision that will bring them."""
     wanted: bool = False
     """A reply is to begin as soon as it can."""
+    away: bool = False
+    """The client has no connection: no reply begins."""
     answers_caller: bool = False
     """What the caller said last is answered, or will be, because the turn was over."""
     audible_ns: int | None = None

@@ -35,6 +35,8 @@ Both see every event that concerns them. The coupling, in the order in which it 
    needs is outstanding, waits in `wanted` and begins when both are settled.
 8. *Idle.* A caller who stays silent after a reply is asked, if the rules say so, and in the end the
    call is hung up. See `idling.py`.
+9. *Away.* A client whose connection broke is not spoken to; what was said by then is understood all
+   the same, and answered when it is back. See `turn_of_client.py`.
 
 Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else
 happens, no clock is read. Events of an older utterance, revision or turn are dropped and counted in
@@ -50,7 +52,7 @@ from typing import Final
 
 from latency_budget.turn import TurnId
 
-from . import barge_in, idling, turn_of_agent, turn_of_caller, watchdogs
+from . import barge_in, idling, turn_of_agent, turn_of_caller, turn_of_client, watchdogs
 from .commands import Command
 from .end_of_turn import TurnRules
 from .events import Event
@@ -130,4 +132,5 @@ _HANDLERS: Final[Handlers] = {
     **turn_of_caller.HANDLERS,
     **turn_of_agent.HANDLERS,
     **barge_in.HANDLERS,
+    **turn_of_client.HANDLERS,
 }

@@ -1,6 +1,7 @@
 """The real service in a thread: real models, a real port."""
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import threading
@@ -25,6 +26,8 @@ START_S: Final = 90.0
 """Until the models are loaded: five seconds on two idle cores."""
 SETTLE_S: Final = 30.0
 """Until what a call held is released: some milliseconds after its end."""
+LOOK_S: Final = 0.05
+"""Between looks at whether a call waits for a client that won't come back."""
 
 Result = TypeVar("Result")
 
@@ -113,7 +116,11 @@ class LiveServer:
 
         async def over() -> None:
             async with asyncio.timeout(SETTLE_S):
-                await self.calls.wait_empty()
+                while len(self.calls):
+                    self.calls.waiting.end_all("the test is over")
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_S):  # others may lose their client now
+                            await self.calls.wait_empty()
             for (
                 stage
             ) in self.stages.threads().values():  # work that was begun for a call that is over

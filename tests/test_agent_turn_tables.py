@@ -151,6 +151,8 @@ def test_each_kind_of_event_is_known() -> None:
         ev.RulesChanged: ev.RulesChanged(TurnRules()),
         ev.ReplyStands: ev.ReplyStands(ONE, "", ""),
         ev.WordsHeard: ev.WordsHeard(1, ""),
+        ev.ClientLost: ev.ClientLost(unheard=True),
+        ev.ClientBack: ev.ClientBack(),
     }
     assert examples.keys() == set(EVENTS)
     for event in examples.values():

@@ -179,6 +179,9 @@ class _DeafEars:
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
         self.num_played += len(pcm)
 
+    def goes_on(self) -> None:
+        """Nobody listens."""
+
     def end_sample(self, utterance: int) -> int:
         return 16_000 * utterance
 

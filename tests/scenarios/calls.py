@@ -2,13 +2,16 @@
 
 from .guessing import GUESSING
 from .idling import HUNG_UP, IDLING
+from .leaving import LEAVING
 from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
 from .overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
 from .reopening import REOPENED, REOPENING
 from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from .timeline import Timeline
 
-TIMELINES: tuple[Timeline, ...] = LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING + IDLING
+TIMELINES: tuple[Timeline, ...] = (
+    LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING + IDLING + LEAVING
+)
 
 RECORDED = {
     "normal_turn": NORMAL,

@@ -32,7 +32,7 @@ class HeardPause:
             case ev.SpeechResumed():
                 self._own_pauses.add(self.silence_ms)
                 self._sound = None
-            case ev.AudioStalled():
+            case ev.AudioStalled() | ev.ClientLost():
                 self.silence_ms = FOREVER_MS
             case ev.SpeechPaused():
                 self.begin()

@@ -202,8 +202,17 @@ class Session:
                 moves[f"{kind.__name__} of {stage.turn}"] = self._say(stage, kind)
             if ev.ReplyAudible in stage.can_say:
                 moves[f"reply {stage.turn} hangs"] = stage.hang
-        moves["client asks"] = self._ask
+        if self.witness.away:
+            moves["client comes back"] = lambda draw: self._tell(ev.ClientBack())
+        else:
+            moves["client asks"] = self._ask
+            moves["client is lost"] = self._lose_client
         return moves
+
+    def _lose_client(self, draw: Draw) -> None:
+        """More often than not it stays."""
+        if draw(st.integers(0, 3)) == 0:
+            self.feed(ev.ClientLost(unheard=draw(st.booleans())))
 
     def _ask(self, draw: Draw) -> None:
         match draw(st.sampled_from(["reply", "follow up", "cancel", "commit", "clear", "rules"])):
@@ -286,6 +295,8 @@ class Session:
 
     def settle(self) -> None:
         """Let nobody say anything more, but that speech stops and a reply in progress ends."""
+        if self.witness.away:
+            self.feed(ev.ClientBack())
         for _ in range(100):
             due_ns = self.machine.next_deadline_ns()
             if self.machine.caller is Caller.SPEAKING:
@@ -313,8 +324,11 @@ def time_out(session: Session) -> int:
     """Let nobody say anything more at all. Returns how many ms of deadlines that takes."""
     passed_ns = 0
     for _ in range(100):
-        if is_over(session):
+        if is_over(session) and not session.witness.away:
             return passed_ns // NS_PER_MS
+        if is_over(session):
+            session.feed(ev.ClientBack())
+            continue
         due_ns = session.machine.next_deadline_ns()
         assert due_ns is not None, "it waits for somebody for ever"
         passed_ns += max(0, due_ns - session.now_ns)

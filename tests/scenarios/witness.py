@@ -51,6 +51,10 @@ class Witness:
         """A reply that is prepared in secret: its turn, and the words that it answers."""
         self._num_guesses = 0
         """In the utterance that is open."""
+        self.away = False
+        """The client has no connection."""
+        self._may_be_due = False
+        """The client was lost just now, while the caller may have been waiting for a reply."""
         self._answers_caller = False
         """The reply that is due or under way answers what the caller said last, unasked."""
         self._audible_ns = 0
@@ -62,7 +66,8 @@ class Witness:
     def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
         self._now_ns = self._idle.now_ns = now_ns
-        if event is None or getattr(event, "utterance", None) == self.open is not None:
+        is_of_open = getattr(event, "utterance", None) == self.open is not None
+        if event is None or is_of_open or isinstance(event, ev.ClientLost):
             self._pause.event(event, self._revisions.get(self.open or 0, 0))
         match event:
             case ev.RulesChanged(rules):
@@ -75,6 +80,14 @@ class Witness:
                 self._stood = heard, left
             case ev.ReplyPlayed(turn):
                 self._played = turn
+            case ev.ClientLost(unheard):
+                self.away = True
+                was_waiting = self._answers_caller and unheard and self._apologized < self.turn
+                self._may_be_due = was_waiting or self._cut_unheard
+                self._cut_unheard = False
+                self._ducked = None
+            case ev.ClientBack():
+                self.away = False
 
     def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
         """What the machine made of the event."""
@@ -110,9 +123,12 @@ class Witness:
 
     def state(self, machine: TurnTaking) -> None:
         """After the commands: whatever is waited for has a deadline, and nothing else has."""
+        if self._may_be_due:
+            self.due, self._may_be_due = self.due or machine.is_asked, False
         is_rest = machine.caller is Caller.QUIET and machine.agent is Agent.IDLE and not self.owed
         self._idle.rules = self._rules.idle
-        is_idle = self._idle.is_due(is_rest=is_rest and self._rules.enabled and not self.due)
+        is_silence = is_rest and self._rules.enabled and not (self.due or self.away)
+        is_idle = self._idle.is_due(is_rest=is_silence)
         waits = not is_rest or is_idle
         assert (machine.agent is Agent.HELD) == (self._held is not None)
         assert self._held is None or self.open is not None, "held for nobody"
@@ -123,13 +139,15 @@ class Witness:
         assert (machine.caller is Caller.QUIET) == (self.open is None)
         assert self._rules.enabled or self.open is None
         assert (machine.agent in (Agent.PREPARING, Agent.SPEAKING)) == self._replying
-        waits_on = self._replying or self.owed or self.open is not None
+        waits_on = self._replying or self.owed or self.open is not None or self.away
         assert waits_on or not self.due, "a reply that was asked for is forgotten"
         if self._guess is not None:
             assert machine.caller is Caller.PAUSING, "a guess outlives the pause"
             assert not self._replying
             assert not self.owed
             assert self._rules.replies or self.due, "no reply would follow"
+            assert not self.away
+        assert machine.is_asked == self.due
 
     def _asked(self, event: ev.Event | None, refused: bool) -> None:
         """What the client has asked for, if anything."""
@@ -217,6 +235,7 @@ class Witness:
             assert self._guess == (turn, before.text)
             self._guess = None
         assert not self._replying, "two replies at a time"
+        assert not self.away, "nobody would hear it"
         if not apologizes:
             assert self.due, "nobody asked for this reply"
             assert not self.owed

@@ -34,6 +34,7 @@ from agent.notices import (
     ReplyEnded,
     ReplyStarted,
     ReplyText,
+    Resumed,
     SessionCreated,
     SessionUpdated,
     SilenceTimedOut,
@@ -53,6 +54,7 @@ from .ids import CountingIds
 from .items import NewId, item_json
 from .parse import Context, event_id_of, read_event
 from .response_events import Event, ResponseEvents
+from .resumed import resumed_event
 from .session_json import session_json
 
 MAX_PENDING_UPDATES: Final = 64
@@ -152,6 +154,10 @@ class RealtimeProtocol:
                 yield self._session_event(notice)
             case Problem():
                 yield self._problem_event(notice)
+            case Resumed():
+                if self._extensions:
+                    yield self._session_json("session.updated", notice.settings)
+                    yield resumed_event(notice, self._session_id)
             case ItemAdded():
                 place = {"previous_item_id": notice.previous_item_id}
                 item = item_json(notice.item)
@@ -172,8 +178,11 @@ class RealtimeProtocol:
         elif self._pending:
             del self._pending[0]
         self._settings = notice.settings
+        return self._session_json(kind, notice.settings)
+
+    def _session_json(self, kind: str, settings: SessionSettings) -> Event:
         session = session_json(
-            notice.settings,
+            settings,
             session_id=self._session_id,
             model=self._model,
             expires_at_unix_s=self._expires_at_unix_s,

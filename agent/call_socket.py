@@ -1,0 +1,137 @@
+"""One socket of a call: its frames in and out, until the client has gone or another takes over.
+
+A call may have several, one after the other; see `voice_call.py`. Whoever accepted the socket waits
+in `attend` until the call lets go of it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum, auto
+from typing import Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from latency_budget.clock import Clock
+
+from . import errors
+from .connections import CLOSE_TIMEOUT_S
+from .outbox import Outbox, SlowReader
+
+SEND_TIMEOUT_S: Final = 15.0
+"""A peer that takes no data for so long has gone, or attacks."""
+
+PLAIN_PROTOCOL: Final = "realtime"
+EXTENDED_PROTOCOL: Final = "halfsec.v1"
+
+BROKEN: Final = frozenset({1006, 1011, 1014})
+"""Close codes that no client gives who hangs up: there was none; the client's keepalive got no
+answer; something between had none from it."""
+
+Take = Callable[[str | bytes], Awaitable[None]]
+"""Deals with one frame of the client."""
+
+
+class Parting(Enum):
+    """How a socket ended."""
+
+    HUNG_UP = auto()
+    BROKE = auto()
+    TOO_SLOW = auto()
+    """The client did not read what it was sent, or could not."""
+    STOPPED = auto()
+
+
+class CallSocket:
+    """A WebSocket, to be accepted first. Belongs to the event loop."""
+
+    def __init__(self, websocket: WebSocket, clock: Clock) -> None:
+        self._offered = websocket.scope.get("subprotocols", [])
+        self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
+        """The client knows `halfsec.*` events."""
+        self._outbox = Outbox(clock)
+        self._websocket = websocket
+        self._reading: asyncio.Task[int] | None = None
+        self._is_receiving = False
+        self._is_stopped = False
+        self._is_slow = False
+        self._let_go = asyncio.Event()
+        self._last = errors.CLOSE_NORMAL, ""
+
+    async def accept(self) -> None:
+        """Complete the handshake."""
+        chosen = PLAIN_PROTOCOL if PLAIN_PROTOCOL in self._offered else None
+        await self._websocket.accept(EXTENDED_PROTOCOL if self.is_extended else chosen)
+
+    def put(self, frame: str) -> None:
+        """Have a frame sent. Never waits."""
+        self._outbox.put(frame)
+
+    async def carry(self, take: Take) -> Parting:
+        """Frames both ways, those of the client one at a time: a busy session is not read from.
+        Once. A frame that was read is dealt with, unless this is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(self._write())
+            self._reading = group.create_task(self._read(take))
+            await asyncio.wait({self._reading})
+            writing.cancel()
+            self._outbox.close()
+        if self._is_slow:
+            return Parting.TOO_SLOW
+        if self._reading.cancelled() or self._is_stopped:
+            return Parting.STOPPED
+        return Parting.BROKE if self._reading.result() in BROKEN else Parting.HUNG_UP
+
+    def stop(self) -> None:
+        """Let `carry` return as soon as the frame in hand is dealt with."""
+        self._is_stopped = True
+        self._outbox.close()
+        if self._is_receiving and self._reading is not None:
+            self._reading.cancel()
+
+    async def attend(self) -> None:
+        """Close the socket when the call lets go of it. Returns when it is closed."""
+        await self._let_go.wait()
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._websocket.close(*self._last)
+
+    def let_go(self, code: int, reason: str = "") -> None:
+        """The call has no use for it any more. Only the first time counts."""
+        if not self._let_go.is_set():
+            self._last = code, reason
+            self._let_go.set()
+
+    async def say_last(self, frames: Iterable[str]) -> None:
+        """Once it is not carried any more, to a client that may be gone."""
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for frame in frames:
+                    await self._websocket.send_text(frame)
+
+    async def _read(self, take: Take) -> int:
+        """Returns the close code."""
+        while not self._is_stopped:
+            await self._outbox.room()
+            self._is_receiving = True
+            try:
+                message = await self._websocket.receive()
+            finally:
+                self._is_receiving = False
+            if message["type"] == "websocket.disconnect":
+                return int(message.get("code") or errors.CLOSE_NORMAL)
+            frame = message.get("text")
+            await take(message.get("bytes", b"") if frame is None else frame)
+        return errors.CLOSE_NORMAL
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                frame = await self._outbox.get()
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await self._websocket.send_text(frame)
+        except WebSocketDisconnect:
+            self._outbox.close()  # how it ended is what the reader gets to know
+        except (TimeoutError, SlowReader):
+            self._is_slow = True
+            self.stop()

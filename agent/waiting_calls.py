@@ -1,0 +1,53 @@
+"""Calls whose client's connection broke, and which wait for it to come back.
+
+Overflow: a call that waits has a line, as every call, but gives it up to whoever would be refused
+for want of one. Who is there goes before who may not come back.
+"""
+
+from typing import Protocol
+
+
+class Waiting(Protocol):
+    """A call, as far as its waiting can be ended."""
+
+    def give_up(self, why: str) -> None:
+        """End it; its line is free at once."""
+        ...
+
+
+class WaitingCalls:
+    """Belongs to the server's event loop."""
+
+    def __init__(self) -> None:
+        self._key_ids: dict[Waiting, str] = {}
+        """By the time at which they lost their client."""
+        self.num_lost = 0
+        """Calls that began to wait, since the start."""
+        self.num_back = 0
+        """Clients that came back to their calls."""
+
+    def __len__(self) -> int:
+        return len(self._key_ids)
+
+    def begin(self, call: Waiting, key_id: str) -> None:
+        """`key_id`: whose call it is."""
+        self._key_ids[call] = key_id
+        self.num_lost += 1
+
+    def end(self, call: Waiting) -> None:
+        self._key_ids.pop(call, None)
+
+    def give_way(self, key_id: str | None = None) -> bool:
+        """End the call that has waited longest; of this key, where one is given. False where none
+        waits."""
+        for call, owner in self._key_ids.items():
+            if key_id in (None, owner):
+                self.end(call)
+                call.give_up("its line was needed")
+                return True
+        return False
+
+    def end_all(self, why: str) -> None:
+        while self._key_ids:
+            call, _ = self._key_ids.popitem()
+            call.give_up(why)
