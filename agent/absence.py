@@ -14,6 +14,7 @@ from latency_budget.marks import MarkName
 
 from . import events as ev
 from .overlap_desk import Present
+from .playback import client_lost
 from .ports import EarsPort
 from .reply_items import ReplyItems
 from .turn_log import TurnLog
@@ -51,7 +52,7 @@ class Absence:
         unheard = True
         run = self._present().run
         if run is not None:
-            run.reply.playback.client_lost(self._clock.now_ns())
+            client_lost(run.reply.playback, self._clock.now_ns())
             run.reply.claims.close()
             unheard = not self._items.stands(run.reply)[0].strip()
         self._feed(ev.ClientLost(unheard))
@@ -59,7 +60,7 @@ class Absence:
 
     def end(self) -> None:
         """There is another one."""
-        self._ears.goes_on()
+        self._ears.resumed_ns = self._clock.now_ns()
         if self.will_answer:
             # The caller has waited for the network, not for the answer.
             self._log.utterance_dropped()

@@ -102,7 +102,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
     held = HeldCall(recordings)
     words = HeardWords()
     entry = entry_at(url)
-    options: dict[str, Any] = {"api_key": entry.api_key, "tls": entry.tls}
+    options: dict[str, Any] = {"api_key": entry.api_key, "tls": entry.tls, "reconnect": False}
     async with connect(url, **options, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
         if plan.turn_detection is not None:
             await call.update(audio={"input": {"turn_detection": plan.turn_detection}})

@@ -24,9 +24,9 @@ SEND_TIMEOUT_S: Final = 15.0
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
 
-BROKEN: Final = frozenset({1006, 1011, 1014})
+BROKEN: Final = frozenset({1006, 1011, 1014, errors.CLOSE_COMES_BACK})
 """Close codes that no client gives who hangs up: there was none; the client's keepalive got no
-answer; something between had none from it."""
+answer; something between had none from it; the client gave the connection up, but not the call."""
 
 Take = Callable[[str | bytes], Awaitable[None]]
 """Deals with one frame of the client."""
@@ -51,7 +51,7 @@ class CallSocket:
         """The client knows `halfsec.*` events."""
         self._outbox = Outbox(clock)
         self._websocket = websocket
-        self._reading: asyncio.Task[int] | None = None
+        self._reading: asyncio.Task[int | None] | None = None
         self._is_receiving = False
         self._is_stopped = False
         self._is_slow = False
@@ -76,11 +76,10 @@ class CallSocket:
             await asyncio.wait({self._reading})
             writing.cancel()
             self._outbox.close()
-        if self._is_slow:
-            return Parting.TOO_SLOW
-        if self._reading.cancelled() or self._is_stopped:
-            return Parting.STOPPED
-        return Parting.BROKE if self._reading.result() in BROKEN else Parting.HUNG_UP
+        code = None if self._reading.cancelled() else self._reading.result()
+        if code is not None:
+            return Parting.BROKE if code in BROKEN else Parting.HUNG_UP
+        return Parting.TOO_SLOW if self._is_slow else Parting.STOPPED
 
     def stop(self) -> None:
         """Let `carry` return as soon as the frame in hand is dealt with."""
@@ -109,8 +108,8 @@ class CallSocket:
                 for frame in frames:
                     await self._websocket.send_text(frame)
 
-    async def _read(self, take: Take) -> int:
-        """Returns the close code."""
+    async def _read(self, take: Take) -> int | None:
+        """Returns the close code; None where it was stopped."""
         while not self._is_stopped:
             await self._outbox.room()
             self._is_receiving = True
@@ -122,7 +121,7 @@ class CallSocket:
                 return int(message.get("code") or errors.CLOSE_NORMAL)
             frame = message.get("text")
             await take(message.get("bytes", b"") if frame is None else frame)
-        return errors.CLOSE_NORMAL
+        return None
 
     async def _write(self) -> None:
         try:

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from latency_budget.clock import Clock, SystemClock
 
 from . import client_events as ev
+from .caller_gap import Gap
 from .client_errors import CallEndedError
 from .exchange import Exchange, Int16
 from .loudspeaker import NS_PER_S, Loudspeaker
@@ -47,7 +48,7 @@ class CallPort(Protocol):
     @property
     def input_rate_hz(self) -> int: ...
     def events(self) -> AsyncIterator[ev.ClientEvent]: ...
-    async def send_audio(self, pcm: Int16, rate_hz: int) -> None: ...
+    async def send_audio(self, pcm: Int16, rate_hz: int) -> bool: ...
     async def report_playback(self, item_id: str, played_ms: int) -> None: ...
     async def truncate(self, item_id: str, audio_end_ms: int) -> None: ...
     async def cancel(self) -> None: ...
@@ -77,7 +78,7 @@ class Caller:
         self._call = call
         self._clock = SystemClock() if clock is None else clock
         self._sleep = sleep
-        self._on_event = on_event
+        self._on_event = on_event or (lambda event: None)
         self._current: Exchange | None = None
         """The one that was begun last: what comes back belongs to it."""
         self._open_replies: dict[str, Exchange | None] = {}
@@ -90,6 +91,8 @@ class Caller:
         self._gives_up_ns = 0
         self._stopping = False
         self._reports = PlaybackReports(call)
+        self.gap = Gap(call, self.loudspeaker, self.exchanges, self._open_replies)
+        """Where the connection breaks."""
         self._cut_after_ns = None if cut_after_s is None else round(cut_after_s * NS_PER_S)
         self._cut: set[str] = set()
 
@@ -164,7 +167,7 @@ class Caller:
 
     async def _speak(self) -> None:
         start_ns = self._clock.now_ns()
-        frame_number = 0
+        frame_number = dropped_ns = 0
         while not self._stopping and self.closed is None:
             frame_ns = start_ns + frame_number * FRAME_MS * NS_PER_MS
             frame_number += 1
@@ -174,7 +177,10 @@ class Caller:
             if begun is not None and not begun.is_aside:
                 self._current = begun
                 self._unanswered = begun.last_voiced_ns is not None
-            await self._call.send_audio(frame, self.microphone.rate_hz)
+            if due_ns > dropped_ns:
+                is_sent = await self._call.send_audio(frame, self.microphone.rate_hz)
+                # It may have taken a while to notice: what was due by now is not sent later.
+                dropped_ns = 0 if is_sent else self._clock.now_ns()
             await self._tick(self._clock.now_ns())
 
     async def _tick(self, now_ns: int) -> None:
@@ -201,8 +207,7 @@ class Caller:
 
     async def _listen(self) -> None:
         async for event in self._call.events():
-            if self._on_event is not None:
-                self._on_event(event)
+            self._on_event(event)
             match event:
                 case ev.Closed():
                     self.closed = event
@@ -226,6 +231,8 @@ class Caller:
                         exchange.account(self.loudspeaker)
                 case ev.ReplyDone():
                     await self._reply_done(event)
+                case ev.Reconnecting() | ev.Resumed() | ev.Restarted():
+                    self._unanswered = await self.gap.take(event)
                 case _:
                     self._take_note(event)
 

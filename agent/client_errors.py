@@ -27,6 +27,16 @@ class ConnectError(RuntimeError):
         self.passes = passes
         """Whether the same may work a little later: the server starts, warms up or is full."""
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it is worth trying again for somebody who was in a call just now: the network may
+        come back, and servers are replaced. A key that is refused stays so."""
+        return self.status is None or self.status >= 500 or self.status in (408, 429)
+
+
+class NothingToResumeError(ConnectError):
+    """The server knows of no call to go on with, and would take another one."""
+
 
 class CallEndedError(RuntimeError):
     """Something was to be sent, but the call is over."""

@@ -158,6 +158,64 @@ class ServerError:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """The client is to run a tool, and to send what it gave as `function_call_output`."""
+
+    response_id: str
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+    """JSON."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """By which the call can be resumed. `agent.client` does so by itself."""
+
+    token: str
+    resume_s: int
+    """How long the server waits."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnecting:
+    """The connection broke: nothing is heard until there is another. What is being played should
+    stop. `Resumed`, `Restarted` or `Closed` follows."""
+
+    reason: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The call goes on where it was. No reply is in progress; of one that was, `items` has what
+    counts as heard (`truncate` says it better). Events of the gap don't come: `items` says what
+    became of them."""
+
+    items: list[dict[str, Any]]
+    """The newest of the conversation, as in `conversation.item.*`."""
+    num_items: int
+    """Of the whole conversation."""
+    received: int
+    """Frames of the client that the server has dealt with."""
+    will_answer: bool
+    """A reply to what the caller said begins by itself."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """This is another call, with the same settings: the agent knows nothing of the one before, and
+    what was on its way to it is lost."""
+
+    session: dict[str, Any]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The last event of every call."""
 
@@ -182,6 +240,11 @@ ClientEvent = (
     | ReplyDone
     | ItemRetrieved
     | TurnReport
+    | FunctionCall
+    | ResumeToken
+    | Reconnecting
+    | Resumed
+    | Restarted
     | ServerError
     | Closed
 )
@@ -218,6 +281,8 @@ class EventReader:
                 return ReplyText(event["response_id"], event["item_id"], event["delta"], at_ns)
             case "response.output_audio.delta":
                 return self._read_audio(event, at_ns)
+            case "response.output_item.done":
+                return _read_call(event["response_id"], event["item"], at_ns)
             case "response.done":
                 self._encodings.pop(event["response"]["id"], None)
                 return _read_done(event["response"], at_ns)
@@ -249,6 +314,13 @@ def _read_done(response: dict[str, Any], at_ns: int) -> ReplyDone:
         response.get("usage") or {},
         at_ns,
     )
+
+
+def _read_call(response_id: str, item: dict[str, Any], at_ns: int) -> FunctionCall | None:
+    if item.get("type") != "function_call" or item.get("status") != "completed":
+        return None
+    ids = response_id, item["id"], item["call_id"]
+    return FunctionCall(*ids, item["name"], item["arguments"], at_ns)
 
 
 def _texts(item: dict[str, Any]) -> list[str]:
@@ -288,6 +360,11 @@ def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent
         case "halfsec.partial":
             stable_chars = event["stable_chars"]
             return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
+        case "halfsec.session":
+            return ResumeToken(event["resume_token"], event["resume_s"], at_ns)
+        case "halfsec.resumed":
+            items, num_items = event["items"], event["num_items"]
+            return Resumed(items, num_items, event["received"], event["will_answer"], at_ns)
         case "halfsec.turn":
             return TurnReport(event["turn"], at_ns)
     return None

@@ -16,6 +16,8 @@ CLOSE_BETA: Final = 4000
 """OpenAI's own, behind the error event that says why. No stock client tries again on it."""
 CLOSE_NOT_RESUMED: Final = 4404
 """There is no call to come back to: a new one has to be opened."""
+CLOSE_COMES_BACK: Final = 4408
+"""Of a client that gives up a connection, because nothing gets through, and will have another."""
 CLOSE_TAKEN_OVER: Final = 4409
 """The call goes on at another connection of its client's."""
 

@@ -76,6 +76,7 @@ class Hearing:
         self._passes = Passes(self._listening, detector, recognizer, judge, clock, self._arrivals)
         self.received = 0.0
         """16 kHz samples so far."""
+        self.resumed_ns = 0
         self._committed = 0.0
         """Of those, up to the last commit or clear."""
         self._refusing = False
@@ -135,14 +136,10 @@ class Hearing:
 
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
         """Note the agent's voice, which is played from then on."""
-        since_ns = at_ns - self._last_audio_ns
+        since_ns = at_ns - max(self._last_audio_ns, self.resumed_ns)
         first_sample = int(self.received + since_ns * asr.RATE_HZ / 1e9)
         if self._group is not None:
             self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
-
-    def goes_on(self) -> None:
-        """The client is back: what comes next is heard from now on."""
-        self._last_audio_ns = self._clock.now_ns()
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Follow the client's turn detection from the next frame on, and spare this much."""

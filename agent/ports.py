@@ -103,6 +103,8 @@ class EarsPort(Protocol):
     """The newest one that began."""
     received: float
     """16 kHz samples so far."""
+    resumed_ns: int
+    """When the client was back after a gap in its audio that is no silence of the caller's."""
 
     @property
     def last_audio_ns(self) -> int:
@@ -133,10 +135,6 @@ class EarsPort(Protocol):
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Follow the client's turn detection from the next frame on."""
-        ...
-
-    def goes_on(self) -> None:
-        """The client is back, after a gap in the audio that is no silence of the caller's."""
         ...
 
     async def commit(self) -> int:

@@ -93,6 +93,8 @@ async def hold_call(
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
+        if caller.gap.num_restarted:
+            errors.append("The connection broke, and the agent has forgotten what was said before.")
         if model is not None and (unknown := await _unknown_agent(url, model, entry)):
             errors.append(unknown)
         trace = await fetch_trace(url, call.session_id, entry)
@@ -245,6 +247,12 @@ def _show_live(event: ev.ClientEvent) -> None:
         case ev.ReplyDone(text=text, status=status):
             note = "" if status == "completed" else f"  [{status}]"
             print(f"agent:  {text}{note}", flush=True)
+        case ev.Reconnecting(reason=reason):
+            print(f"(the connection broke: {reason}; trying again)", flush=True)
+        case ev.Resumed():
+            print("(back in the call)", flush=True)
+        case ev.Restarted():
+            print("(in another call: the agent starts afresh)", flush=True)
         case ev.ServerError(message=message):
             print(f"error:  {message}", file=sys.stderr, flush=True)
 

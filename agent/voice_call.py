@@ -120,7 +120,7 @@ class VoiceCall:
         try:
             while True:
                 parting = await socket.carry(lambda frame: self._take(session, frame))
-                if self._next is None:
+                if self._next is None or parting is Parting.HUNG_UP:
                     wait_s = self._wait_s(parting)
                     session.absence.begin()
                     await self._wait(socket, wait_s)
@@ -173,7 +173,7 @@ class VoiceCall:
         self._received += 1
 
     def _wait_s(self, parting: Parting) -> int:
-        """How long to wait after such an end of a socket. Raises where it is the end of the call."""
+        """How long to wait after such an end of a socket. Raises where the call ends with it."""
         is_lost = parting in (Parting.BROKE, Parting.TOO_SLOW) and not self._calls.draining
         if is_lost and self._resuming is not None:
             return self._resuming.wait_s

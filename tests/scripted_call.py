@@ -42,11 +42,12 @@ class ScriptedCall:
             if isinstance(event, ev.Closed):
                 return
 
-    async def send_audio(self, pcm: Int16, rate_hz: int) -> None:
+    async def send_audio(self, pcm: Int16, rate_hz: int) -> bool:
         assert rate_hz == RATE_HZ
         for event in self._script.get(len(self.frames), []):
             self._events.put_nowait(event(self._clock.now_ns()))
         self.frames.append((self._clock.now_ns() // MS, pcm))
+        return True
 
     async def report_playback(self, item_id: str, played_ms: int) -> None:
         self.reports.append((self._clock.now_ns() // MS, item_id, played_ms))

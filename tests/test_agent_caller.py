@@ -311,11 +311,12 @@ async def test_the_end_of_the_call_ends_the_caller() -> None:
 
 async def test_a_call_that_breaks_while_speaking_is_heard_to_its_end() -> None:
     class Broken(ScriptedCall):
-        async def send_audio(self, pcm: Int16, rate_hz: int) -> None:
+        async def send_audio(self, pcm: Int16, rate_hz: int) -> bool:
             await super().send_audio(pcm, rate_hz)
             if len(self.frames) == 5:
                 self._events.put_nowait(ev.Closed(None, "connection lost", 0))
                 raise CallEndedError("gone")
+            return True
 
     clock = ManualClock()
 

@@ -179,7 +179,8 @@ async def test_each_method_sends_its_event() -> None:
 
 
 async def test_the_end_of_the_call_is_the_last_event() -> None:
-    async with serving() as peer, connect(peer.url, clock=ManualClock(5)) as call:
+    clock = ManualClock(5)
+    async with serving() as peer, connect(peer.url, clock=clock, reconnect=False) as call:
         await (await peer.socket()).close(1012, "restarting")
         assert [event async for event in call.events()] == [ev.Closed(1012, "restarting", 5)]
         with pytest.raises(CallEndedError, match="1012"):

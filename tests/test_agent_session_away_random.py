@@ -52,7 +52,7 @@ async def speaks_and_is_lost(client: LosableClient) -> None:
     lots, call = client.lots, client.call
     asked = f"Question number {len(call.of(say.ReplyStarted))}, isn't it one?"
     number = begin(call, asked)
-    steps = [
+    steps: list[ev.Event] = [
         ev.SpeechPaused(number, 16_000),
         ev.SilenceGrew(number, 200),
         ev.SilenceGrew(number, 5000),
@@ -89,8 +89,7 @@ def test_history_is_what_was_heard_whenever_the_connection_breaks(seed: int) -> 
             assert {key: (text or "").rstrip() for key, text in known.items()} == {
                 key: text.rstrip() for key, text in heard.items()
             }
-            ids = [item.id for item in call.session.conversation]
-            ids += [reply.response_id for reply in call.of(say.ReplyStarted)]  # type: ignore[union-attr]
+            ids = [str(item.id) for item in call.session.conversation] + list(client.items)
             assert len(set(ids)) == len(ids)
             await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
             await call.until(say.ReplyEnded, len(call.of(say.ReplyEnded)) + 1)

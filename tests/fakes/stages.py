@@ -179,9 +179,6 @@ class _DeafEars:
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
         self.num_played += len(pcm)
 
-    def goes_on(self) -> None:
-        """Nobody listens."""
-
     def end_sample(self, utterance: int) -> int:
         return 16_000 * utterance
 
@@ -196,6 +193,7 @@ class FakeEars(_DeafEars):
         super().__init__()
         self.last_audio_ns = 0
         self.received = 60 * 16_000.0
+        self.resumed_ns = 0
         self.utterance = 0
         self.words: dict[int, str] = {}
         """Transcript of each utterance. One that is missing stays outstanding."""

@@ -206,13 +206,8 @@ class Session:
             moves["client comes back"] = lambda draw: self._tell(ev.ClientBack())
         else:
             moves["client asks"] = self._ask
-            moves["client is lost"] = self._lose_client
+            moves["client is lost"] = lambda draw: lose_client(self, draw)
         return moves
-
-    def _lose_client(self, draw: Draw) -> None:
-        """More often than not it stays."""
-        if draw(st.integers(0, 3)) == 0:
-            self.feed(ev.ClientLost(unheard=draw(st.booleans())))
 
     def _ask(self, draw: Draw) -> None:
         match draw(st.sampled_from(["reply", "follow up", "cancel", "commit", "clear", "rules"])):
@@ -311,6 +306,12 @@ class Session:
             else:
                 return
         raise AssertionError("the machine does not come to rest")
+
+
+def lose_client(session: Session, draw: Draw) -> None:
+    """More often than not it stays."""
+    if draw(st.integers(0, 3)) == 0:
+        session.feed(ev.ClientLost(unheard=draw(st.booleans())))
 
 
 def is_over(session: Session) -> bool:
