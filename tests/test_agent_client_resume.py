@@ -47,9 +47,11 @@ class Listener:
 async def through_network(
     live: LiveServer, **options: Any
 ) -> AsyncIterator[tuple[TcpProxy, Call, Listener]]:
-    async with tcp_proxy(live.port) as proxy:
-        async with connect(f"ws://127.0.0.1:{proxy.port}", **options) as call:
-            yield proxy, call, Listener(call)
+    async with (
+        tcp_proxy(live.port) as proxy,
+        connect(f"ws://127.0.0.1:{proxy.port}", **options) as call,
+    ):
+        yield proxy, call, Listener(call)
 
 
 async def ask(call: Call, listener: Listener, text: str) -> ev.ReplyDone:
@@ -107,10 +109,14 @@ async def test_sound_of_the_gap_is_dropped(live: LiveServer) -> None:
         for _ in range(50):
             assert not await call.send_audio(recording("vm-nobodyavail")[:2400], 24_000)
         await call.report_playback("item_x", 20)
-        resuming = asyncio.ensure_future(listener.until(ev.Resumed))
-        await proxy.refused.wait()
-        proxy.refuses = False
-        resumed = await resuming
+
+        async def mend() -> None:
+            await proxy.refused.wait()
+            proxy.refuses = False
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(mend())
+            resumed = await listener.until(ev.Resumed)
         assert resumed.num_items == 0
         assert await call.send_audio(np.zeros(480, np.int16), 24_000)
 

@@ -171,6 +171,56 @@ def test_a_lost_server_is_announced_and_found_again(open_page: Open, server: Fak
     server.wait_for(lambda: len(call.audio) > 0, "audio on the new connection")
 
 
+def test_a_broken_connection_comes_back_to_its_call(open_page: Open, server: FakeServer) -> None:
+    is_to_break: list[bool] = []
+
+    async def first(call: FakeCall) -> None:
+        told = {"session": "sess_1", "resume_token": "resume_1", "resume_s": 60}
+        await call.send("halfsec.session", **told)
+        await hear(call, "item_1", "Are you there?")
+        await begin_reply(call, "item_2")
+        await say(call, "item_2", "Yes, I am he", tone(3.0))
+        await call.send("input_audio_buffer.speech_started", item_id="item_3", audio_start_ms=9)
+        await begin_reply(call, "item_4")
+        await say(call, "item_4", "Once more", tone(3.0))
+        await call.until(lambda: is_to_break)
+        await call.close(1011)
+
+    async def second(call: FakeCall) -> None:
+        await reply(call, "item_5", [("Here again.", tone(0.3))])
+
+    server.script = first
+    page = open_page(expect_errors=True)
+    press_talk(page)
+    expect(page.locator(".message.agent").last.locator(".sure")).not_to_be_empty()
+    page.evaluate(NOTE_PROBLEM, "connection-broke")
+    server.script = second
+    heard = [{"type": "input_audio", "transcript": words} for words in ("Are you there?", "I said")]
+    server.resumed = {
+        "items": [
+            {"id": "item_1", "role": "user", "content": heard[:1]},
+            {"id": "item_3", "role": "user", "content": heard[1:]},
+        ],
+        "received": 0,
+    }
+    is_to_break.append(True)
+    call = server.wait_for_call(2)
+    assert call.query == "model=default&resume=resume_1"
+    page.evaluate("thatProblem")
+    server.wait_for(
+        lambda: any(
+            event["item_id"] == "item_4" for event in call.of_type("conversation.item.truncate")
+        ),
+        "how much it had played",
+    )
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.locator(".divider")).to_contain_text("the call goes on")
+    expect(page.locator(".message.agent[data-state=cut] del").last).not_to_be_empty()
+    expect(page.locator(".message.agent").last.locator(".sure")).to_have_text("Here again.")
+    expect(page.locator(".message.caller")).to_have_text(["YouAre you there?", "YouI said"])
+    server.wait_for(lambda: len(call.audio) > 0, "audio on the new connection")
+
+
 @pytest.mark.parametrize(
     ("code", "problem"), [(1012, "server-restarting"), (1013, "server-full"), (1011, "server-gone")]
 )

@@ -28,6 +28,7 @@ const PHASE_TEXT = {
 };
 
 const SERVER_PROBLEMS = new Set([
+  'connection-broke',
   'server-gone',
   'server-restarting',
   'server-full',
@@ -93,12 +94,12 @@ function showReadiness(readiness) {
   page.server.dataset.state = readiness.ready ? 'ready' : readiness.status;
   page.server.textContent = readiness.ready ? 'Ready' : serverWord(readiness.status);
   if (readiness.status !== 'gone') access.needed = readiness.needsKey;
-  const { state, wasOpen } = call.client.status;
+  const { state, wasOpen, resumable } = call.client.status;
   const waiting = state === 'waiting';
   if (readiness.ready) {
     if (!waiting) clearServerNotice();
     else if (serverWasDown) call.client.connect();
-    else if (!wasOpen) notice.show('not-admitted', 'Trying again shortly.');
+    else if (!(wasOpen || resumable)) notice.show('not-admitted', 'Trying again shortly.');
   } else if (readiness.status === 'warming' || !(waiting || readiness.status === 'gone')) {
     notice.showWarming(readiness);
   } else if (!waiting) {
@@ -129,7 +130,8 @@ function setUsable(usable) {
 function showConnection(status) {
   if (status.state === 'waiting') {
     const seconds = Math.max(1, Math.round((status.retryInMs ?? 0) / 1000));
-    notice.show(problemOfClose(status.code), `Trying again in ${seconds} s.`);
+    const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
+    notice.show(problem, `Trying again in ${seconds} s.`);
     page.server.dataset.state = 'gone';
     page.server.textContent = 'Connection lost';
     watch.start();
@@ -215,8 +217,12 @@ on(call, 'phase', showPhase);
 on(call, 'connection', showConnection);
 on(call, 'problem', ({ code, text }) => notice.show(code, text));
 on(call, 'solved', ({ code }) => notice.clear(code));
+on(call, 'resumed', () => {
+  if (!transcript.isEmpty) transcript.addDivider('The connection broke; the call goes on');
+});
 on(call, 'renewed', () => {
   if (!transcript.isEmpty) transcript.addDivider('New connection: the agent starts afresh');
+  transcript.beginAnew();
 });
 call.addEventListener('level', (event) => showLevel(/** @type {CustomEvent} */ (event)));
 on(call.conversation, 'message', (message) => {
@@ -231,6 +237,9 @@ page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
 page.form.addEventListener('submit', write);
 document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape') void call.interrupt();
+});
+globalThis.addEventListener('online', () => {
+  if (call.client.status.state === 'waiting') call.client.connect();
 });
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden) void call.devices.resume();

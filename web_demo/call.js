@@ -7,8 +7,9 @@
  * quietly: `halfsec.duck`, and `halfsec.unduck` where it was nothing.
  *
  * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail: {code, text}, codes as in
- * `problems.js`), `level` (detail: {source, level}), `renewed` when a new connection means that the
- * server has forgotten the conversation. `conversation` has what was said.
+ * `problems.js`), `level` (detail: {source, level}), `resumed` when the call goes on after the
+ * connection was lost, `renewed` when a new connection means that the server has forgotten the
+ * conversation. `conversation` has what was said.
  */
 
 import { AudioDevices } from './audio-devices.js';
@@ -51,6 +52,8 @@ export class Call extends EventTarget {
     this.is = { asking: false, hearing: false, thinking: false, responding: false };
     /** @private */
     this.wasLost = false;
+    /** @private What was heard of the reply that the loss of the connection cut. @type {{itemId: string, playedMs: number}[]} */
+    this.cutByLoss = [];
     /** @private @type {Int16Array[]} */
     this.early = [];
     /** @private @type {string[]} */
@@ -148,15 +151,23 @@ export class Call extends EventTarget {
    * @param {Status} status
    */
   async onStatus(status) {
-    if (status.state === 'open') this.onOpen();
+    if (status.state === 'open') this.onOpen(status.resumed ?? false);
     else if (status.state !== 'connecting') await this.onGone(status);
     this.emit('connection', status);
     this.update({});
   }
 
-  /** @private */
-  onOpen() {
-    if (this.wasLost) {
+  /**
+   * @private
+   * @param {boolean} resumed
+   */
+  onOpen(resumed) {
+    const cut = this.cutByLoss.splice(0);
+    if (resumed) {
+      for (const { itemId, playedMs } of cut) this.client.truncate(itemId, playedMs);
+      this.emit('resumed', null);
+    } else if (this.wasLost) {
+      this.conversation.reset();
       this.devices.forgetReplies();
       this.emit('renewed', null);
     }
@@ -170,10 +181,16 @@ export class Call extends EventTarget {
    * @param {Status} status
    */
   async onGone(status) {
-    this.wasLost = status.state === 'waiting';
+    this.wasLost ||= status.state === 'waiting';
     this.forget();
-    await this.silence();
-    this.conversation.reset();
+    const heard = await this.silence();
+    if (status.resumable) {
+      this.cutByLoss.push(...heard);
+    } else {
+      this.wasLost = status.state === 'waiting';
+      this.cutByLoss = [];
+      this.conversation.reset();
+    }
     // The server ended it for good: no reason to keep the microphone.
     if (status.code && status.state === 'closed') await this.devices.close();
   }
@@ -234,7 +251,7 @@ export class Call extends EventTarget {
   onBatch({ pcm, level }) {
     const { state } = this.client.status;
     if (state === 'open') this.send(pcm);
-    else if (state === 'connecting') this.early.push(pcm);
+    else if (state === 'connecting' && !this.wasLost) this.early.push(pcm);
     this.early.splice(0, this.early.length - MAX_EARLY_BATCHES);
     this.emit('level', { source: 'caller', level });
   }
@@ -250,16 +267,22 @@ export class Call extends EventTarget {
     this.update({ thinking: false });
   }
 
-  /** @private Cut what is being said, and tell the server what was heard of it. */
+  /**
+   * Cut what is being said, and tell the server what was heard of it.
+   * @private
+   * @returns {Promise<{itemId: string, playedMs: number}[]>}
+   */
   async silence() {
     this.devices.unduck();
-    for (const { itemId, playedMs } of await this.devices.flush()) {
+    const heard = await this.devices.flush();
+    for (const { itemId, playedMs } of heard) {
       this.reports.played(itemId, playedMs, true);
       this.client.truncate(itemId, playedMs);
       this.conversation.cut(itemId, playedMs);
     }
     this.emit('level', { source: 'agent', level: 0 });
     this.update({});
+    return heard;
   }
 
   /**

@@ -39,6 +39,8 @@ export class Conversation extends EventTarget {
     this.wordless = '';
     /** @private Words of the sentence in the air. @type {Map<string, string>} */
     this.partials = new Map();
+    /** @private What the caller said, of which all is known. @type {Set<string>} */
+    this.said = new Set();
     /** Without loudspeakers a reply counts as heard when it is read. */
     this.silent = false;
   }
@@ -109,6 +111,7 @@ export class Conversation extends EventTarget {
    * @param {string} text
    */
   callerFinished(itemId, text) {
+    this.said.add(itemId);
     if (text.trim()) {
       this.showCaller(itemId, text.trim(), text.length, 'done');
       return;
@@ -180,6 +183,24 @@ export class Conversation extends EventTarget {
     this.emit('turn', { turn, itemId: match[0] });
   }
 
+  /**
+   * The call goes on after a gap: what the caller said by then is known, or came to nothing.
+   * @param {any[]} items of the server's conversation
+   */
+  resumed(items) {
+    this.dropWordless();
+    const said = new Map(items.map((item) => [item.id, item.content?.[0]?.transcript]));
+    for (const itemId of [...this.partials.keys()]) {
+      if (!said.has(itemId)) this.callerFinished(itemId, '');
+    }
+    for (const item of items) {
+      const words = said.get(item.id);
+      const isNews = item.role === 'user' && !this.said.has(item.id);
+      if (isNews && words) this.callerFinished(item.id, words);
+    }
+    for (const itemId of this.replies.keys()) this.cut(itemId);
+  }
+
   /** The server has forgotten: what is in the air will not be finished. */
   reset() {
     this.dropWordless();
@@ -187,6 +208,7 @@ export class Conversation extends EventTarget {
     for (const [itemId, text] of this.partials)
       this.showCaller(itemId, text, text.length, 'failed');
     this.replies.clear();
+    this.said.clear();
   }
 
   /** @private A sound that never became words. */
@@ -239,6 +261,7 @@ const HANDLERS = {
   'response.output_audio_transcript.delta': (c, event) => c.agentText(event.item_id, event.delta),
   'response.output_text.delta': (c, event) => c.agentText(event.item_id, event.delta),
   'response.done': (c, event) => c.responseDone(event),
+  'halfsec.resumed': (c, event) => c.resumed(event.items),
   'halfsec.turn': (c, event) => c.turnMeasured(event.turn),
 };
 

@@ -71,6 +71,12 @@ export const PROBLEMS = {
     action: 'reconnect',
     label: 'Try now',
   },
+  'connection-broke': {
+    title: 'The connection broke',
+    text: 'Your call waits for you, and the agent remembers what was said.',
+    action: 'reconnect',
+    label: 'Try now',
+  },
   'server-restarting': {
     title: 'The server is restarting',
     text: 'Your call continues when it is back; the agent will have forgotten what was said.',

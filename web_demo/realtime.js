@@ -7,8 +7,30 @@
  * understands reports of what was really played. With any other server it is a plain client.
  *
  * Events: `status` (detail: Status) on every change, `event` (detail: the server's event) for each
- * frame. A lost connection is tried again with growing pauses until `close`; each success is a new
- * session for the server.
+ * frame.
+ *
+ * A lost connection is tried again with growing pauses until `close`. With a server that speaks
+ * `halfsec.v1` the call waits for that, a minute as a rule: the next `open` is then `resumed`, the
+ * agent remembers, and the event `halfsec.resumed` has the items of the conversation. Of what was on
+ * its way to the server it is sent again what did not arrive, but for sound, which is dropped: what
+ * was said into a gap is no answer to anything later. No reply is in progress then; stop what you are
+ * playing when the connection goes, and `truncate` it to what was heard when it is back. Otherwise,
+ * and with other servers, the next `open` is a new call, and what you had set has to be set again.
+ *
+ * To use it in a page of your own, copy this file and `base64.js`, or import them from the server
+ * (whose setting `agent.allowed_origins` has to name your page's origin):
+ *
+ *     import { RealtimeClient } from './realtime.js';
+ *     const client = new RealtimeClient('wss://voice.example/v1/realtime');
+ *     client.addEventListener('status', ({ detail }) => {
+ *       if (detail.state === 'open' && !detail.resumed) client.sendText('Hello!');
+ *     });
+ *     client.addEventListener('event', ({ detail: event }) => {
+ *       if (event.type === 'response.output_audio_transcript.delta') console.log(event.delta);
+ *     });
+ *     client.connect();
+ *
+ * `call.js` shows how sound is coupled to it.
  */
 
 import { toBase64 } from './base64.js';
@@ -22,6 +44,8 @@ import { toBase64 } from './base64.js';
  * @property {string} [reason] the server's words for it
  * @property {number} [retryInMs] in state `waiting`
  * @property {boolean} [wasOpen] in state `waiting`: there was a session, now lost
+ * @property {boolean} [resumable] in state `waiting`: the server may still have the call
+ * @property {boolean} [resumed] in state `open`: it is the call that was lost
  */
 
 export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
@@ -44,8 +68,34 @@ const MAX_RETRY_MS = 10_000;
 /** A server that accepts the socket but says nothing counts as gone. */
 const HANDSHAKE_TIMEOUT_MS = 10_000;
 
-/** Normal closure and policy violation: trying again would end the same way. */
-const FINAL_CODES = new Set([1000, 1008]);
+/** Normal closure and policy violation, where trying again would end the same way; and a call that
+ * goes on at another connection. */
+const FINAL_CODES = new Set([1000, 1008, 4409]);
+
+/** The server has no call to come back to. */
+const NOTHING_TO_RESUME = 4404;
+
+/** Told to the server: this connection is given up, but not the call. */
+const COMES_BACK = 4408;
+
+/** Of the first attempt to come back: a Wi-Fi that changes cells is there again at once. */
+const FIRST_RESUME_MS = 100;
+
+/** Nothing gets through any more, although nobody says so. */
+const STUCK_MS = 4_000;
+
+/** Frames that may have to be sent again; older ones have arrived, or are of no use any more. */
+const MAX_KEPT = 64;
+
+/** What is sent again where it did not arrive. The rest was about a moment that is over. */
+const SENT_AGAIN = new Set([
+  'session.update',
+  'conversation.item.create',
+  'conversation.item.delete',
+  'conversation.item.retrieve',
+  'conversation.item.truncate',
+  'response.create',
+]);
 
 /** @returns {string} the voice socket of the server this page came from */
 export function defaultUrl() {
@@ -87,6 +137,14 @@ export class RealtimeClient extends EventTarget {
     this.status = { state: 'closed' };
     /** Milliseconds of audio that a slow connection made us drop. */
     this.droppedMs = 0;
+    /** @private By which the call can be resumed. @type {string | null} */
+    this.token = null;
+    /** @private Frames sent in this call. */
+    this.numSent = 0;
+    /** @private The newest of those that may have to be sent again. @type {{number: number, event: RealtimeEvent}[]} */
+    this.kept = [];
+    /** @private Since when the socket takes no audio. */
+    this.stuckSinceMs = 0;
   }
 
   /** Whether the server selected `halfsec.v1`. */
@@ -124,7 +182,9 @@ export class RealtimeClient extends EventTarget {
    * @param {string[]} protocols
    */
   open(protocols) {
-    const socket = new this.WebSocket(this.url, protocols);
+    const url = new URL(this.url);
+    if (this.token) url.searchParams.set('resume', this.token);
+    const socket = new this.WebSocket(url.href, protocols);
     this.socket = socket;
     this.timer = setTimeout(() => this.lost(socket, 1006, 'no answer'), HANDSHAKE_TIMEOUT_MS);
     socket.onmessage = ({ data }) => {
@@ -140,6 +200,7 @@ export class RealtimeClient extends EventTarget {
     const socket = this.socket;
     this.socket = null;
     this.numFailures = 0;
+    this.forgetCall();
     socket?.close(1000);
     this.setStatus({ state: 'closed' });
   }
@@ -151,6 +212,11 @@ export class RealtimeClient extends EventTarget {
   send(event) {
     // A socket that is closing logs an error for each frame.
     if (this.status.state !== 'open' || this.socket?.readyState !== OPEN) return false;
+    this.numSent += 1;
+    if (SENT_AGAIN.has(event.type)) {
+      this.kept.push({ number: this.numSent, event });
+      this.kept.splice(0, this.kept.length - MAX_KEPT);
+    }
     this.socket.send(JSON.stringify(event));
     return true;
   }
@@ -162,8 +228,12 @@ export class RealtimeClient extends EventTarget {
   appendAudio(pcm) {
     if (this.socket && this.socket.bufferedAmount > MAX_BUFFERED_BYTES) {
       this.droppedMs += pcm.length / 24;
+      const now = performance.now();
+      this.stuckSinceMs ||= now;
+      if (this.token && now - this.stuckSinceMs > STUCK_MS) this.lost(this.socket, 1006, 'stuck');
       return false;
     }
+    this.stuckSinceMs = 0;
     const bytes = new Uint8Array(pcm.buffer, pcm.byteOffset, pcm.byteLength);
     return this.send({ type: 'input_audio_buffer.append', audio: toBase64(bytes) });
   }
@@ -217,11 +287,45 @@ export class RealtimeClient extends EventTarget {
     /** @type {RealtimeEvent} */
     const event = JSON.parse(data);
     if (event.type === 'session.created') {
-      clearTimeout(this.timer);
-      this.numFailures = 0;
-      this.setStatus({ state: 'open' });
+      this.forgetCall();
+      this.opened(false);
+    }
+    if (event.type === 'halfsec.session') this.token = event.resume_token;
+    if (event.type === 'halfsec.resumed') {
+      this.opened(true);
+      this.sendAgain(event.received);
     }
     this.dispatchEvent(new CustomEvent('event', { detail: event }));
+  }
+
+  /**
+   * @private
+   * @param {boolean} resumed
+   */
+  opened(resumed) {
+    clearTimeout(this.timer);
+    this.numFailures = 0;
+    this.stuckSinceMs = 0;
+    this.setStatus({ state: 'open', resumed });
+  }
+
+  /**
+   * What the server has not got.
+   * @private
+   * @param {number} received frames of this call that it has dealt with
+   */
+  sendAgain(received) {
+    const missing = this.kept.filter(({ number }) => number > received);
+    this.kept = [];
+    this.numSent = received;
+    for (const { event } of missing) this.send(event);
+  }
+
+  /** @private The next connection is another call. */
+  forgetCall() {
+    this.token = null;
+    this.numSent = 0;
+    this.kept = [];
   }
 
   /**
@@ -235,7 +339,7 @@ export class RealtimeClient extends EventTarget {
     clearTimeout(this.timer);
     const wasOpen = this.status.state === 'open';
     this.socket = null;
-    socket.close();
+    socket.close(COMES_BACK);
     this.ended(code, reason, wasOpen);
   }
 
@@ -247,15 +351,19 @@ export class RealtimeClient extends EventTarget {
    */
   ended(code, reason, wasOpen) {
     if (FINAL_CODES.has(code)) {
+      this.forgetCall();
       this.setStatus({ state: 'closed', code, reason });
       return;
     }
-    const pause = Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** this.numFailures);
+    if (code === NOTHING_TO_RESUME) this.forgetCall();
+    const resumable = this.token !== null;
+    const first = resumable ? FIRST_RESUME_MS : FIRST_RETRY_MS;
+    const pause = Math.min(MAX_RETRY_MS, first * 2 ** this.numFailures);
     // Up to a quarter more, so that a room full of pages does not return in one instant.
     const retryInMs = Math.round(pause * (1 + Math.random() / 4));
     this.numFailures += 1;
     this.timer = setTimeout(() => this.connect(), retryInMs);
-    this.setStatus({ state: 'waiting', code, reason, retryInMs, wasOpen });
+    this.setStatus({ state: 'waiting', code, reason, retryInMs, wasOpen, resumable });
   }
 
   /**

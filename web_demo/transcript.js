@@ -84,8 +84,12 @@ export class Transcript {
     entry.className = 'divider';
     entry.textContent = text;
     this.list.append(entry);
-    this.entries.clear();
     this.follow();
+  }
+
+  /** Another conversation begins: it may use the names of the last one again. */
+  beginAnew() {
+    this.entries.clear();
   }
 
   /**

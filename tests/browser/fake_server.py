@@ -165,6 +165,8 @@ class FakeServer:
         self.full = False
         """Refuse sockets before they open, as a server without a free line does."""
         self.num_refused = 0
+        self.resumed: Event | None = None
+        """What a connection with a token is told; None: it gets another call."""
         self.script_errors: list[BaseException] = []
         self.port = 0
         self._changed = threading.Condition()
@@ -234,7 +236,12 @@ class FakeServer:
         with self._changed:
             self.calls.append(call)
             self._changed.notify_all()
-        await call.send("session.created", session={"id": "sess_1", "type": "realtime"})
+        session = {"id": "sess_1", "type": "realtime"}
+        if "resume=" in call.query and self.resumed is not None:
+            await call.send("session.updated", session=session)
+            await call.send("halfsec.resumed", session="sess_1", **self.resumed)
+        else:
+            await call.send("session.created", session=session)
         async with _running(self.script, call, self.script_errors):
             await call.receive_all()
 

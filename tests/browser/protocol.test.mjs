@@ -93,6 +93,92 @@ test('a server that accepts and stays silent counts as gone', (t) => {
   assert.equal(client.status.state, 'waiting');
 });
 
+/** The server says something. */
+function tell(socket, event) {
+  socket.onmessage({ data: JSON.stringify(event) });
+}
+
+test('a lost call is resumed, and what did not arrive is sent again', (t) => {
+  const { client, states, last } = setUp(t);
+  client.connect();
+  last().greet();
+  tell(last(), { type: 'halfsec.session', resume_token: 'resume_1', resume_s: 60 });
+  client.sendText('one');
+  client.appendAudio(new Int16Array(480));
+  client.sendText('two');
+  client.cancelResponse();
+  last().break(1006);
+  assert.equal(states.at(-1).resumable, true);
+  assert.ok(states.at(-1).retryInMs <= 125);
+  mock.timers.tick(125);
+  assert.equal(last().url, 'ws://here/v1/realtime?resume=resume_1');
+  last().readyState = 1;
+  tell(last(), { type: 'session.updated', session: {} });
+  assert.equal(client.status.state, 'connecting');
+  assert.equal(client.send({ type: 'response.create' }), false);
+  tell(last(), { type: 'halfsec.resumed', received: 3, items: [] });
+  assert.deepEqual(client.status, { state: 'open', resumed: true });
+  assert.deepEqual(
+    last().sent.map(({ type, item }) => item?.content[0].text ?? type),
+    ['two', 'response.create'],
+  );
+  tell(last(), { type: 'halfsec.session', resume_token: 'resume_2', resume_s: 60 });
+  last().break(1011);
+  mock.timers.tick(125);
+  last().readyState = 1;
+  tell(last(), { type: 'halfsec.resumed', received: 4, items: [] });
+  assert.deepEqual(
+    last().sent.map(({ type }) => type),
+    ['response.create'],
+    'frames are counted through all connections',
+  );
+});
+
+test('a call that is gone is followed by another one', (t) => {
+  const { client, last } = setUp(t);
+  client.connect();
+  last().greet();
+  tell(last(), { type: 'halfsec.session', resume_token: 'resume_1', resume_s: 60 });
+  client.sendText('one');
+  last().break(1006);
+  mock.timers.tick(125);
+  last().break(4404, 'there is no call to come back to');
+  mock.timers.tick(2_500);
+  assert.equal(last().url, 'ws://here/v1/realtime');
+  last().greet();
+  assert.deepEqual(client.status, { state: 'open', resumed: false });
+  assert.deepEqual(last().sent, []);
+});
+
+test('a call that goes on elsewhere is left alone', (t) => {
+  const { client, last } = setUp(t);
+  client.connect();
+  last().greet();
+  tell(last(), { type: 'halfsec.session', resume_token: 'resume_1', resume_s: 60 });
+  last().break(4409, 'the call goes on at another connection');
+  mock.timers.tick(60_000);
+  assert.equal(client.status.state, 'closed');
+  assert.equal(FakeSocket.sockets.length, 1);
+});
+
+test('a connection by which nothing gets through is given up, the call is not', (t) => {
+  const { client, last } = setUp(t);
+  let now = 1;
+  t.mock.method(performance, 'now', () => now);
+  client.connect();
+  last().greet();
+  tell(last(), { type: 'halfsec.session', resume_token: 'resume_1', resume_s: 60 });
+  const stuck = last();
+  let code = 0;
+  stuck.close = (given) => (code = given);
+  stuck.bufferedAmount = 1e6;
+  for (; now < 4_500; now += 20) client.appendAudio(new Int16Array(480));
+  assert.equal(code, 4408);
+  assert.equal(client.status.state, 'waiting');
+  mock.timers.tick(125);
+  assert.equal(last().url, 'ws://here/v1/realtime?resume=resume_1');
+});
+
 test('a refusal in principle is final, and so is hanging up', (t) => {
   const { client, last } = setUp(t);
   client.connect();
