@@ -92,6 +92,8 @@ class Metrics:
     def _service(self) -> Iterator[Metric]:
         calls, counts = self._calls, self._calls.history.counts
         yield _gauge("calls", "Calls in progress.", len(calls))
+        waiting_calls = calls.waiting
+        yield _gauge("calls_waiting", "Calls of which the client is lost.", len(waiting_calls))
         for name, text, value in (
             ("calls_admitted", "Calls taken since the start.", calls.admitted),
             (
@@ -99,6 +101,8 @@ class Metrics:
                 "Calls refused because all lines were busy, or one more would be too many.",
                 calls.refused,
             ),
+            ("calls_lost", "Times that a call lost its client.", waiting_calls.num_lost),
+            ("calls_resumed", "Times that a client came back.", waiting_calls.num_back),
             ("turns", "Turns that are over.", counts.turns),
             ("turns_answered", "Turns with an audible answer.", counts.answered),
             ("turns_late", "Turns answered after the budget's total.", counts.late),

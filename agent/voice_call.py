@@ -141,6 +141,7 @@ class VoiceCall:
         if self._next is not None:
             self._next.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
         self._next = socket
+        self._calls.waiting.end(self)
         if self._socket is not None:
             self._socket.stop()
         self._news.set()
