@@ -26,6 +26,8 @@ MAX_FRAME_BYTES: Final = 4 << 20
 MAX_WAITING: Final = 64
 """Frames received but not taken: 10 s of audio. More would only hide a caller that has stalled."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
+MAX_KEYS: Final = 4
+"""Tried in one attempt. Who mints a key each time it is asked has another one for ever."""
 
 ApiKey = str | Callable[[], str | Awaitable[str | None] | None] | None
 """A key, or a function that finds one, or makes an `ek_` secret: asked before each attempt."""
@@ -59,16 +61,17 @@ class Dial:
         """Another connection; with a token, to the call that it stands for. A key that has changed
         since it was refused is tried at once. Raises ConnectError, NothingToResumeError."""
         key = await self._key()
-        while True:
+        for is_last in [False] * (MAX_KEYS - 1) + [True]:
             try:
                 return await self._open(key, token)
             except ConnectError as error:
-                if error.status != 401 or not callable(self.api_key):
+                if is_last or error.status != 401 or not callable(self.api_key):
                     raise
                 another = await self._key()
                 if another == key:
                     raise
                 key = another  # the server has just started, and left another
+        raise AssertionError
 
     async def _key(self) -> str | None:
         found = self.api_key() if callable(self.api_key) else self.api_key

@@ -1,6 +1,7 @@
 """The caller of recordings, on a clock turned by hand and a call that is a script."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -307,6 +308,53 @@ async def test_the_end_of_the_call_ends_the_caller() -> None:
             await scene.caller.ask(speech(400), RATE_HZ)
     assert scene.caller.closed is not None
     assert len(scene.call.frames) <= 12
+
+
+async def test_what_was_due_while_nothing_got_through_is_not_said_later() -> None:
+    class Stuck(ScriptedCall):
+        """The network takes nothing for five seconds, then it is known to be gone, and back."""
+
+        async def send_audio(self, pcm: Int16, rate_hz: int) -> bool:
+            if len(self.frames) == 10 and clock.now_ns() < 5_000 * MS:
+                clock.advance_ms(5_000)
+                return False
+            return await super().send_audio(pcm, rate_hz)
+
+    clock = ManualClock()
+
+    async def instantly(seconds: float) -> None:
+        clock.advance_ms(seconds * 1000)
+        await asyncio.sleep(0)
+
+    call = Stuck(clock, {200: [lambda now: ev.Closed(1000, "", now)]})
+    caller = Caller(call, clock=clock, sleep=instantly)
+    caller.say(speech(8_000), RATE_HZ)
+    await caller.run()
+    times = [at_ms for at_ms, _ in call.frames]
+    assert times[:10] == list(range(20, 220, 20))
+    assert times[10] >= 5_220
+    gaps = {after - before for before, after in itertools.pairwise(times[10:])}
+    assert gaps == {20}, "no burst"
+
+
+def reconnecting(now: int) -> ev.ClientEvent:
+    return ev.Reconnecting("connection lost", now)
+
+
+def resumed(now: int) -> ev.ClientEvent:
+    return ev.Resumed([], 0, 0, True, now)
+
+
+async def test_who_is_cut_off_falls_silent_says_what_was_heard_and_waits() -> None:
+    script: Script = {25: [started(), audio(loud(1000))], 45: [reconnecting], 70: [resumed]}
+    scene = Scene(script | {90: [started(2), audio(loud(100), 2), done(2)]})
+    async with scene.running() as caller:
+        exchange = await caller.ask(speech(400), RATE_HZ)
+    assert scene.call.truncated == [("i1", 400)]
+    assert exchange.replies == ["r1", "r2"]
+    assert exchange.reply_s == pytest.approx(0.5)
+    assert caller.gap.num_resumed == 1
+    assert exchange.errors == []
 
 
 async def test_a_call_that_breaks_while_speaking_is_heard_to_its_end() -> None:

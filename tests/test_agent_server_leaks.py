@@ -68,7 +68,8 @@ WAYS: tuple[Callable[[LiveCall], Awaitable[None]], ...] = (
 async def break_off(
     live: LiveServer, way: Callable[[LiveCall], Awaitable[None]], rude: bool
 ) -> None:
-    async with call_to(live.url) as call:
+    # One that is broken off rudely, and could come back, waits for that; it is ended by `settle`.
+    async with call_to(live.url, protocols=("halfsec.v1",) if rude else ()) as call:
         await way(call)
         if rude:
             call.hang_up_rudely()
