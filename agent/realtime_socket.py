@@ -18,13 +18,14 @@ from latency_budget.report import turn_json
 
 from . import errors
 from .access import Access
+from .address_limits import CallsByAddress
 from .beta_dialect import CLOSE_REASON, REFUSAL, asks_for_beta
 from .calls import Call, Calls, save_trace
 from .config import AgentProfile, Config
-from .connections import CLOSE_TIMEOUT_S
 from .end_of_turn import IdleRules
 from .first_clause import cutting
 from .identifiers import new_session_id
+from .intake import Intake
 from .notices import Extension, Notice, Problem
 from .outbox import Outbox, SlowReader
 from .principal import Principal, principal_of
@@ -37,12 +38,15 @@ from .stages import Stages, check_tools
 from .turn_log import TurnLog
 from .unheard import OnTurn
 from .visitors import Refusal, shown, turn_away
+from .voice_connection import CLOSE_TIMEOUT_S
 from .wire.realtime import RealtimeProtocol
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
 
 SILENT: Final = "nobody has spoken for too long"
+
+IDLE: Final = "the client sent nothing for too long"
 
 EXPIRED: Final = "reached its time limit"
 
@@ -62,6 +66,10 @@ BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "serv
 LINES_OF_KEY: Final = Refusal(
     429, "All calls that this key may hold at once are in progress.", "rate_limit_exceeded",
     "rate_limit_error", 10,
+)  # fmt: skip
+LINES_OF_ADDRESS: Final = Refusal(
+    429, "All calls that may come from your address at once are in progress.",
+    "rate_limit_exceeded", "rate_limit_error", 10,
 )  # fmt: skip
 CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
 
@@ -89,6 +97,7 @@ class RealtimeSocket:
         self._budget = budget_profile(config.agent.preset)
         self._num_held: Counter[str] = Counter()
         """Calls in progress, by the `key_id` of whose they are."""
+        self._by_address = CallsByAddress(config.access)
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close."""
@@ -110,6 +119,7 @@ class RealtimeSocket:
         # Before any wait: others want a line too.
         call = self._calls.admit(new_session_id(), start.agent)
         self._num_held[principal.key_id] += 1
+        self._by_address.begun(websocket.scope)
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", call.session_id, asked, start.agent)
@@ -120,6 +130,7 @@ class RealtimeSocket:
         finally:
             self._calls.leave(call)
             self._num_held -= Counter([principal.key_id])  # which forgets those at zero
+            self._by_address.ended(websocket.scope)
             _log_end(call, code, reason)
         await _close(websocket, code, "" if reason == CLIENT_LEFT else reason)
         await save_trace(call, self._config.agent.trace_dir)
@@ -135,6 +146,8 @@ class RealtimeSocket:
             refusal = BROKEN if self._stages.status == "broken" else WARMING
         if refusal is None and self._has_all_its_calls(principal):
             refusal = LINES_OF_KEY
+        if refusal is None and self._by_address.are_all_held(websocket.scope):
+            refusal = LINES_OF_ADDRESS
         if refusal is None and self._calls.full:
             refusal = BUSY
             self._calls.refuse(refusal.code)
@@ -175,7 +188,8 @@ class RealtimeSocket:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
                     group.create_task(_write(websocket, outbox))
-                    group.create_task(_read(websocket, protocol, session, notify, outbox))
+                    intake = Intake(websocket, self._config.access, self._clock)
+                    group.create_task(_read(intake, protocol, session, notify, outbox))
                     group.create_task(self._end_when_revoked(principal_of(websocket.scope)))
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
@@ -246,7 +260,7 @@ async def _refuse_beta(websocket: WebSocket, subprotocol: str | None) -> None:
 
 
 async def _read(
-    websocket: WebSocket,
+    intake: Intake,
     protocol: RealtimeProtocol,
     session: Session,
     notify: Callable[[Notice], None],
@@ -255,15 +269,12 @@ async def _read(
     """Client frames to the session, one at a time: a busy session is not read from."""
     while True:
         await outbox.room()
-        message = await websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", errors.CLOSE_NORMAL))
-        frame = message.get("text")
-        for request in protocol.receive(message.get("bytes", b"") if frame is None else frame):
+        for request in protocol.receive(await intake.frame()):
             if isinstance(request, Problem):
                 notify(request)
             else:
                 await session.handle(request)
+                await intake.keep_pace(request)
 
 
 async def _write(websocket: WebSocket, outbox: Outbox) -> None:
@@ -285,6 +296,8 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         return errors.CLOSE_NORMAL, CLIENT_LEFT
     if group_error.subgroup(errors.SilentCallError) is not None:
         return errors.CLOSE_NORMAL, SILENT
+    if group_error.subgroup(errors.IdleClientError) is not None:
+        return errors.CLOSE_NORMAL, IDLE
     if group_error.subgroup(errors.RevokedKeyError) is not None:
         return errors.CLOSE_POLICY, "the key of this call was revoked"
     if group_error.subgroup(SlowReader) is not None:
