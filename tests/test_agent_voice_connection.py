@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import voice_connection
-from agent.voice_connection import FRAMES_AT_ONCE, SLICE_BYTES
+from agent.voice_connection import FRAGMENT, MESSAGES_AT_ONCE, SLICE_BYTES
 
 from .connection_house import HANDSHAKE, House, Wire, end
 
@@ -117,14 +117,13 @@ async def test_fragments_take_the_room_of_what_is_in_them() -> None:
 
 
 async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice_connection, "FRAMES_PER_S", 1)
+    monkeypatch.setattr(voice_connection, "MESSAGES_PER_S", 0.01)
     _, wire = await call()
-    wire.protocol.data_received(EMPTY_FRAGMENT.replace(b"\x00\x80", b"\x01\x80", 1))
-    sent = EMPTY_FRAGMENT * (FRAMES_AT_ONCE + 3000)
-    wire.protocol.data_received(sent)
-    await turns(100)
+    free = round(MESSAGES_AT_ONCE / FRAGMENT)
+    wire.protocol.data_received(text(b"", first=0x01) + EMPTY_FRAGMENT * (free + 3000))
+    await turns(400)
     left = wire.protocol._unread
-    assert 0 < len(left) <= 3000 * 6
+    assert 1000 * 6 < len(left) <= 3000 * 6
     assert wire.protocol._pump_timer is not None
     assert not wire.is_read
     wire.protocol.keepalive_timeout()  # who is made to wait is not dead
