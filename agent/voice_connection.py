@@ -37,13 +37,11 @@ from .address_limits import AddressLimits
 from .addresses import NOWHERE
 from .errors import CLOSE_NOT_UTF8
 from .pace import Pace
+from .sliced_input import SlicedInput
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """For the peer to take the end of what it was sent, and to answer the close. On a slow link 64 kB
 take two seconds."""
-
-SLICE_BYTES: Final = 4096
-"""Parsed in one go. Of the smallest frames these are 682, which take 10 ms."""
 
 MESSAGES_PER_S: Final = 200
 """Four times as many as of a client that sends 20 ms of audio in each. One that makes work, as a
@@ -76,9 +74,9 @@ class VoiceConnection(WebSocketsSansIOProtocol):
         self._abort_timer: asyncio.TimerHandle | None = None
         self._message = bytearray()
         """The fragments of a message so far."""
-        self._unread = bytearray()
-        """Came, and is not parsed yet."""
-        self._pump_timer: asyncio.Handle | None = None
+        self._input = SlicedInput(self.loop, self._parse, lambda: self.read_paused)
+        self._input.on_parsed = self._settle_reading
+        self._wait_s = 0.0
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE, self.loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,25 +86,19 @@ class VoiceConnection(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
-        self._unread += data
-        self._go_on()
+        self._input.add(data)
+        self._settle_reading()
 
     async def receive(self) -> Any:
         message = await super().receive()
-        self._go_on()
+        self._input.go_on()
+        self._settle_reading()
         return message
-
-    async def send(self, message: Any) -> None:
-        await super().send(message)
-        if message["type"] == "websocket.close":
-            self._go_on()
 
     def handle_events(self) -> None:
         cost = sum(_cost(event) for event in self.conn.events)
-        wait_s = self._pace.add(cost, self.loop.time())
+        self._wait_s = self._pace.add(cost, self.loop.time())
         super().handle_events()
-        if wait_s > 0 and not self.disconnected:
-            self._pump_timer = self.loop.call_later(wait_s, self._pump)
 
     def handle_cont(self, event: Frame) -> None:
         if self.frames:  # the first one; `_message` takes the rest
@@ -139,7 +131,7 @@ class VoiceConnection(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         """No answer to the ping: the end, unless there are other signs of life."""
-        if self._heard or self.read_paused or self._pump_timer is not None:
+        if self._heard or self.read_paused or self._input.is_put_off:
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
             return
@@ -152,39 +144,28 @@ class VoiceConnection(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limits.closed(self._place)
-        self._unread.clear()
-        for timer in (self._abort_timer, self._pump_timer):
-            if timer is not None:
-                timer.cancel()
+        self._input.clear()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         super().connection_lost(exc)
 
-    def _go_on(self) -> None:
-        """Parse what has come, unless that is to happen later, or the session has enough to do."""
-        if self._unread and self._pump_timer is None:
-            self._pump()
-        self._settle_reading()
-
-    def _pump(self) -> None:
-        """Parse one slice; the next one after others had their turn."""
-        self._pump_timer = None
-        if self.disconnected or self.transport.is_closing():
-            self._unread.clear()
-            return
-        if self._unread and not self.read_paused:
-            piece = bytes(self._unread[:SLICE_BYTES])
-            del self._unread[:SLICE_BYTES]
-            super().data_received(piece)
-            if self.conn.handshake_exc is not None and not self.handshake_initiated:
-                self.transport.write(NOT_A_WEBSOCKET)
-                self.transport.close()
-            if self._unread and self._pump_timer is None and not self.read_paused:
-                self._pump_timer = self.loop.call_soon(self._pump)
-        self._settle_reading()
+    def _parse(self, piece: bytes) -> float:
+        """Seconds to wait before the next one."""
+        if self.transport.is_closing():
+            return 0.0
+        self._wait_s = 0.0
+        super().data_received(piece)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(NOT_A_WEBSOCKET)
+            self.transport.close()
+        return self._wait_s
 
     def _settle_reading(self) -> None:
-        if self._unread or self._pump_timer is not None:
+        if self.transport.is_closing():
+            return
+        if self._input.backlog:
             self.transport.pause_reading()
-        elif not self.read_paused and not self.transport.is_closing():
+        elif not self.read_paused:
             self.transport.resume_reading()
 
     def _abort_later(self) -> None:

@@ -7,9 +7,10 @@ import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import InvalidStatus
 
-from agent.realtime_socket import IDLE
+from agent.errors import CLOSE_NORMAL
+from agent.realtime_socket import EXPIRED, IDLE
 
-from .live_call import call_to
+from .live_call import LiveCall, call_to, silence
 from .service_process import ServiceProcess, service
 
 pytestmark = pytest.mark.models
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.models
 SETTINGS = (
     *("--set", "access.calls_per_address=1", "--set", 'access.trusted_proxies=["127.0.0.1"]'),
     *("--set", "access.idle_s=3", "--set", "latency_budget.admission=false"),
+    *("--set", "agent.session_limit_s=6"),
 )
 
 
@@ -42,8 +44,25 @@ async def test_an_address_has_its_calls_and_an_end() -> None:
                 assert b"rate_limit_exceeded" in body
             async with call_to(server.url, additional_headers=by("203.0.113.6")) as second:
                 pass
-            async with asyncio.timeout(60):
-                assert (await first.closed())[1] == IDLE
-        assert second.of("error") == []
-        async with call_to(server.url, additional_headers=by("203.0.113.5")):
-            pass
+            assert second.of("error") == []
+            assert await first.closed() == (CLOSE_NORMAL, IDLE)
+        async with call_to(server.url, additional_headers=by("203.0.113.5")) as again:
+            code, reason = await speak_until_the_end(again)
+        assert [each["error"]["code"] for each in again.of("error")] == ["session_expired"]
+        assert code == CLOSE_NORMAL
+        assert EXPIRED in reason
+
+
+async def speak_until_the_end(call: LiveCall) -> tuple[int, str]:
+    """As a microphone does that nobody speaks into. How the server ends it."""
+
+    async def speak() -> None:
+        while True:
+            await call.append(silence(0.5))
+            await asyncio.sleep(0.5)
+
+    async with asyncio.TaskGroup() as group:
+        speaking = group.create_task(speak())
+        await call.until("error")
+        speaking.cancel()
+    return await call.closed()

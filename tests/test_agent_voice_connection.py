@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import voice_connection
-from agent.voice_connection import FRAGMENT, MESSAGES_AT_ONCE, SLICE_BYTES
+from agent.sliced_input import SLICE_BYTES
+from agent.voice_connection import FRAGMENT, MESSAGES_AT_ONCE
 
 from .connection_house import HANDSHAKE, House, Wire, end
 
@@ -93,10 +94,10 @@ async def test_a_flood_of_small_frames_lets_others_have_their_turn() -> None:
     reader, wire = await call()
     wire.protocol.data_received(text(b"x" * 10, first=0x01))
     wire.protocol.data_received(EMPTY_FRAGMENT * 5000)
-    assert len(wire.protocol._unread) == 5000 * 6 - SLICE_BYTES
+    assert len(wire.protocol._input._unread) == 5000 * 6 - SLICE_BYTES
     assert not wire.is_read
     await turns()
-    assert not wire.protocol._unread
+    assert not wire.protocol._input._unread
     assert wire.is_read
     assert reader.got == []
     await end(wire)
@@ -122,15 +123,14 @@ async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.Monk
     free = round(MESSAGES_AT_ONCE / FRAGMENT)
     wire.protocol.data_received(text(b"", first=0x01) + EMPTY_FRAGMENT * (free + 3000))
     await turns(400)
-    left = wire.protocol._unread
+    left = wire.protocol._input._unread
     assert 1000 * 6 < len(left) <= 3000 * 6
-    assert wire.protocol._pump_timer is not None
+    assert wire.protocol._input.is_put_off
     assert not wire.is_read
     wire.protocol.keepalive_timeout()  # who is made to wait is not dead
     assert not wire.closing
-    wire.protocol._pump_timer.cancel()
     await end(wire)
-    assert not wire.protocol._unread
+    assert not wire.protocol._input._unread
 
 
 async def test_nothing_is_parsed_that_the_session_does_not_take() -> None:
@@ -139,7 +139,7 @@ async def test_nothing_is_parsed_that_the_session_does_not_take() -> None:
     wire.protocol.data_received(text(b"x" * 4000) * 40)
     await turns()
     assert wire.protocol.queue.qsize() <= 3
-    assert len(wire.protocol._unread) > 140_000
+    assert len(wire.protocol._input._unread) > 140_000
     assert not wire.is_read
     reader.may_read.set()
     await reader.heard(40)
