@@ -14,10 +14,13 @@ from agent import (
     connections,
     conversation,
     event_loop,
+    form_bodies,
     http_requests,
     outbox,
+    places,
     realtime_socket,
     request_heads,
+    speech_request,
     voice_connection,
     wrong_keys,
 )
@@ -104,6 +107,22 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     "bodies held at once": (
         number(http_requests.MAX_HELD_BYTES),
         "test_agent_chat_bad_input.py::test_bodies_that_fit_only_alone",
+    ),
+    "an upload": (
+        number(form_bodies.MAX_FORM_BYTES),
+        "test_agent_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further",
+    ),
+    "time for an upload": (
+        seconds(form_bodies.UPLOAD_TIMEOUT_S),
+        "test_agent_offline.py::test_one_that_never_ends_is_given_up",
+    ),
+    "characters to read aloud": (
+        number(speech_request.MAX_INPUT_CHARS),
+        "test_agent_speech.py::test_what_is_refused_says_why",
+    ),
+    "uploads at once; texts to read aloud": (
+        f"{places.MAX_AT_ONCE}; {places.MAX_AT_ONCE}",
+        "test_agent_offline.py::test_one_request_too_many_is_told_to_come_again",
     ),
     "time to read on in a response": (
         seconds(connections.STALL_TIMEOUT_S),
