@@ -116,7 +116,7 @@ async def test_two_sessions_may_share_their_ids(live: LiveServer) -> None:
         await others.send("conversation.item.delete", item_id="item_1")
         await others.until("conversation.item.deleted")
         await others.send("conversation.item.retrieve", item_id="item_1")
-        await others.problem("item_not_found")
+        assert "no item" in (await others.problem())["message"]
         await mine.send("conversation.item.retrieve", item_id="item_1")
         kept = await mine.until("conversation.item.retrieved")
         assert kept["item"]["content"][0]["text"] == "My secret."
@@ -129,7 +129,7 @@ async def test_two_sessions_may_share_their_ids(live: LiveServer) -> None:
         item_id = mine.of("response.output_item.added")[0]["item"]["id"]
         cut = {"item_id": item_id, "content_index": 0, "audio_end_ms": 0}
         await others.send("conversation.item.truncate", **cut)
-        assert (await others.problem())["code"] in ("item_not_found", "invalid_value")
+        assert "no item" in (await others.problem())["message"]
         await mine.send("response.cancel", response_id=response_id)
         done = await mine.response()
         assert done["id"] == response_id
