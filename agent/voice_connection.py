@@ -10,7 +10,7 @@ ping still finds it.
 *Bytes are parsed a slice at a time*, with other connections' turns between, and no faster than
 `MESSAGES_PER_S` once `MESSAGES_AT_ONCE` came. A network read brings up to 256 kB. That is one frame
 of an honest client, and forty thousand of somebody who sends the smallest that there are: parsing
-those in one go kept every call waiting for half a second. While the session has not taken a message
+those in one go kept every call waiting for 0.2 s. While the session has not taken a message
 nothing is parsed at all. What is not parsed is kept, a network read of it at most, and the socket
 is not read from.
 
