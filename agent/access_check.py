@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Iterator
 
 from .address import is_loopback
+from .addresses import networks_of
 from .config import Config
 from .errors import ConfigError
 from .keys import KeyFile
@@ -33,6 +34,7 @@ def check_access(config: Config, keys: KeyFile) -> None:
     """Raises ConfigError where nobody could come in, or others would without the user's knowing;
     KeyFileError where the keys can't be read."""
     _check_jwt(config)
+    networks_of(config.access.trusted_proxies)
     usable = keys.read()
     if usable or config.access.has_jwt or not needs_key(config, has_keys=keys.exists()):
         return

@@ -8,7 +8,7 @@ from .config_values import Between, Matching
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """`[access]`: keys and TLS."""
+    """`[access]`: keys, limits and TLS."""
 
     require_key: Literal["auto", "always", "never"] = "auto"
     """auto: whoever calls needs a key, unless the server listens for this machine alone and no key
@@ -16,6 +16,26 @@ class AccessSettings:
     calls_per_key: Annotated[int, Between(0, 10_000)] = 0
     """Calls at once with one key, unless the key itself says otherwise; 0: as many as there are
     lines."""
+    calls_per_address: Annotated[int, Between(0, 10_000)] = 0
+    """Calls at once from one address, or one IPv6 network; 0: as many as there are lines."""
+    connections_per_address: Annotated[int, Between(0, 100_000)] = 128
+    """Connections at once from one address, calls and pages together; 0: as many as there are. One
+    more takes the place of the one that has waited longest for a request, or is closed."""
+    connections_per_s: Annotated[int, Between(0, 100_000)] = 50
+    """New connections a second from one address, and twice as many at once; more are closed before
+    anything of them is read. 0: no limit."""
+    requests_per_s: Annotated[int, Between(0, 100_000)] = 100
+    """Requests a second from one address on connections that are open, and twice as many at once;
+    more are answered later. 0: no limit."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies, as ["10.0.0.5"], whose X-Forwarded-For is believed
+    and which may open any number of connections. Empty: that header is never read."""
+    burst_s: Annotated[int, Between(1, 3600)] = 120
+    """Seconds of audio that a call may be ahead of real time. Beyond that it is read as fast as it
+    would be spoken; nothing of it is lost."""
+    idle_s: Annotated[int, Between(0, 86_400)] = 600
+    """A call whose client sends nothing at all for so long is ended; 0: never. Who sends audio,
+    silence included, is not idle."""
     tls_cert: str = ""
     """A PEM file with the server's certificate, and those between it and its root behind it. With
     `tls_key` the server speaks https and wss. Empty: neither."""

@@ -6,7 +6,7 @@ in `attend` until the call lets go of it.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Final
 
@@ -15,8 +15,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from latency_budget.clock import Clock
 
 from . import errors
-from .connections import CLOSE_TIMEOUT_S
+from .access_settings import AccessSettings
+from .intake import Intake
 from .outbox import Outbox, SlowReader
+from .requests import Request
+from .voice_connection import CLOSE_TIMEOUT_S
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
@@ -28,8 +31,8 @@ BROKEN: Final = frozenset({1006, 1011, 1014, errors.CLOSE_COMES_BACK})
 """Close codes that no client gives who hangs up: there was none; the client's keepalive got no
 answer; something between had none from it; the client gave the connection up, but not the call."""
 
-Take = Callable[[str | bytes], Awaitable[None]]
-"""Deals with one frame of the client."""
+Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
+"""Deals with one frame of the client. Returns what it asked for."""
 
 
 class Parting(Enum):
@@ -39,13 +42,15 @@ class Parting(Enum):
     BROKE = auto()
     TOO_SLOW = auto()
     """The client did not read what it was sent, or could not."""
+    IDLE = auto()
+    """The client sent nothing for too long."""
     STOPPED = auto()
 
 
 class CallSocket:
     """A WebSocket, to be accepted first. Belongs to the event loop."""
 
-    def __init__(self, websocket: WebSocket, clock: Clock) -> None:
+    def __init__(self, websocket: WebSocket, clock: Clock, settings: AccessSettings) -> None:
         self._offered = websocket.scope.get("subprotocols", [])
         self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
         """The client knows `halfsec.*` events."""
@@ -55,6 +60,8 @@ class CallSocket:
         self._is_receiving = False
         self._is_stopped = False
         self._is_slow = False
+        self._is_idle = False
+        self._intake = Intake(websocket, settings, clock)
         self._let_go = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 
@@ -79,6 +86,8 @@ class CallSocket:
         code = None if self._reading.cancelled() else self._reading.result()
         if code is not None:
             return Parting.BROKE if code in BROKEN else Parting.HUNG_UP
+        if self._is_idle:
+            return Parting.IDLE
         return Parting.TOO_SLOW if self._is_slow else Parting.STOPPED
 
     def stop(self) -> None:
@@ -109,18 +118,25 @@ class CallSocket:
                     await self._websocket.send_text(frame)
 
     async def _read(self, take: Take) -> int | None:
-        """Returns the close code; None where it was stopped."""
+        """Returns the close code; None where it was stopped, or nothing came."""
         while not self._is_stopped:
             await self._outbox.room()
             self._is_receiving = True
             try:
-                message = await self._websocket.receive()
+                frame = await self._intake.frame()
+            except WebSocketDisconnect as gone:
+                return int(gone.code or errors.CLOSE_NORMAL)
+            except errors.IdleClientError:
+                self._is_idle = True
+                return None
             finally:
                 self._is_receiving = False
-            if message["type"] == "websocket.disconnect":
-                return int(message.get("code") or errors.CLOSE_NORMAL)
-            frame = message.get("text")
-            await take(message.get("bytes", b"") if frame is None else frame)
+            requests = await take(frame)
+            if not self._is_stopped:
+                self._is_receiving = True  # what was read is dealt with: stopping need not wait
+                for request in requests:
+                    await self._intake.keep_pace(request)
+                self._is_receiving = False
         return None
 
     async def _write(self) -> None:

@@ -1,11 +1,7 @@
 """The server's connections: which peers count as alive, and how the others are got rid of.
 
-Theory of operation: uvicorn's protocols do the work; three of its decisions are replaced here.
-
-*Alive* is who sends something, and who we do not read from at the moment. uvicorn waits for the
-answer to its ping alone, which stands behind all the audio that a fast sender has in flight: such a
-client was hung up on in the middle of its recording. A peer that is gone sends nothing, so the next
-ping still finds it.
+Theory of operation: uvicorn's protocols do the work; some of its decisions are replaced, those
+about WebSockets in `voice_connection.py`.
 
 *Closed* means that the connection is gone some seconds later. A transport that is closed first
 sends what it has buffered, and to a peer that does not read it never comes to an end.
@@ -15,19 +11,24 @@ work waits for it.
 
 *A request* must come within seconds, and there are only so many connections: otherwise whoever
 opens sockets and says nothing takes all file descriptors. At the limit, who has waited longest for
-his own request makes room, so that such a flood keeps nobody out.
+his own request makes room, so that such a flood keeps nobody out. One address has a limit of its
+own, where it makes room for itself, and a pace (`address_limits.py`): what comes too fast is closed
+before a byte of it is read, and requests on a connection that is open are answered later.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.protocols.utils import get_remote_addr
 
-CLOSE_TIMEOUT_S: Final = 5.0
-"""For the peer to take the end of what it was sent, and to answer the close. On a slow link 64 kB
-take two seconds."""
+from .access_settings import AccessSettings
+from .address_limits import AddressLimits
+from .addresses import NOWHERE
+from .voice_connection import CLOSE_TIMEOUT_S, VoiceConnection
 
 REQUEST_TIMEOUT_S: Final = 10.0
 """From the connection (or the first byte of a later request) to the end of the headers. Browsers
@@ -40,51 +41,9 @@ SPARE_CONNECTIONS: Final = 256
 """Besides those of the calls. Pages, metrics and probes need a dozen; together with the models'
 files this stays below the usual limit of 1024 descriptors."""
 
+UNLIMITED: Final = AccessSettings(connections_per_address=0, connections_per_s=0, requests_per_s=0)
+
 _log = logging.getLogger(__name__)
-
-
-class VoiceConnection(WebSocketsSansIOProtocol):
-    """A WebSocket. Belongs to the event loop."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.close_timeout = CLOSE_TIMEOUT_S
-        self._heard = False
-        """Something came since the last ping."""
-        self._abort_timer: asyncio.TimerHandle | None = None
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = True
-        super().data_received(data)
-
-    def send_keepalive_ping(self) -> None:
-        self._heard = False
-        super().send_keepalive_ping()
-
-    def keepalive_timeout(self) -> None:
-        """No answer to the ping: the end, unless there are other signs of life."""
-        if self._heard or self.read_paused:
-            self.pong_timer = self.pending_ping_payload = None
-            self.schedule_ping()
-            return
-        super().keepalive_timeout()
-        self._abort_later()
-
-    def on_task_complete(self, task: "asyncio.Task[None]") -> None:
-        super().on_task_complete(task)
-        self._abort_later()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._abort_timer is not None:
-            self._abort_timer.cancel()
-        if self.handshake_complete and self.conn.close_rcvd is None:
-            # uvicorn has one code for a connection that broke and a client that gave no code.
-            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        super().connection_lost(exc)
-
-    def _abort_later(self) -> None:
-        if self._abort_timer is None and not self.disconnected:
-            self._abort_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
 
 class HttpConnection(H11Protocol):
@@ -93,14 +52,28 @@ class HttpConnection(H11Protocol):
     turned_away: ClassVar[int] = 0
     """Connections closed because of the limit, since the process began."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
+        """`limits`: of addresses; None: there are none but the total."""
         super().__init__(*args, **kwargs)
+        self._limits = AddressLimits(UNLIMITED) if limits is None else limits
+        self._place: str | None = None
+        self._is_refused = False
         self._upgraded = False
         self._request_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._next_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
+        connected = cast(asyncio.Transport, transport)
+        self._place = self._limits.place((get_remote_addr(connected) or (NOWHERE, 0))[0])
+        if not self._limits.may_connect(self._place, self.loop.time()):
+            self._refuse(connected)
+            return
+        if self._limits.is_full(self._place) and not self._make_room(self._place):
+            self._refuse(connected)
+            return
+        self._limits.opened(self._place)
+        super().connection_made(connected)
         self._watch()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             self._make_room()
@@ -111,7 +84,16 @@ class HttpConnection(H11Protocol):
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._upgraded = True
+        self._limits.closed(self._place)  # it counts itself from here on
         super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        """The next request is read now, or once its address is not too fast any more."""
+        wait_s = self._limits.wait_s(self._place, self.loop.time())
+        if wait_s > 0 and not self.transport.is_closing():
+            self._next_timer = self.loop.call_later(wait_s, super().on_response_complete)
+        else:
+            super().on_response_complete()
 
     def pause_writing(self) -> None:
         self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
@@ -127,8 +109,14 @@ class HttpConnection(H11Protocol):
         self._stall_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_refused:
+            return  # it never was
+        if not self._upgraded:
+            self._limits.closed(self._place)
         self._unwatch()
         self._end_stall()
+        if self._next_timer is not None:
+            self._next_timer.cancel()
         super().connection_lost(exc)
 
     def _end_stall(self) -> None:
@@ -136,19 +124,27 @@ class HttpConnection(H11Protocol):
             self._stall_timer.cancel()
             self._stall_timer = None
 
-    def _make_room(self) -> None:
-        """Close the connection that has waited longest for a request; this one, if no other."""
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        self._is_refused = True
+        transport.abort()
+        _tell_of_one_more()
+
+    def _make_room(self, place: str | None = None) -> bool:
+        """Close the connection (of this place) that has waited longest for a request; this one, if
+        no other. Whether one was closed."""
         waiting = [
             (other._request_timer.when(), id(other), other)
             for other in self.connections
             if isinstance(other, HttpConnection) and other._request_timer is not None
+            if place is None or other._place == place
         ]
-        number = HttpConnection.turned_away = HttpConnection.turned_away + 1
-        if number & (number - 1) == 0:  # a flood must not fill the log as well
-            _log.warning("too many connections: closed one without a request (%d so far)", number)
+        if not waiting:
+            return False
+        _tell_of_one_more()
         _, _, oldest = min(waiting)
         oldest._unwatch()
         oldest.transport.abort()
+        return True
 
     def _watch(self) -> None:
         """Wait for a request, but not for ever."""
@@ -168,3 +164,18 @@ class HttpConnection(H11Protocol):
             return
         _log.debug("a connection brought no request within %g s: closed", REQUEST_TIMEOUT_S)
         self.transport.abort()
+
+
+def connection_types(
+    settings: AccessSettings,
+) -> tuple[Callable[..., HttpConnection], Callable[..., VoiceConnection]]:
+    """What makes the connections of one server, which has these limits. Raises ConfigError."""
+    limits = AddressLimits(settings)
+    return partial(HttpConnection, limits=limits), partial(VoiceConnection, limits=limits)
+
+
+def _tell_of_one_more() -> None:
+    """A connection was closed because of a limit."""
+    number = HttpConnection.turned_away = HttpConnection.turned_away + 1
+    if number & (number - 1) == 0:  # a flood must not fill the log as well
+        _log.warning("too many connections: closed one without a request (%d so far)", number)

@@ -7,7 +7,9 @@ that a client can mend keeps its session alive; nothing is logged and dropped.
 from typing import Final
 
 CLOSE_NORMAL: Final = 1000
+CLOSE_NOT_UTF8: Final = 1007
 CLOSE_POLICY: Final = 1008
+CLOSE_TOO_BIG: Final = 1009
 CLOSE_INTERNAL: Final = 1011
 CLOSE_DRAINING: Final = 1012
 """Service restart: stock clients reconnect on it."""
@@ -64,6 +66,10 @@ class InternalError(HalfsecError):
 
 class SilentCallError(Exception):
     """Nobody has spoken for so long that the call is ended. No fault of anybody's."""
+
+
+class IdleClientError(Exception):
+    """The client has sent nothing for too long."""
 
 
 class IssuerUnreachableError(Exception):

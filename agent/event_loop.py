@@ -3,7 +3,7 @@
 import sys
 from typing import Any, Final
 
-from .connections import CLOSE_TIMEOUT_S
+from .voice_connection import CLOSE_TIMEOUT_S
 
 TLS_TIMEOUT_S: Final = 10.0
 """For a TLS handshake, as long as for a request. The loop's own minute would let whoever opens

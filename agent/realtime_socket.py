@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latency_budget.budget import budget_profile
@@ -21,11 +22,11 @@ from latency_budget.report import turn_json
 
 from . import errors
 from .access import Access
+from .address_limits import CallsByAddress
 from .beta_dialect import CLOSE_REASON, REFUSAL, asks_for_beta
 from .call_socket import CallSocket
 from .calls import Call, Calls, save_trace
 from .config import Config
-from .connections import CLOSE_TIMEOUT_S
 from .end_of_turn import IdleRules
 from .first_clause import cutting
 from .identifiers import new_session_id
@@ -43,9 +44,12 @@ from .turn_log import TurnLog
 from .unheard import OnTurn
 from .visitors import Refusal, shown, turn_away
 from .voice_call import CLIENT_LEFT, NOTHING_TO_RESUME, CallOver, Resuming, VoiceCall
+from .voice_connection import CLOSE_TIMEOUT_S
 from .wire.realtime import RealtimeProtocol
 
 SILENT: Final = "nobody has spoken for too long"
+
+IDLE: Final = "the client sent nothing for too long"
 
 EXPIRED: Final = "reached its time limit"
 
@@ -59,6 +63,10 @@ BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "serv
 LINES_OF_KEY: Final = Refusal(
     429, "All calls that this key may hold at once are in progress.", "rate_limit_exceeded",
     "rate_limit_error", 10,
+)  # fmt: skip
+LINES_OF_ADDRESS: Final = Refusal(
+    429, "All calls that may come from your address at once are in progress.",
+    "rate_limit_exceeded", "rate_limit_error", 10,
 )  # fmt: skip
 CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
 
@@ -87,6 +95,7 @@ class RealtimeSocket:
         self._num_held: Counter[str] = Counter()
         """Calls in progress, by the `key_id` of whose they are."""
         self._tokens: ResumeTokens[VoiceCall] = ResumeTokens()
+        self._by_address = CallsByAddress(config.access)
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close; of the one that opens a call, to its end."""
@@ -100,11 +109,11 @@ class RealtimeSocket:
         if (token := query.get("resume")) is not None:
             await self._resume(websocket, principal, token)
             return
-        if (refusal := self._refusal(principal)) is not None:
+        if (refusal := self._refusal(principal, websocket.scope)) is not None:
             await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
             return
         if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
-            await self._refuse_beta(CallSocket(websocket, self._clock))
+            await self._refuse_beta(CallSocket(websocket, self._clock, self._config.access))
             return
         start = session_start(self._config, principal, query.get("model"), query.get("intent"))
         if isinstance(start, Refusal):
@@ -112,11 +121,13 @@ class RealtimeSocket:
             return
         # Before any wait: others want a line too.
         call = self._calls.admit(new_session_id(), start.agent)
-        place = _Place(call, principal.key_id, self._calls, self._num_held)
+        place = _Place(
+            call, principal.key_id, websocket.scope, self._calls, self._num_held, self._by_address
+        )
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", call.session_id, asked, start.agent)
-        socket = CallSocket(websocket, self._clock)
+        socket = CallSocket(websocket, self._clock, self._config.access)
         try:
             await socket.accept()
             async with asyncio.TaskGroup() as group:
@@ -135,7 +146,7 @@ class RealtimeSocket:
 
     async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
         """A connection that wants to go on with a call."""
-        socket = CallSocket(websocket, self._clock)
+        socket = CallSocket(websocket, self._clock, self._config.access)
         await socket.accept()
         voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
         if voice is None:
@@ -145,13 +156,15 @@ class RealtimeSocket:
             voice.come_back(socket)
         await socket.attend()
 
-    def _refusal(self, principal: Principal) -> Refusal | None:
+    def _refusal(self, principal: Principal, scope: Scope) -> Refusal | None:
         """Why there is no line for somebody. Calls that wait for their client give way to him."""
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
         give_way = self._calls.waiting.give_way
         if self._has_all_its_calls(principal) and not give_way(principal.key_id):
             return LINES_OF_KEY
+        if self._by_address.are_all_held(scope):
+            return LINES_OF_ADDRESS
         refusal = None
         if self._calls.full and not give_way():
             refusal = BUSY
@@ -267,15 +280,26 @@ class RealtimeSocket:
 
 
 class _Place:
-    """What a call occupies: a line of the server, and one of its key."""
+    """What a call occupies: a line of the server, one of its key, and one of its address."""
 
-    def __init__(self, call: Call, key_id: str, calls: Calls, num_held: Counter[str]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        key_id: str,
+        scope: Scope,
+        calls: Calls,
+        num_held: Counter[str],
+        by_address: CallsByAddress,
+    ) -> None:
         self.key_id = key_id
         self._call = call
+        self._scope = scope
         self._calls = calls
         self._num_held = num_held
+        self._by_address = by_address
         self._is_left = False
         num_held[key_id] += 1
+        by_address.begun(scope)
 
     def leave(self) -> None:
         """Only the first time counts."""
@@ -283,6 +307,7 @@ class _Place:
             self._is_left = True
             self._calls.leave(self._call)
             self._num_held -= Counter([self.key_id])  # which forgets those at zero
+            self._by_address.ended(self._scope)
 
 
 def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
@@ -294,6 +319,8 @@ def _close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int,
         return errors.CLOSE_NORMAL, str(over.exceptions[0])
     if group_error.subgroup(errors.SilentCallError) is not None:
         return errors.CLOSE_NORMAL, SILENT
+    if group_error.subgroup(errors.IdleClientError) is not None:
+        return errors.CLOSE_NORMAL, IDLE
     if group_error.subgroup(errors.RevokedKeyError) is not None:
         return errors.CLOSE_POLICY, "the key of this call was revoked"
     if group_error.subgroup(SlowReader) is not None:

@@ -14,7 +14,7 @@ import ssl
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -35,7 +35,7 @@ from .api_description import openapi_json
 from .calls import Calls
 from .collector import leave_out_what_is_there
 from .config import Config, LatencySettings
-from .connections import SPARE_CONNECTIONS, HttpConnection, VoiceConnection
+from .connections import SPARE_CONNECTIONS, connection_types
 from .door import Door, open_paths
 from .errors import ConfigError
 from .event_loop import loop_factory
@@ -48,6 +48,7 @@ from .openai_routes import openai_routes
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
+from .request_heads import MAX_HEAD_BYTES, HeadCheck
 from .routing import with_refusals
 from .secret_endpoint import SecretEndpoint
 from .server_tools import ServerTools
@@ -126,6 +127,7 @@ def create_app(
         routes=[*with_refusals(routes), *rest],
         middleware=[
             Middleware(SecurityHeaders),
+            Middleware(HeadCheck),
             Middleware(HostCheck, visitors=visitors),
             Middleware(Door, access, visitors, clock, open_paths(WEB_DEMO)),
         ],
@@ -209,16 +211,21 @@ class Server(uvicorn.Server):
         yield
 
 
-def make_server(app: Starlette, max_sessions: int, tls: ssl.SSLContext | None = None) -> Server:
-    """The HTTP and WebSocket server around the app, with the service's limits."""
+def make_server(app: Starlette, settings: Config, tls: ssl.SSLContext | None = None) -> Server:
+    """The HTTP and WebSocket server around the app, with the service's limits. Raises
+    ConfigError."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
+    http, voice = connection_types(settings.access)
     config = uvicorn.Config(
         app,
         log_config=None,
         lifespan="off",
-        http=HttpConnection,
-        ws=VoiceConnection,
-        limit_concurrency=max_sessions + SPARE_CONNECTIONS,
+        http=cast(type[asyncio.Protocol], http),
+        ws=cast(type[asyncio.Protocol], voice),
+        proxy_headers=bool(settings.access.trusted_proxies),
+        forwarded_allow_ips=list(settings.access.trusted_proxies),
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        limit_concurrency=settings.agent.max_sessions + SPARE_CONNECTIONS,
         ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=5,
@@ -287,7 +294,7 @@ async def _serve(
     tools = ServerTools(config, clock)
     app = create_app(config, stages, clock, store, exporter, access, tools)
     calls: Calls = app.state.calls
-    server = make_server(app, config.agent.max_sessions, tls)
+    server = make_server(app, config, tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

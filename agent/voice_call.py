@@ -22,6 +22,7 @@ wait.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
@@ -32,6 +33,7 @@ from .call_socket import CallSocket, Parting
 from .calls import Call, Calls
 from .notices import Extension, Notice, Problem, Resumed, SessionCreated
 from .outbox import SlowReader
+from .requests import Request
 from .resume_tokens import ResumeTokens
 from .session import Session
 from .wire.realtime import RealtimeProtocol
@@ -114,7 +116,7 @@ class VoiceCall:
 
     async def serve(self, session: Session) -> NoReturn:
         """Carry the call from socket to socket. Raises CallOver where the client is gone for good,
-        SlowReader where it does not read."""
+        SlowReader where it does not read, IdleClientError where it says nothing."""
         socket = self._socket
         assert socket is not None
         try:
@@ -162,16 +164,20 @@ class VoiceCall:
             await self._socket.say_last(frames)
             self._socket.let_go(code, reason)
 
-    async def _take(self, session: Session, frame: str | bytes) -> None:
+    async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
+        """Returns what the session was asked for."""
         if not self._token_arrived and self._resuming is not None:
             self._token_arrived = True
             self._resuming.tokens.arrived(self)
+        handled: list[Request] = []
         for request in self._protocol.receive(frame):
             if isinstance(request, Problem):
                 self.notify(request)
             else:
                 await session.handle(request)
+                handled.append(request)
         self._received += 1
+        return handled
 
     def _wait_s(self, parting: Parting) -> int:
         """How long to wait after such an end of a socket. Raises where the call ends with it."""
@@ -180,6 +186,8 @@ class VoiceCall:
             return self._resuming.wait_s
         if parting is Parting.TOO_SLOW:
             raise SlowReader
+        if parting is Parting.IDLE:
+            raise errors.IdleClientError
         raise CallOver(CLIENT_LEFT)
 
     async def _wait(self, socket: CallSocket, wait_s: int) -> None:

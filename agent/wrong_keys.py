@@ -5,9 +5,10 @@ key that leaked in part from being tried out. Only wrong keys wait: a right one 
 whoever else guesses behind the same address.
 """
 
-import ipaddress
 from collections import OrderedDict
 from typing import Final
+
+from .addresses import place_of
 
 FREE_TRIES: Final = 10
 """Wrong keys that are answered at once: a person, or some pages that were open when a key was
@@ -30,7 +31,7 @@ class WrongKeys:
 
     def add(self, address: str, now_ns: int) -> bool:
         """Count a wrong key. Whether there have been too many from there lately."""
-        place = _place(address)
+        place = place_of(address)
         level, then_ns = self._levels.pop(place, (0.0, now_ns))
         level = max(0.0, level - (now_ns - then_ns) / 1e9 / FORGET_S)
         # Capped: who guessed for a day is not kept waiting for days.
@@ -38,14 +39,3 @@ class WrongKeys:
         if len(self._levels) > MAX_ADDRESSES:
             self._levels.popitem(last=False)
         return level + 1 > FREE_TRIES
-
-
-def _place(address: str) -> str:
-    """An IPv6 host has 2**64 addresses of its own: they count as one."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:64]
-    if parsed.version == 4:
-        return str(parsed)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -142,7 +142,7 @@ class LiveServer:
         tools = ServerTools(self.config, self._clock)
         app = create_app(self.config, self.stages, self._clock, access=self.access, tools=tools)
         self.calls = app.state.calls
-        self._server = make_server(app, self.config.agent.max_sessions, self._tls)
+        self._server = make_server(app, self.config, self._tls)
         async with tools.running(), asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             await self.stages.start()

@@ -2,107 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
-from agent import connections
-from agent.connections import HttpConnection, VoiceConnection
+from agent import connections, voice_connection
+from agent.access_settings import AccessSettings
+from agent.connections import HttpConnection
 
-HANDSHAKE: Final = (
-    b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-    b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-    b"Sec-WebSocket-Version: 13\r\n\r\n"
+from .connection_house import (
+    PIECE_OF_A_FRAME,
+    WHOLE_FRAME,
+    House,
+    brief,
+    busy,
+    end,
 )
-PIECE_OF_A_FRAME: Final = b"\x81\xfe\x10\x00" + bytes(100)
-WHOLE_FRAME: Final = b"\x81\x81" + bytes(4) + b"x"
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Wire(asyncio.Transport):
-    """A peer that never reads: what is closed stays open until it is aborted."""
-
-    def __init__(self) -> None:
-        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
-        self.sent = b""
-        self.closing = False
-        self.aborted = asyncio.Event()
-        self.protocol: Any = None
-
-    def write(self, data: Any) -> None:
-        self.sent += bytes(data)
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def close(self) -> None:
-        self.closing = True
-
-    def abort(self) -> None:
-        self.closing = True
-        self.aborted.set()
-        self.protocol.connection_lost(None)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-
-class House:
-    """A server's shared state, and connections to it."""
-
-    def __init__(self, app: App, **settings: Any) -> None:
-        self._config = uvicorn.Config(
-            app, ws=VoiceConnection, log_config=None, lifespan="off", **settings
-        )
-        self._config.load()
-        self._state = ServerState()
-
-    def connect(self) -> Wire:
-        wire = Wire()
-        wire.protocol = HttpConnection(self._config, self._state, {})
-        wire.protocol.connection_made(wire)
-        return wire
-
-    async def call(self) -> Wire:
-        """Connected and accepted."""
-        wire = self.connect()
-        wire.protocol.data_received(HANDSHAKE)
-        assert isinstance(wire.protocol, VoiceConnection)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert b" 101 " in wire.sent
-        return wire
-
-
-async def busy(scope: Any, receive: Any, send: Any) -> None:
-    """Accepts, and reads nothing."""
-    await receive()
-    await send({"type": "websocket.accept"})
-    await asyncio.Event().wait()
-
-
-async def brief(scope: Any, receive: Any, send: Any) -> None:
-    await receive()
-    await send({"type": "websocket.accept"})
-    await send({"type": "websocket.close", "code": 1008})
-
-
-async def end(wire: Wire) -> None:
-    for task in list(wire.protocol.tasks):
-        task.cancel()
-    await asyncio.gather(*wire.protocol.tasks, return_exceptions=True)
-    if not wire.aborted.is_set():
-        wire.abort()
 
 
 @pytest.mark.parametrize("sent", [PIECE_OF_A_FRAME, WHOLE_FRAME])
@@ -127,7 +43,7 @@ async def test_who_is_not_read_from_cannot_answer() -> None:
 
 
 async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(voice_connection, "CLOSE_TIMEOUT_S", 0.0)
     wire = await House(busy).call()
     wire.protocol.data_received(PIECE_OF_A_FRAME)
     wire.protocol.send_keepalive_ping()
@@ -139,7 +55,7 @@ async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_who_does_not_read_is_got_rid_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(voice_connection, "CLOSE_TIMEOUT_S", 0.0)
     wire = await House(brief).call()
     async with asyncio.timeout(30):
         await wire.aborted.wait()
@@ -222,12 +138,101 @@ async def test_the_rest_of_a_response_is_not_kept_for_ever(
 ) -> None:
     monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.01)
 
-    async def short(scope: Any, receive: Any, send: Any) -> None:
-        headers = [(b"content-length", b"1")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"x"})
-
     wire = House(short, timeout_keep_alive=0).connect()
     wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await asyncio.wait_for(wire.aborted.wait(), 5)
     assert b"200 OK" in wire.sent
+
+
+LIMITED = AccessSettings(connections_per_address=3, connections_per_s=4, requests_per_s=5)
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def short(scope: Any, receive: Any, send: Any) -> None:
+    headers = [(b"content-length", b"1")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"x"})
+
+
+async def test_an_address_makes_room_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    house = House(busy, LIMITED)
+    with caplog.at_level(logging.WARNING):
+        call = await house.call("192.0.2.1")
+        first, second, third = (house.connect("192.0.2.1") for _ in range(3))
+        other = house.connect("192.0.2.2")
+    assert [wire.aborted.is_set() for wire in (first, second, third)] == [True, False, False]
+    assert not other.closing
+    assert not call.closing
+    for wire in (second, third, other, call):
+        await end(wire)
+
+
+async def test_an_address_with_nothing_but_calls_gets_no_more() -> None:
+    house = House(busy, LIMITED)
+    calls = [await house.call("192.0.2.1") for _ in range(3)]
+    assert house.connect("192.0.2.1").aborted.is_set()
+    assert not any(call.closing for call in calls)
+    await end(calls.pop())
+    again = house.connect("192.0.2.1")  # what has ended counts no more
+    assert not again.closing
+    for wire in (*calls, again):
+        await end(wire)
+
+
+async def test_who_connects_too_fast_is_closed_before_anything_is_read() -> None:
+    house = House(busy, AccessSettings(connections_per_address=0, connections_per_s=4))
+    wires = [house.connect(f"2001:db8::{number:x}") for number in range(12)]
+    assert [wire.aborted.is_set() for wire in wires] == [False] * 8 + [True] * 4
+    assert all(wire.protocol not in wire.protocol.connections for wire in wires[8:])
+    other = house.connect("2001:db8:0:1::1")
+    assert not other.closing
+    for wire in (*wires[:8], other):
+        await end(wire)
+
+
+async def test_a_trusted_proxy_is_not_judged() -> None:
+    proxied = replace(LIMITED, trusted_proxies=("192.0.2.0/28",))
+    house = House(busy, proxied)
+    wires = [house.connect("192.0.2.7") for _ in range(20)]
+    assert not any(wire.closing for wire in wires)
+    for wire in wires:
+        await end(wire)
+
+
+async def test_requests_in_a_row_are_answered_no_faster_than_allowed() -> None:
+    """Pipelined in one packet; nothing of them is lost."""
+    house = House(short, AccessSettings(connections_per_s=0, requests_per_s=5))
+    wire = house.connect("192.0.2.1")
+    delays: list[float] = []
+    call_later = wire.protocol.loop.call_later
+
+    class Loop:
+        """Notes what is put off, and lets it happen at once."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio.get_running_loop(), name)
+
+        def call_later(self, delay_s: float, callback: Any, *args: Any) -> Any:
+            if callback.__name__ == "on_response_complete":
+                delays.append(delay_s)
+                delay_s = 0
+            return call_later(delay_s, callback, *args)
+
+    wire.protocol.loop = Loop()
+    wire.protocol.data_received(GET * 14)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert wire.sent.count(b"200 OK") == 14
+    assert len(delays) == 4  # ten at once, then one every fifth of a second
+    assert delays[0] == pytest.approx(0.2, abs=0.1)
+    await end(wire)
+
+
+async def test_a_flood_of_requests_is_held_in_one_read() -> None:
+    """While one is answered nothing more is read."""
+    wire = House(endless).connect()
+    wire.protocol.data_received(GET * 1000)
+    await asyncio.sleep(0)
+    assert not wire.is_read
+    assert len(wire.protocol.tasks) == 1
+    await end(wire)

@@ -10,6 +10,7 @@ import pytest
 from starlette.websockets import WebSocket
 
 from agent import errors
+from agent.access_settings import AccessSettings
 from agent.call_socket import SEND_TIMEOUT_S, CallSocket
 from agent.calls import Calls
 from agent.config import Config
@@ -39,7 +40,9 @@ class Peer:
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         scope = {"type": "websocket", "subprotocols": ["halfsec.v1"], "headers": []}
         self._said.put_nowait({"type": "websocket.connect"})
-        self.socket = CallSocket(WebSocket(scope, self._said.get, self._send), clock)
+        self.socket = CallSocket(
+            WebSocket(scope, self._said.get, self._send), clock, AccessSettings()
+        )
 
     async def _send(self, message: Any) -> None:
         if message["type"] == "websocket.close":

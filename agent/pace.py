@@ -1,0 +1,35 @@
+"""So much a second, and so much at once: a leaky bucket.
+
+Pure: time is an argument, in seconds on any clock that never goes back.
+"""
+
+
+class Pace:
+    """What leaks out at `per_s` a second; up to `burst` of it fits in at any moment."""
+
+    __slots__ = ("_burst", "_level", "_per_s", "_then_s")
+
+    def __init__(self, per_s: float, burst: float, now_s: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._level = 0.0
+        self._then_s = now_s
+
+    def take(self, amount: float, now_s: float) -> bool:
+        """Whether this much still fits. Where it does not, nothing has changed: who tries too often
+        is not kept out for the longer."""
+        level = self._leaked(now_s)
+        if level + amount > self._burst:
+            return False
+        self._level = level + amount
+        return True
+
+    def add(self, amount: float, now_s: float) -> float:
+        """Put this much in, whether it fits or not. Seconds until no more is in than fits."""
+        self._level = self._leaked(now_s) + amount
+        return max(0.0, (self._level - self._burst) / self._per_s)
+
+    def _leaked(self, now_s: float) -> float:
+        level = max(0.0, self._level - (now_s - self._then_s) * self._per_s)
+        self._level, self._then_s = level, now_s
+        return level

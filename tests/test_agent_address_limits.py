@@ -1,0 +1,86 @@
+"""How much one address may take."""
+
+import pytest
+
+from agent.access_settings import AccessSettings
+from agent.address_limits import BURST_S, MAX_ADDRESSES, AddressLimits, CallsByAddress
+from agent.addresses import is_within, networks_of, place_of
+from agent.errors import ConfigError
+from agent.pace import Pace
+
+
+def test_a_pace_allows_a_burst_and_then_so_much_a_second() -> None:
+    pace = Pace(2.0, 4.0, now_s=10.0)
+    assert [pace.take(1, 10.0) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [pace.take(1, 11.0) for _ in range(3)] == [True, True, False]
+    assert pace.take(4, 1000.0)  # no more than the burst was saved up
+    assert not pace.take(1, 1000.0)
+
+
+def test_a_pace_says_how_long_to_wait() -> None:
+    pace = Pace(1.0, 10.0, now_s=0.0)
+    assert pace.add(10, 0.0) == 0.0
+    assert pace.add(3, 0.0) == 3.0
+    assert pace.add(1, 3.0) == 1.0
+    assert pace.add(1, 1000.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),  # IPv4, on a socket for both
+        ("2001:db8:0:1:ffff::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unknown", "unknown"),
+        ("x" * 1000, "x" * 64),
+    ],
+)
+def test_places(address: str, place: str) -> None:
+    assert place_of(address) == place
+
+
+def test_proxies_are_addresses_or_networks() -> None:
+    networks = networks_of(["192.0.2.7", "10.0.0.0/24", "2001:db8::/32"])
+    for inside in ("192.0.2.7", "::ffff:10.0.0.9", "2001:db8::1"):
+        assert is_within(inside, networks)
+    for outside in ("192.0.2.8", "10.0.1.1", "2001:db9::1", "unknown", ""):
+        assert not is_within(outside, networks)
+
+
+@pytest.mark.parametrize("wrong", ["*", "proxy.example", "10.0.0.1/24", ""])
+def test_what_is_no_proxy_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="addresses or networks"):
+        AddressLimits(AccessSettings(trusted_proxies=(wrong,)))
+
+
+def test_nothing_is_remembered_of_more_than_so_many_addresses() -> None:
+    limits = AddressLimits(AccessSettings())
+    for number in range(MAX_ADDRESSES + 500):
+        place = limits.place(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        assert limits.may_connect(place, number / 1000)
+        limits.opened(place)
+        limits.closed(place)
+    assert len(limits) == MAX_ADDRESSES
+
+
+def test_who_keeps_trying_is_not_kept_out_for_longer() -> None:
+    limits = AddressLimits(AccessSettings(connections_per_s=10))
+    flood = [limits.may_connect("here", second / 1000) for second in range(5000)]
+    assert sum(flood) == pytest.approx(10 * (5 + BURST_S), abs=1)
+    assert limits.may_connect("here", 5.2)
+
+
+def test_calls_are_counted_by_the_address_that_is_known() -> None:
+    calls = CallsByAddress(AccessSettings(calls_per_address=2))
+    here = {"client": ("2001:db8::1", 5)}
+    neighbour = {"client": ("2001:db8::2", 6)}
+    elsewhere = {"client": ("192.0.2.1", 7)}
+    calls.begun(here)
+    calls.begun(neighbour)
+    assert calls.are_all_held(here)
+    assert not calls.are_all_held(elsewhere)
+    assert not calls.are_all_held({"client": None})
+    calls.ended(neighbour)
+    assert not calls.are_all_held(here)
+    assert not CallsByAddress(AccessSettings()).are_all_held(here)

@@ -1,0 +1,61 @@
+"""What `bench abuse` calls too late; the attacks themselves are made in test_agent_attacks_*."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from agent import bench_abuse
+from agent.bench import main
+from agent.bench_abuse import QUIET, show, verdicts
+from agent.bench_calls import HeldCall
+from agent.errors import BenchError
+from agent.exchange import Exchange
+
+
+@dataclass
+class Turn:
+    """An exchange as far as it is judged."""
+
+    e2e_ear_ms: float | None
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def answered(self) -> bool:
+        return self.e2e_ear_ms is not None
+
+
+def held(*times_ms: float | None, errors: tuple[str, ...] = ()) -> HeldCall:
+    turns = [cast(Exchange, Turn(each)) for each in times_ms]
+    return HeldCall([], turns, errors=list(errors))
+
+
+@pytest.mark.parametrize(
+    ("during", "passes"),
+    [
+        (held(500.0, 740.0), True),
+        (held(500.0, 760.0), False),
+        (held(500.0, None), False),
+        (held(500.0, 500.0, errors=("The call has ended.",)), False),
+        (held(), False),
+    ],
+    ids=["half as long again", "longer", "not answered", "broken off", "nothing"],
+)
+def test_half_as_long_again_is_the_most(during: HeldCall, passes: bool) -> None:
+    found = verdicts({QUIET: held(400.0, 500.0), "attack": during})
+    assert found[QUIET]["passes"]
+    assert found["attack"]["passes"] == passes
+
+
+def test_the_table_says_what_was_too_late(capsys: pytest.CaptureFixture[str]) -> None:
+    show(verdicts({QUIET: held(400.0, 500.0), "attack": held(900.0), "after": held(None)}))
+    quiet, attack, after = capsys.readouterr().out.splitlines()[1:]
+    assert quiet.split() == [QUIET, "400", "500", "0"]
+    assert attack.endswith("TOO LATE")
+    assert after.split() == ["after", "-", "-", "1", "TOO", "LATE"]
+
+
+def test_attackers_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_abuse, "ATTACKER", "192.0.2.1")
+    with pytest.raises(BenchError, match=r"192\.0\.2\.1"):
+        main(["abuse", "tests/recordings", "--turns", "1"])

@@ -1,0 +1,95 @@
+"""What one client sends, and how fast it is taken in."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from agent.access_settings import AccessSettings
+from agent.errors import IdleClientError
+from agent.intake import Intake
+from agent.requests import AppendAudio, CommitAudio
+from latency_budget.clock import ManualClock
+
+
+class Peer:
+    """Sends what it is given, and then nothing."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = [{"type": "websocket.connect"}, *messages]
+        scope = {"type": "websocket", "headers": [], "path": "/"}
+        self.websocket = WebSocket(scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._messages:
+            await asyncio.Event().wait()
+        return self._messages.pop(0)
+
+    async def _send(self, message: Any) -> None:
+        pass
+
+
+async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[Intake, list[float]]:
+    peer = Peer(*messages)
+    await peer.websocket.accept()
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    clock = ManualClock()
+    return Intake(peer.websocket, AccessSettings(**settings), clock, pause), pauses
+
+
+async def test_frames_are_texts_or_bytes_and_then_the_end() -> None:
+    taken, _ = await intake(
+        {"type": "websocket.receive", "text": "a"},
+        {"type": "websocket.receive", "bytes": b"b"},
+        {"type": "websocket.receive", "text": ""},
+        {"type": "websocket.disconnect", "code": 1001},
+    )
+    assert [await taken.frame() for _ in range(3)] == ["a", b"b", ""]
+    with pytest.raises(WebSocketDisconnect) as gone:
+        await taken.frame()
+    assert gone.value.code == 1001
+
+
+async def test_who_sends_nothing_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, _ = await intake({"type": "websocket.receive", "text": "a"}, idle_s=1)
+    monkeypatch.setattr(taken, "_idle_s", 0.01)
+    assert await taken.frame() == "a"
+    with pytest.raises(IdleClientError):
+        await taken.frame()
+
+
+async def test_idle_may_be_never() -> None:
+    taken, _ = await intake(idle_s=0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await taken.frame()
+
+
+async def test_audio_is_read_no_faster_than_real_time_beyond_the_burst() -> None:
+    taken, pauses = await intake(burst_s=2)
+    second = AppendAudio(np.zeros(24_000, np.int16), 24_000)
+    for _ in range(3):
+        await taken.keep_pace(second)
+    assert pauses == [pytest.approx(1.0)]
+    await taken.keep_pace(CommitAudio())
+    assert len(pauses) == 1
+
+
+async def test_telephone_audio_is_judged_by_its_length_too() -> None:
+    taken, pauses = await intake(burst_s=1)
+    await taken.keep_pace(AppendAudio(np.zeros(3 * 8_000, np.int16), 8_000))
+    assert pauses == [pytest.approx(2.0)]
+
+
+async def test_small_delays_are_saved_up() -> None:
+    taken, pauses = await intake(burst_s=1)
+    piece = AppendAudio(np.zeros(480, np.int16), 24_000)  # 20 ms
+    for _ in range(50 + 4):
+        await taken.keep_pace(piece)
+    assert pauses == [pytest.approx(0.06), pytest.approx(0.08)]
