@@ -19,9 +19,9 @@ PURE = {
         "tools tool_settings served_tool toolbox mcp_texts "
         "address config config_layers config_values presets errors settings requests notices "
         "conversation events commands turn_taking turn_tables turn_state turn_coupling "
-        "turn_of_agent turn_of_caller barge_in backchannel reopening watchdogs idling guessing "
+        "turn_of_agent turn_of_caller turn_of_client barge_in backchannel reopening watchdogs idling guessing "
         "end_of_turn playback ducking records identifiers chat_context ports turn_score "
-        "turn_spans access_settings principal client_secrets wrong_keys passages "
+        "turn_spans access_settings principal client_secrets wrong_keys resume_tokens waiting_calls passages "
         "transcription_request transcription_answers speech_request"
     ),
     "asr": (
