@@ -19,10 +19,11 @@ PURE = {
         "tools tool_settings served_tool toolbox mcp_texts "
         "address config config_layers config_values presets errors settings requests notices "
         "conversation events commands turn_taking turn_tables turn_state turn_coupling "
-        "turn_of_agent turn_of_caller barge_in backchannel reopening watchdogs idling guessing "
-        "end_of_turn playback ducking records identifiers chat_context ports turn_score "
-        "turn_spans access_settings principal client_secrets wrong_keys passages pace addresses "
-        "address_limits transcription_request transcription_answers speech_request"
+        "turn_of_agent turn_of_caller turn_of_client barge_in backchannel reopening watchdogs "
+        "idling guessing end_of_turn playback ducking records identifiers chat_context ports "
+        "turn_score turn_spans access_settings principal client_secrets wrong_keys passages pace "
+        "addresses address_limits resume_tokens waiting_calls "
+        "transcription_request transcription_answers speech_request"
     ),
     "asr": (
         "audio early offset endpointing far_end stabilizer transcripts repetition utterance "

@@ -179,8 +179,8 @@ NEVER_TRANSCRIBED = timeline(
     "words that never come hold nothing up",
     starts(100, 1),
     lost(1000, cmd.Transcribe(1, 1)),
-    timer(9000, cmd.DropUtterance(1, announced=True)),
-    back(9500),
+    timer(31_000, cmd.DropUtterance(1, announced=True)),
+    back(31_500),
 )
 
 LEAVING = (
