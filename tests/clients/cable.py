@@ -55,7 +55,7 @@ class Cable:
 async def _pass_on(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tap: "Tap | None"
 ) -> None:
-    with suppress(ConnectionError):
+    with suppress(OSError):  # of a connection that broke, also "not connected" at its end
         while data := await reader.read(1 << 16):
             if tap is not None:
                 tap.read(data)
