@@ -4,6 +4,7 @@ A body is read as it comes and never held whole: what is more than a megabyte of
 disk. It must fit, and come within minutes. How many there may be at once is for who calls this.
 """
 
+import logging
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,9 @@ MAX_FIELDS: Final = 64
 
 UPLOAD_TIMEOUT_S: Final = 180.0
 """Until all of it is there: 26 MiB at 1.2 Mbit/s."""
+
+# It warns of every form that is none: any stranger could fill the log. The client is told.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 @asynccontextmanager

@@ -53,7 +53,9 @@ MESSAGES_AT_ONCE: Final = 6000
 FRAGMENT: Final = 0.05
 """What a fragment or a ping counts, in messages."""
 
-_REASON: Final = b"This is no WebSocket handshake: it is a GET without a body, with few headers.\n"
+_REASON: Final = (
+    b"This is no WebSocket handshake: it is a GET without a body, with few and short headers.\n"
+)
 NOT_A_WEBSOCKET: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REASON), _REASON)

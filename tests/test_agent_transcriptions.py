@@ -195,7 +195,9 @@ async def test_what_is_refused_says_why(
     assert says in error["message"]
 
 
-async def test_a_text_in_place_of_the_file(live: LiveServer) -> None:
+async def test_a_text_in_place_of_the_file(
+    live: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         url = f"{live.http}/v1/audio/transcriptions"
         for files, says in (
@@ -215,3 +217,5 @@ async def test_a_text_in_place_of_the_file(live: LiveServer) -> None:
                 400,
                 "invalid_request_error",
             )
+    strangers = [each for each in caplog.records if each.name.startswith("python_multipart")]
+    assert not strangers, "who sends junk writes the log"
