@@ -6,6 +6,9 @@
  * exposed times, which add up to the wait; the table has both.
  */
 
+import { element } from './elements.js';
+import { BUDGET_MS, STAGE_NAMES } from './stages.js';
+
 /**
  * @typedef {object} Turn
  * @property {number} turn
@@ -20,26 +23,11 @@
  * @property {string} [item_id] of the reply
  */
 
-const BUDGET_MS = 500;
-
 /** Right end of the axis: the line stays in sight, and turns compare at a glance. */
 const AXIS_MS = 750;
 
 /** Stages that were waited for less are neither drawn nor named above the table. */
 const DRAWN_MS = 0.5;
-
-/** @type {Record<string, string>} */
-const STAGE_NAMES = {
-  capture: 'Microphone',
-  endpoint: 'End of turn',
-  asr: 'Recognition',
-  llm_prefill: 'Reading',
-  llm_clause: 'First words',
-  tool: 'Tool',
-  tts: 'Voice',
-  pacing: 'Pacing',
-  transport: 'Network',
-};
 
 /**
  * @param {Turn} turn
@@ -162,17 +150,4 @@ function milliseconds(ms) {
  */
 function cell(tag, text) {
   return element(tag, '', text);
-}
-
-/**
- * @param {string} tag
- * @param {string} className
- * @param {string} [text]
- * @returns {HTMLElement}
- */
-function element(tag, className, text = '') {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  made.textContent = text;
-  return made;
 }

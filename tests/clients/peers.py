@@ -85,11 +85,19 @@ def node_version() -> tuple[int, int]:
 
 
 def build(folder: str) -> Path:
-    """The environment of the peers in a folder, built where need be.
+    """The environment of the peers in a folder, built where need be. Raises as `environment`."""
+    here, there = HERE / folder, environment(HERE / folder)
+    for script in (HERE / "scene.mjs", *here.glob("*.mjs")):  # modules are looked for beside them
+        shutil.copy(script, there)
+    return there
+
+
+def environment(here: Path) -> Path:
+    """What is pinned in `here`, for Node or for Python, built where need be.
 
     Raises MissingTool, and CalledProcessError with what pip or npm said.
     """
-    here, there = HERE / folder, CACHE / folder
+    there = CACHE / here.name
     is_node = (here / "package.json").exists()
     pins = here / ("package-lock.json" if is_node else "requirements.txt")
     stamp = there / "built-from"
@@ -108,8 +116,6 @@ def build(folder: str) -> Path:
             pip = (str(there / "bin" / "pip"), "install", "--quiet", "--requirement", str(pins))
             run(*pip, cwd=ROOT)
         stamp.write_text(wanted)
-    for script in (HERE / "scene.mjs", *here.glob("*.mjs")):  # modules are looked for beside them
-        shutil.copy(script, there)
     return there
 
 
