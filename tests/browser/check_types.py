@@ -1,7 +1,7 @@
 """`python -m tests.browser.check_types`: the types that the pages' modules name in their comments.
 
-TypeScript reads them; nothing is compiled. The worklets, which have no page around them, are checked
-apart, with what they import. Where there is no Node that is said and passed over, unless
+TypeScript reads them; nothing is compiled. The worklets, which have no page around them, are
+checked apart, with what they import. Where there is no Node that is said and passed over, unless
 HALFSEC_REQUIRE_BROWSER is 1.
 """
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..clients.peers import MissingTool, environment
+from tests.clients.peers import MissingTool, environment
 
 HERE = Path(__file__).parent
 
