@@ -107,11 +107,7 @@ def report(
     held in other ways. `servers`: what those that were started told, by the way's name."""
     server = servers.get(WHOLE.name)
     return {
-        "bench": bench,
-        "machine": machine(),
-        "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["halfsec", "bench", bench, *sys.argv[_first_own() :]]),
-        "options": {name: _plain(value) for name, value in options.items()},
+        **heading(bench, options),
         "session": None,
         "turns": [exchange.turn_json() for call in calls for exchange in call.exchanges],
         **figures_of(calls, server),
@@ -119,6 +115,17 @@ def report(
             name: figures_of(held, servers.get(name)) for name, held in (compared or {}).items()
         },
         "server": None if server is None else asdict(server),
+    }
+
+
+def heading(bench: str, options: Json) -> Json:
+    """With what every result begins: machine, date, command, options."""
+    return {
+        "bench": bench,
+        "machine": machine(),
+        "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["halfsec", "bench", bench, *sys.argv[_first_own() :]]),
+        "options": {name: _plain(value) for name, value in options.items()},
     }
 
 

@@ -174,7 +174,7 @@ def test_talking_over_the_agent_silences_it(open_page: Open, server: FakeServer)
     server.wait_for(lambda: len(call.audio) >= sent + WIRE_RATE_HZ, "another second of audio")
     heard, rate_hz = recording(page)
     last_sound = int(np.flatnonzero(np.abs(heard) > 1e-6)[-1])
-    to_silence_ms = 1000 * (last_sound - page.evaluate("interruptedAt")) / rate_hz
+    to_silence_ms = 1000 * (last_sound - page.evaluate("wireFrames[0].frame")) / rate_hz
     print(f"from speech_started to silence: {to_silence_ms:.1f} ms")
     sounded_ms = 1000 * np.count_nonzero(np.abs(heard) > 1e-6) / rate_hz
     assert sounded_ms == pytest.approx(cut_ms, abs=10)

@@ -1,19 +1,19 @@
 """The page against the real service with the real models: a conversation in a browser."""
 
-import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
+
+from agent.browser import recording_context
 
 from .browser.pages import recording
 from .models import model_path
@@ -21,7 +21,6 @@ from .models import model_path
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = [pytest.mark.browser, pytest.mark.models]
 
-SCRIPTS = Path(__file__).with_name("browser")
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad")
 
@@ -58,16 +57,6 @@ def service() -> Iterator[str]:
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=30)[0]
     assert process.returncode == 0, output
-
-
-def recording_context(browser: Browser) -> BrowserContext:
-    """The service does not serve the recorder, so it comes in the address, past the policy."""
-    context = browser.new_context(bypass_csp=True)
-    code = (SCRIPTS / "recorder-worklet.js").read_text(encoding="utf-8")
-    address = "data:text/javascript," + urllib.parse.quote(code)
-    context.add_init_script(script=f"globalThis.recorderUrl = {json.dumps(address)};")
-    context.add_init_script(path=SCRIPTS / "recorder.js")
-    return context
 
 
 @pytest.fixture

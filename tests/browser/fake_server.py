@@ -26,8 +26,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from agent.browser import RECORDER_WORKLET
+
 WEB_DEMO = Path(__file__).resolve().parents[2] / "web_demo"
-RECORDER = Path(__file__).with_name("recorder-worklet.js")
 POLICY = "default-src 'self'"
 
 WIRE_RATE_HZ = 24_000
@@ -216,7 +217,7 @@ class FakeServer:
             return JSONResponse(body, status_code=status)
 
         async def recorder(request: Request) -> Response:
-            return FileResponse(RECORDER)
+            return FileResponse(RECORDER_WORKLET)
 
         routes = [
             Route("/readyz", readyz),

@@ -15,39 +15,31 @@ import soundfile
 import soxr
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from agent.browser import FLAGS, RECORDER, find_browser
+from agent.errors import BenchError
+
 from .fake_server import FakeServer
 from .pages import ALLOW, AUTOPLAY, FAKE_DEVICE, INSECURE_HOST, SAMPLE, Launch, Open
 
-CHROMIUM = Path(os.environ.get("HALFSEC_CHROMIUM", "/usr/bin/chromium"))
-RECORDER_SCRIPT = Path(__file__).with_name("recorder.js")
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-features=HttpsUpgrades",
-    f"--host-resolver-rules=MAP {INSECURE_HOST} 127.0.0.1",
-]
+NAMES = f"--host-resolver-rules=MAP {INSECURE_HOST} 127.0.0.1"
 
 
 @pytest.fixture(scope="module")
 def launch() -> Iterator[Launch]:
     """Starts Chromium with further flags. Skips where there is none, or fails if it must be."""
-    if not CHROMIUM.exists():
-        reason = f"{CHROMIUM} is missing: install chromium or set HALFSEC_CHROMIUM"
+    try:
+        path = find_browser()
+    except BenchError as error:
         if os.environ.get("HALFSEC_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+            pytest.fail(str(error))
+        pytest.skip(str(error))
     with sync_playwright() as playwright:
         browsers: list[Browser] = []
 
         def start(*flags: str) -> Browser:
             browser = playwright.chromium.launch(
-                executable_path=CHROMIUM,
-                args=[*FLAGS, *flags],
+                executable_path=path,
+                args=[*FLAGS, NAMES, *flags],
                 ignore_default_args=["--mute-audio"],
             )
             browsers.append(browser)
@@ -116,7 +108,7 @@ def open_page(browser: Browser, server: FakeServer) -> Iterator[Open]:
     ) -> Page:
         context = (using or browser).new_context(**options)
         contexts.append(context)
-        context.add_init_script(path=RECORDER_SCRIPT)
+        context.add_init_script(path=RECORDER)
         page = context.new_page()
         watched.append((Watched(page), expect_errors))
         page.goto(url or server.url)

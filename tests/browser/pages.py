@@ -1,12 +1,13 @@
 """What tests of the page share: flags of the browser, and the page's own sound."""
 
-import base64
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from playwright.sync_api import Browser, Page
+
+import agent.browser
 
 from .fake_server import WEB_DEMO, WIRE_RATE_HZ, Pcm
 
@@ -15,7 +16,7 @@ SAMPLE = WEB_DEMO / "sample-question.wav"
 INSECURE_HOST = "halfsec.test"
 """Resolves to this machine but is not localhost, so the browser does not trust plain http."""
 
-AUTOPLAY = "--autoplay-policy=no-user-gesture-required"
+AUTOPLAY = agent.browser.AUTOPLAY
 FAKE_DEVICE = "--use-fake-device-for-media-stream"
 ALLOW = "--use-fake-ui-for-media-stream"
 DENY = "--use-fake-ui-for-media-stream=deny"
@@ -26,17 +27,8 @@ Open = Callable[..., Page]
 
 def recording(page: Page) -> tuple[npt.NDArray[np.float32], int]:
     """All the page gave to the loudspeaker: float32 [n], and its rate in Hz."""
-    text = page.evaluate(
-        """() => {
-            let text = '';
-            for (const chunk of globalThis.recordedChunks) {
-                text += String.fromCharCode(...new Uint8Array(chunk.buffer));
-            }
-            return btoa(text);
-        }"""
-    )
-    rate_hz = page.evaluate("globalThis.recordedRate ?? 0")
-    return np.frombuffer(base64.b64decode(text), dtype=np.float32), rate_hz
+    sound = agent.browser.recorded(page)
+    return sound.played, sound.rate_hz
 
 
 def correlation(heard: npt.NDArray[Any], sent: npt.NDArray[Any]) -> float:
