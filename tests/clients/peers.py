@@ -101,7 +101,8 @@ def environment(here: Path) -> Path:
     is_node = (here / "package.json").exists()
     pins = here / ("package-lock.json" if is_node else "requirements.txt")
     stamp = there / "built-from"
-    wanted = f"{sys.version_info[:2]} {hashlib.sha256(pins.read_bytes()).hexdigest()}"
+    pinned = hashlib.sha256(pins.read_bytes()).hexdigest()
+    wanted = f"{there} {sys.version_info[:2]} {pinned}"  # an environment can't be moved
     if is_node:
         node_version()
     if not stamp.exists() or stamp.read_text() != wanted:

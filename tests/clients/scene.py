@@ -135,12 +135,15 @@ def outline(events: Iterable[Event]) -> list[str]:
 
 
 def check_chain(events: Iterable[Event]) -> None:
-    """Ids that are unique, and items that each stand behind the one before."""
-    ids = [event["event_id"] for event in events]
-    assert len(set(ids)) == len(ids)
+    """Ids that are unique in their session, and items that each stand behind the one before."""
     last: str | None = None
+    ids: set[str] = set()
     seen: set[str] = set()
     for event in events:
+        if event["type"] == "session.created":
+            last, ids, seen = None, set(), set()
+        assert event["event_id"] not in ids, event
+        ids.add(event["event_id"])
         if event["type"] == "conversation.item.added":
             item_id = event["item"]["id"]
             assert event["previous_item_id"] == last, event

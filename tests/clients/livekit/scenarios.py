@@ -145,7 +145,8 @@ async def talk(
         await session.aclose()
         await maker.aclose()
     logging.getLogger("livekit").removeHandler(log)
-    assert [text for text in log.texts if not text.startswith(complaints or "\0")] == []
+    others = [text for text in log.texts if not text.startswith(complaints or "\0")]
+    assert not others, others
     check_chain(call.raw)
 
 
