@@ -9,7 +9,7 @@ from agent.config import AgentProfile
 from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
 from agent.notices import Notice
-from agent.ports import EarsPort, ToolsPort, VoicePort
+from agent.ports import NO_RECORDING, EarsPort, RecordingPort, ToolsPort, VoicePort
 from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
@@ -21,7 +21,7 @@ from latency_budget.clock import Clock, SystemClock
 from latency_budget.history import TurnEntry
 from latency_budget.policy import Policy
 from latency_budget.trace import TraceWriter
-from latency_budget.turn import SessionId
+from latency_budget.turn import SessionId, Stage
 
 from .fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
 
@@ -47,14 +47,15 @@ class Call:
         hearing: EarsPort | None = None,
         policy: Policy | None = None,
         tools: ToolsPort = NO_TOOLS,
+        recording: RecordingPort = NO_RECORDING,
     ) -> None:
-        """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
-        place of the fake ears."""
+        """`ahead`: with guesses and previews. `hearing`: in place of the fake ears."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
         self.notices: list[Notice] = []
         self.turns: list[TurnEntry] = []
+        self.states: list[tuple[str, Stage | None]] = []
         self._news = asyncio.Event()
         clock = clock or SystemClock()
         self.counts = BargeIns()
@@ -85,6 +86,8 @@ class Call:
             policy=policy or Policy({Action.OPENER}),
             tools=tools,
             tool_wait=WAIT,
+            recording=recording,
+            on_state=lambda state, stage: self.states.append((state, stage)),
         )
         log = TurnLog(session_id, self.trace, self.turns.append)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
@@ -128,6 +131,7 @@ async def call_with(  # noqa: PLR0913
     idle: IdleRules = NOT_IDLE,
     policy: Policy | None = None,
     tools: ToolsPort = NO_TOOLS,
+    recording: RecordingPort = NO_RECORDING,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -142,6 +146,7 @@ async def call_with(  # noqa: PLR0913
         idle=idle,
         policy=policy,
         tools=tools,
+        recording=recording,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

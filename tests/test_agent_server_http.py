@@ -66,7 +66,7 @@ async def test_a_strangers_name_for_this_machine_is_not_answered_to(live: LiveSe
 
 async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
     limit = live.config.agent.max_sessions
-    before = live.calls.refused
+    before = live.calls.refusals.total
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         tasks = [
             group.create_task(stack.enter_async_context(call_to(live.url))) for _ in range(limit)
@@ -75,7 +75,7 @@ async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
         headers = await refused(live.url)
         assert headers[":status"] == "503"
         assert int(headers["retry-after"]) > 0
-        assert live.calls.refused == before + 1
+        assert live.calls.refusals.total == before + 1
         await calls[0].prove_alive()
     async with call_to(live.url) as call:
         await call.prove_alive()
