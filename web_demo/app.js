@@ -3,10 +3,12 @@
 import { Access } from './access.js';
 import { Call } from './call.js';
 import { KeyDialog } from './key-dialog.js';
+import { LiveTurn } from './live-turn.js';
 import { Notice } from './notice.js';
 import { problemOfClose, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
 import { defaultUrl, RealtimeClient } from './realtime.js';
+import { ToolLines } from './tool-lines.js';
 import { Transcript } from './transcript.js';
 
 /**
@@ -60,6 +62,8 @@ const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dial
 const access = new Access(askForKey);
 const call = new Call(new RealtimeClient(defaultUrl(), { getSecret: () => access.secret() }));
 const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
+new LiveTurn(call, transcript);
+const tools = new ToolLines(transcript);
 const notice = new Notice(page.notice, act);
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
@@ -128,6 +132,7 @@ function setUsable(usable) {
 
 /** @param {Status} status */
 function showConnection(status) {
+  if (status.state !== 'open') tools.leave();
   if (status.state === 'waiting') {
     const seconds = Math.max(1, Math.round((status.retryInMs ?? 0) / 1000));
     const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
@@ -230,6 +235,7 @@ on(call.conversation, 'message', (message) => {
   transcript.show(message);
 });
 on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
+on(call.conversation, 'tool', (tool) => tools.show(tool));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
 page.talk.addEventListener('click', toggleTalk);

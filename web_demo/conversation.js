@@ -4,7 +4,8 @@
  * Turns frames into messages a view can draw: a caller's sentence that firms up word by word, a
  * reply of which a growing part has been heard, and, for one that was interrupted, where it was cut.
  * Events: `message` (detail: Message) whenever one changes, `removed` (detail: item id) for speech
- * that turned out to be noise, `turn` (detail: {turn, itemId}) with the latency of a turn.
+ * that turned out to be noise, `turn` (detail: {turn, itemId}) with the latency of a turn, `tool`
+ * (detail: the event) about a tool that the server runs.
  */
 
 import { HeardText } from './heard-text.js';
@@ -163,6 +164,7 @@ export class Conversation extends EventTarget {
   responseDone(event) {
     for (const item of event.response.output ?? []) {
       const reply = this.replies.get(item.id);
+      if (event.response.status === 'completed') reply?.words.complete();
       if (!reply || reply.state !== 'live') continue;
       if (event.response.status === 'cancelled') this.cut(item.id);
       else if (this.silent || reply.words.audioMs === 0) this.played(item.id, 0, true);
@@ -226,13 +228,13 @@ export class Conversation extends EventTarget {
   showReply(itemId, { words, state, heardMs }) {
     const { text } = words;
     if (!text) return;
+    if (state === 'done') words.complete();
     const allHeard = state === 'done' || (this.silent && state === 'live');
     const sureChars = allHeard ? text.length : words.charsAt(heardMs);
     this.emit('message', { itemId, role: 'agent', text, sureChars, state });
   }
 
   /**
-   * @private
    * @param {string} type
    * @param {unknown} detail
    */
@@ -263,6 +265,7 @@ const HANDLERS = {
   'response.done': (c, event) => c.responseDone(event),
   'halfsec.resumed': (c, event) => c.resumed(event.items),
   'halfsec.turn': (c, event) => c.turnMeasured(event.turn),
+  'halfsec.tool': (c, event) => c.emit('tool', event),
 };
 
 /** @param {{type: string}} part */
