@@ -3,12 +3,10 @@
 import { Access } from './access.js';
 import { Call } from './call.js';
 import { KeyDialog } from './key-dialog.js';
-import { LiveTurn } from './live-turn.js';
 import { Notice } from './notice.js';
 import { problemOfClose, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
 import { defaultUrl, RealtimeClient } from './realtime.js';
-import { ToolLines } from './tool-lines.js';
 import { Transcript } from './transcript.js';
 
 /**
@@ -43,6 +41,9 @@ const SAMPLE_URL = 'sample-question.wav';
 /** Refresh of the figures under "About this call". */
 const FIGURES_EVERY_MS = 250;
 
+/** Five seconds of sound, for a call that begins before what keeps it has been fetched. */
+const MAX_EARLY_BATCHES = 250;
+
 const page = {
   scroller: byId('scroller'),
   transcript: byId('transcript'),
@@ -56,17 +57,21 @@ const page = {
   text: /** @type {HTMLInputElement} */ (byId('text')),
   notice: byId('notice'),
   figures: byId('figures'),
+  download: /** @type {HTMLDetailsElement} */ (byId('download')),
 };
 
 const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dialog')));
 const access = new Access(askForKey);
 const call = new Call(new RealtimeClient(defaultUrl(), { getSecret: () => access.secret() }));
 const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
-new LiveTurn(call, transcript);
-const tools = new ToolLines(transcript);
 const notice = new Notice(page.notice, act);
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
+/** @type {Promise<typeof import('./telling.js')> | null} */
+let telling = null;
+let isTelling = false;
+/** @type {import('./call-story.js').Batch[]} */
+const early = [];
 
 /** @param {import('./problems.js').Action} action */
 function act(action) {
@@ -132,7 +137,6 @@ function setUsable(usable) {
 
 /** @param {Status} status */
 function showConnection(status) {
-  if (status.state !== 'open') tools.leave();
   if (status.state === 'waiting') {
     const seconds = Math.max(1, Math.round((status.retryInMs ?? 0) / 1000));
     const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
@@ -157,11 +161,32 @@ function showConnection(status) {
 /** @param {Phase} phase */
 function showPhase(phase) {
   document.body.dataset.phase = phase;
+  if (phase !== 'off') void tellOfCall();
   page.phase.textContent = PHASE_TEXT[phase];
   const calling = phase !== 'off';
   const hangsUp = calling && (call.devices.hasMicrophone || phase === 'connecting');
   page.talk.setAttribute('aria-pressed', String(hangsUp));
   page.talkLabel.textContent = hangsUp ? 'End the call' : 'Press and talk';
+}
+
+/** @param {Event} event */
+function keepEarly(event) {
+  early.push(/** @type {CustomEvent} */ (event).detail);
+  early.splice(0, early.length - MAX_EARLY_BATCHES);
+}
+
+/** Fetched at the first touch of the page: before the call that it leads to has begun. */
+async function tellOfCall() {
+  telling ??= import('./telling.js');
+  try {
+    const { tellOf } = await telling;
+    if (isTelling) return;
+    isTelling = true;
+    call.devices.removeEventListener('batch', keepEarly);
+    tellOf(call, transcript, access, page.download, early.splice(0));
+  } catch {
+    telling = null; // the server is gone; the page goes on without, and asks again
+  }
 }
 
 function toggleTalk() {
@@ -235,12 +260,14 @@ on(call.conversation, 'message', (message) => {
   transcript.show(message);
 });
 on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
-on(call.conversation, 'tool', (tool) => tools.show(tool));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
 page.talk.addEventListener('click', toggleTalk);
 page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
 page.form.addEventListener('submit', write);
+for (const touch of ['pointerdown', 'keydown']) {
+  document.addEventListener(touch, () => void tellOfCall(), { once: true, capture: true });
+}
 document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape') void call.interrupt();
 });
@@ -252,6 +279,7 @@ document.addEventListener('visibilitychange', () => {
 });
 
 showPhase('off');
+call.devices.addEventListener('batch', keepEarly);
 setInterval(showFigures, FIGURES_EVERY_MS);
 watch.start();
 if (!globalThis.isSecureContext) notice.show('insecure-context');
