@@ -117,7 +117,7 @@ def test_a_turn_is_drawn_while_it_happens(
     page.evaluate(COUNT_FRAMES)
     press_talk(page, server)
     live = page.locator(".turn.live")
-    expect(live).to_have_attribute("data-stage", "endpoint")
+    expect(live).to_have_attribute("data-now", "endpoint")
     expect(live.locator(".turn-note")).to_have_text("End of turn")
     # It begins with the time that has passed already, and goes on by itself.
     first = figure(page)
@@ -157,7 +157,7 @@ def test_who_wants_no_motion_gets_none(open_page: Open, server: FakeServer, step
     page = open_page(reduced_motion="reduce")
     page.evaluate(COUNT_FRAMES)
     press_talk(page, server)
-    expect(page.locator(".turn.live")).to_have_attribute("data-stage", "endpoint")
+    expect(page.locator(".turn.live")).to_have_attribute("data-now", "endpoint")
     for _ in range(3):
         steps.take()
     expect(page.locator(".message.agent .turn.live .turn-note")).to_have_text(
@@ -253,3 +253,61 @@ def test_tools_are_told_of(open_page: Open, server: FakeServer, steps: Steps) ->
     page.get_by_role("button", name="End the call").click()
     expect(lines.nth(1)).to_have_text("Looking that up: weather … cancelled")
     assert page.locator("#transcript b").count() == 0
+
+
+def test_what_is_written_without_a_connection_waits_for_one(
+    open_page: Open, server: FakeServer
+) -> None:
+    async def script(call: FakeCall) -> None:
+        created = await call.until_event("conversation.item.create")
+        await call.send("conversation.item.added", item={"id": "item_1", **created["item"]})
+        await call.until_event("response.create")
+        await reply(call, "item_2", [("I do now.", tone(0.1))])
+
+    server.script = script
+    server.full = True
+    page = open_page(expect_errors=True)
+    field = page.get_by_label("Write to the agent")
+    field.fill("Do you hear me?")
+    page.keyboard.press("Enter")
+    waiting = page.locator(".message.caller")
+    expect(waiting).to_have_attribute("data-state", "unsent")
+    expect(waiting.locator(".words")).to_have_text("Do you hear me?")
+    expect(field).to_have_value("")
+    server.full = False
+    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1, timeout=15_000)
+    expect(page.locator(".message.caller")).to_have_count(1)
+    expect(page.locator(".message.caller")).to_have_attribute("data-state", "done")
+    assert len(server.calls[0].of_type("conversation.item.create")) == 1
+
+
+def test_long_texts_are_written_in_several_lines_and_never_cut(
+    open_page: Open, server: FakeServer
+) -> None:
+    page = open_page()
+    field = page.get_by_label("Write to the agent")
+    height = field.bounding_box()
+    field.focus()
+    page.keyboard.type("one")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("two")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("three")
+    grown = field.bounding_box()
+    assert height
+    assert grown
+    assert grown["height"] > 1.5 * height["height"]
+    field.evaluate("(field) => (field.value = 'a'.repeat(4010))")
+    page.keyboard.press("Enter")
+    note = page.locator("#text-note")
+    expect(note).to_have_text("10 characters too long for one message.")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    assert server.calls == []
+    field.fill("one\ntwo")
+    expect(note).to_be_empty()
+    page.keyboard.press("Enter")
+    call = server.wait_for_call()
+    server.wait_for(lambda: call.of_type("response.create"), "a question")
+    (created,) = call.of_type("conversation.item.create")
+    assert created["item"]["content"] == [{"type": "input_text", "text": "one\ntwo"}]
+    assert server.num_refused == 0

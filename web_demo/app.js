@@ -8,6 +8,7 @@ import { problemOfClose, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
 import { defaultUrl, RealtimeClient } from './realtime.js';
 import { Transcript } from './transcript.js';
+import { WrittenLine } from './written-line.js';
 
 /**
  * @typedef {import('./call.js').Phase} Phase
@@ -54,7 +55,6 @@ const page = {
   server: byId('server'),
   sample: /** @type {HTMLButtonElement} */ (byId('sample')),
   form: /** @type {HTMLFormElement} */ (byId('write')),
-  text: /** @type {HTMLInputElement} */ (byId('text')),
   notice: byId('notice'),
   figures: byId('figures'),
   download: /** @type {HTMLDetailsElement} */ (byId('download')),
@@ -195,15 +195,6 @@ function toggleTalk() {
   else void call.startTalking();
 }
 
-/** @param {SubmitEvent} event */
-function write(event) {
-  event.preventDefault();
-  const text = page.text.value.trim();
-  if (!text) return;
-  page.text.value = '';
-  void call.sendText(text);
-}
-
 /** @param {CustomEvent<{source: string, level: number}>} event */
 function showLevel({ detail: { source, level } }) {
   // Speech lies between 0.003 and 0.3: a square root makes both ends visible.
@@ -260,11 +251,12 @@ on(call.conversation, 'message', (message) => {
   transcript.show(message);
 });
 on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
+on(call.conversation, 'sent', (itemId) => transcript.remove(itemId));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
 page.talk.addEventListener('click', toggleTalk);
 page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
-page.form.addEventListener('submit', write);
+new WrittenLine(page.form, (text) => void call.sendText(text));
 for (const touch of ['pointerdown', 'keydown']) {
   document.addEventListener(touch, () => void tellOfCall(), { once: true, capture: true });
 }

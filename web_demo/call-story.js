@@ -121,6 +121,7 @@ export class CallStory {
     on(devices, 'tape', ({ samples, frame, rateHz }) => this.addAgent(samples, frame, rateHz));
     on(conversation, 'message', (message) => this.addMessage(message));
     on(conversation, 'removed', (itemId) => this.drop(itemId));
+    on(conversation, 'sent', (itemId) => this.drop(itemId));
     on(conversation, 'turn', ({ itemId, turn }) => {
       const line = this.byItem.get(itemId);
       if (line && !turn.cut_in) line.waitMs = turn.e2e_ear_ms ?? turn.e2e_server_ms;
@@ -128,7 +129,8 @@ export class CallStory {
     on(conversation, 'tool', (tool) => this.addTool(tool));
     on(call, 'resumed', () => this.addNote('The connection broke; the call goes on.'));
     on(call, 'renewed', () => {
-      this.byItem.clear();
+      for (const [itemId, { message }] of this.byItem)
+        if (message?.state !== 'unsent') this.byItem.delete(itemId);
       this.addNote('New connection: the agent starts afresh.');
     });
   }

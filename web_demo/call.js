@@ -105,6 +105,7 @@ export class Call extends EventTarget {
     }
     await this.interrupt();
     this.unsent.push(text);
+    if (this.client.status.state !== 'open') this.conversation.waits(this.unsent);
     this.update({ thinking: true });
     if (this.client.status.state === 'open') this.sendUnsent();
     else this.client.connect();
@@ -300,6 +301,7 @@ export class Call extends EventTarget {
   /** @private */
   sendUnsent() {
     for (const text of this.unsent.splice(0)) this.client.sendText(text);
+    this.conversation.waits([]);
   }
 
   /** @private */

@@ -5,7 +5,8 @@
  * reply of which a growing part has been heard, and, for one that was interrupted, where it was cut.
  * Events: `message` (detail: Message) whenever one changes, `removed` (detail: item id) for speech
  * that turned out to be noise, `turn` (detail: {turn, itemId}) with the latency of a turn, `tool`
- * (detail: the event) about a tool that the server runs.
+ * (detail: the event) about a tool that the server runs, `sent` (detail: item id) for something written
+ * that had to wait.
  */
 
 import { HeardText } from './heard-text.js';
@@ -16,7 +17,7 @@ import { HeardText } from './heard-text.js';
  * @property {'caller' | 'agent'} role
  * @property {string} text
  * @property {number} sureChars caller: will not change any more; agent: have been heard
- * @property {'live' | 'done' | 'cut' | 'failed'} state
+ * @property {'live' | 'done' | 'cut' | 'failed' | 'unsent'} state
  *
  * @typedef {object} Reply
  * @property {HeardText} words
@@ -42,6 +43,8 @@ export class Conversation extends EventTarget {
     this.partials = new Map();
     /** @private What the caller said, of which all is known. @type {Set<string>} */
     this.said = new Set();
+    /** @private Names of what waits to be sent. @type {string[]} */
+    this.waiting = [];
     /** Without loudspeakers a reply counts as heard when it is read. */
     this.silent = false;
   }
@@ -98,6 +101,19 @@ export class Conversation extends EventTarget {
     if (state === 'live') this.partials.set(itemId, text);
     else this.partials.delete(itemId);
     this.emit('message', { itemId, role: 'caller', text, sureChars, state });
+  }
+
+  /**
+   * What was written and has not been sent, because there is no connection.
+   * @param {string[]} texts all of them
+   */
+  waits(texts) {
+    for (const itemId of this.waiting.slice(texts.length)) this.emit('sent', itemId);
+    this.waiting = texts.map((_, index) => `unsent_${index}`);
+    for (const [index, text] of texts.entries())
+      this.emit('message', {
+        ...{ itemId: this.waiting[index], role: 'caller', text, sureChars: 0, state: 'unsent' },
+      });
   }
 
   /** @param {string} itemId */

@@ -100,7 +100,7 @@ class Drawing {
     const axis = axisMs(elapsedMs);
     this.figure.textContent = `${Math.round(elapsedMs)} ms`;
     this.figure.className = elapsedMs <= BUDGET_MS ? 'within' : 'over';
-    this.box.dataset.stage = stage;
+    this.box.dataset.now = stage;
     const note = heard ? 'from your last word to the first sound' : STAGE_NAMES[stage];
     if (this.note.textContent !== note) this.note.textContent = note;
     lay(this.track, waited, axis, 'turn-part');

@@ -33,7 +33,7 @@ function lineText({ atMs, message, note, waitMs }) {
   const wait = waitMs === null ? '' : ` (after ${Math.round(waitMs)} ms)`;
   const said = state === 'cut' ? cutText(text, sureChars) : escaped(text);
   if (!said) return '';
-  const rest = state === 'live' ? ' …' : '';
+  const rest = state === 'live' ? ' …' : state === 'unsent' ? ' (not sent)' : '';
   return `- ${clock(atMs)} **${SPEAKERS[role]}**${wait}: ${said}${rest}`;
 }
 

@@ -56,7 +56,7 @@ export class Transcript {
     const words = /** @type {HTMLElement} */ (entry.querySelector('.words'));
     if (state === 'failed' && !text) words.replaceChildren(element('span', 'unsure', 'Not understood'));
     else words.replaceChildren(...spans(message));
-    if (state !== 'live' && before !== state) {
+    if (state !== 'live' && state !== 'unsent' && before !== state) {
       const cut = state === 'cut' ? ' (interrupted)' : '';
       const heard = state === 'cut' ? text.slice(0, sureChars) : text;
       this.announce(`${SPEAKERS[role]}: ${heard}${cut}`);
@@ -125,7 +125,8 @@ export class Transcript {
 
   /** Another conversation begins: it may use the names of the last one again. */
   beginAnew() {
-    this.entries.clear();
+    for (const [itemId, { dataset }] of this.entries)
+      if (dataset.state !== 'unsent') this.entries.delete(itemId);
   }
 
   /**

@@ -1,6 +1,7 @@
 """What tests of the page share: flags of the browser, and the page's own sound."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ import numpy.typing as npt
 from playwright.sync_api import Browser, Page
 
 import agent.browser
+from tests.clients.peers import environment
 
 from .fake_server import WEB_DEMO, WIRE_RATE_HZ, Pcm
 
+HERE = Path(__file__).parent
 SAMPLE = WEB_DEMO / "sample-question.wav"
 
 INSECURE_HOST = "halfsec.test"
@@ -42,6 +45,23 @@ def correlation(heard: npt.NDArray[Any], sent: npt.NDArray[Any]) -> float:
     windows = energy[len(sent) :][: len(numerators)] - energy[: len(numerators)]
     scale = np.sqrt(np.maximum(windows, 1e-3 * windows.max()) * np.sum(sent**2))
     return float(np.max(numerators / scale))
+
+
+def axe_violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it stands: rule, what it says, and where. The page's
+    context has to bypass the policy, which lets no script of a stranger's in.
+
+    Raises MissingTool where there is no Node.
+    """
+    path = environment(HERE) / "node_modules" / "axe-core" / "axe.min.js"
+    if not page.evaluate("'axe' in globalThis"):
+        page.evaluate(path.read_text(encoding="utf-8"))
+    found = page.evaluate("async () => (await axe.run()).violations")
+    return [
+        f"{rule['id']}: {rule['help']}: {node['html'][:200]} ({node['failureSummary']})"
+        for rule in found
+        for node in rule["nodes"]
+    ]
 
 
 def tone(seconds: float) -> Pcm:
