@@ -129,6 +129,8 @@ def test_all_of_it_fits_on_small_screens_and_in_large_text(
     assert transcript["height"] > 100
     page.locator("#download summary").click()
     fits(page)
+    page.set_viewport_size({"width": 390, "height": 780})
+    fits(page)
 
 
 def test_shapes_that_mean_something_stay_in_forced_colours(

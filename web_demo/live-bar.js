@@ -101,7 +101,9 @@ class Drawing {
     this.figure.textContent = `${Math.round(elapsedMs)} ms`;
     this.figure.className = elapsedMs <= BUDGET_MS ? 'within' : 'over';
     this.box.dataset.now = stage;
-    const note = heard ? 'from your last word to the first sound' : STAGE_NAMES[stage];
+    const beside = ahead.find(({ toMs }) => toMs === elapsedMs);
+    const working = beside ? ` · meanwhile ${STAGE_NAMES[beside.stage]}` : '';
+    const note = heard ? 'from your last word to the first sound' : STAGE_NAMES[stage] + working;
     if (this.note.textContent !== note) this.note.textContent = note;
     lay(this.track, waited, axis, 'turn-part');
     lay(this.ahead, ahead, axis, 'turn-work');
