@@ -101,7 +101,7 @@ async def test_what_was_no_speech_makes_them_void() -> None:
 async def test_a_written_turn_has_its_number_at_once() -> None:
     async with call_with("Paris.", told_marks=True) as call:
         item = Message(ItemId("item_mine"), "user", "text", "The capital of France?")
-        await call.session.handle(ask.CreateItem(item, "root"))
+        await call.session.handle(ask.CreateItem(item, None))
         await call.session.handle(ask.CreateResponse(ResponseOptions()))
         await call.until(say.ReplyEnded)
         turns = {turn for turn, _, _ in named(call)}

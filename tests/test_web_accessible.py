@@ -1,11 +1,10 @@
 """Everybody can use the page: what axe-core says in every state, small screens, large text, colours
 that the system chooses, and the keyboard alone."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from .browser.fake_server import FakeCall, FakeServer, begin_reply, hear, reply, say
 from .browser.pages import AUTOPLAY, DENY, FAKE_DEVICE, Launch, Open, axe_violations, tone
@@ -67,13 +66,13 @@ def test_nothing_is_in_anybodys_way(open_page: Open, server: FakeServer, scheme:
 
 
 @pytest.fixture(scope="module")
-def deaf(launch: Launch) -> Iterator[Any]:
+def deaf(launch: Launch) -> Browser:
     """A browser that refuses the microphone."""
-    yield launch(AUTOPLAY, FAKE_DEVICE, DENY)
+    return launch(AUTOPLAY, FAKE_DEVICE, DENY)
 
 
 def test_refusals_and_the_question_for_a_key_are_in_nobodys_way(
-    deaf: Any, open_page: Open, server: FakeServer
+    deaf: Browser, open_page: Open, server: FakeServer
 ) -> None:
     server.readiness = (200, {"status": "ready", "stages": {}, "needs_key": True})
     page = open_page(using=deaf, bypass_csp=True)
@@ -129,8 +128,9 @@ def test_all_of_it_fits_on_small_screens_and_in_large_text(
     assert transcript["height"] > 100
     page.locator("#download summary").click()
     fits(page)
-    page.set_viewport_size({"width": 390, "height": 780})
-    fits(page)
+    if look is NARROW:
+        page.set_viewport_size({"width": 390, "height": 780})
+        fits(page)
 
 
 def test_shapes_that_mean_something_stay_in_forced_colours(
