@@ -31,6 +31,7 @@ from .config import Config
 from .end_of_turn import IdleRules
 from .first_clause import cutting
 from .identifiers import new_session_id
+from .mark_notices import MarkNotices
 from .notices import Extension, Notice, Problem
 from .outbox import SlowReader
 from .ports import NO_RECORDING
@@ -243,7 +244,7 @@ class RealtimeSocket:
         start: SessionStart,
         notify: Callable[[Notice], None],
         on_turn: OnTurn,
-        ducks: bool,
+        extended: bool,
     ) -> Session:
         settings = start.settings
         around = Surroundings(
@@ -255,7 +256,7 @@ class RealtimeSocket:
             notify=notify,
             guesses=self._config.agent.guess,
             previews=self._config.agent.preview,
-            ducks=ducks,
+            ducks=extended,
             barge_ins=self._calls.barge_ins,
             guess_counts=self._calls.guesses,
             recording=call.recording or NO_RECORDING,
@@ -280,7 +281,8 @@ class RealtimeSocket:
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         marked = partial(self._calls.marked, call)
-        log = TurnLog(call.session_id, call.trace, on_turn, marked)
+        told = MarkNotices(notify, self._clock, call.began.now_ns) if extended else None
+        log = TurnLog(call.session_id, call.trace, on_turn, marked, told)
         return Session(call.session_id, start.profile, settings, around, ears, log)
 
 

@@ -8,6 +8,7 @@ from agent.calls import BargeIns
 from agent.config import AgentProfile
 from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
+from agent.mark_notices import MarkNotices
 from agent.notices import Notice
 from agent.ports import NO_RECORDING, EarsPort, RecordingPort, ToolsPort, VoicePort
 from agent.reply_desk import Surroundings
@@ -48,8 +49,10 @@ class Call:
         policy: Policy | None = None,
         tools: ToolsPort = NO_TOOLS,
         recording: RecordingPort = NO_RECORDING,
+        told_marks: bool = False,
     ) -> None:
-        """`ahead`: with guesses and previews. `hearing`: in place of the fake ears."""
+        """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
+        place of the fake ears. `told_marks`: the client hears of marks as they become known."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
@@ -60,8 +63,9 @@ class Call:
         clock = clock or SystemClock()
         self.counts = BargeIns()
         session_id = SessionId("sess_test")
+        origin_ns = clock.now_ns()
         self.trace = TraceWriter(
-            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=clock.now_ns()
+            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
         )
 
         def open_voice(name: str, rate_hz: int) -> VoicePort:
@@ -89,7 +93,8 @@ class Call:
             recording=recording,
             on_state=lambda state, stage: self.states.append((state, stage)),
         )
-        log = TurnLog(session_id, self.trace, self.turns.append)
+        told = MarkNotices(self._notify, clock, origin_ns) if told_marks else None
+        log = TurnLog(session_id, self.trace, self.turns.append, told=told)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
 
@@ -132,6 +137,7 @@ async def call_with(  # noqa: PLR0913
     policy: Policy | None = None,
     tools: ToolsPort = NO_TOOLS,
     recording: RecordingPort = NO_RECORDING,
+    told_marks: bool = False,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -147,6 +153,7 @@ async def call_with(  # noqa: PLR0913
         policy=policy,
         tools=tools,
         recording=recording,
+        told_marks=told_marks,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

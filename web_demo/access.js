@@ -45,6 +45,15 @@ export class Access {
   }
 
   /**
+   * Ask the server for something that is behind its door.
+   * @param {string} url
+   * @returns {Promise<Response>}
+   */
+  get(url) {
+    return fetch(url, this.key ? { headers: { Authorization: `Bearer ${this.key}` } } : {});
+  }
+
+  /**
    * @private
    * @param {string | null} key
    */

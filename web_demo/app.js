@@ -8,6 +8,7 @@ import { problemOfClose, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
 import { defaultUrl, RealtimeClient } from './realtime.js';
 import { Transcript } from './transcript.js';
+import { WrittenLine } from './written-line.js';
 
 /**
  * @typedef {import('./call.js').Phase} Phase
@@ -41,6 +42,9 @@ const SAMPLE_URL = 'sample-question.wav';
 /** Refresh of the figures under "About this call". */
 const FIGURES_EVERY_MS = 250;
 
+/** Five seconds of sound, for a call that begins before what keeps it has been fetched. */
+const MAX_EARLY_BATCHES = 250;
+
 const page = {
   scroller: byId('scroller'),
   transcript: byId('transcript'),
@@ -51,9 +55,9 @@ const page = {
   server: byId('server'),
   sample: /** @type {HTMLButtonElement} */ (byId('sample')),
   form: /** @type {HTMLFormElement} */ (byId('write')),
-  text: /** @type {HTMLInputElement} */ (byId('text')),
   notice: byId('notice'),
   figures: byId('figures'),
+  download: /** @type {HTMLDetailsElement} */ (byId('download')),
 };
 
 const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dialog')));
@@ -63,6 +67,11 @@ const transcript = new Transcript(page.scroller, page.transcript, page.announcer
 const notice = new Notice(page.notice, act);
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
+/** @type {Promise<typeof import('./telling.js')> | null} */
+let telling = null;
+let isTelling = false;
+/** @type {import('./call-story.js').Batch[]} */
+const early = [];
 
 /** @param {import('./problems.js').Action} action */
 function act(action) {
@@ -152,6 +161,7 @@ function showConnection(status) {
 /** @param {Phase} phase */
 function showPhase(phase) {
   document.body.dataset.phase = phase;
+  if (phase !== 'off') void tellOfCall();
   page.phase.textContent = PHASE_TEXT[phase];
   const calling = phase !== 'off';
   const hangsUp = calling && (call.devices.hasMicrophone || phase === 'connecting');
@@ -159,19 +169,30 @@ function showPhase(phase) {
   page.talkLabel.textContent = hangsUp ? 'End the call' : 'Press and talk';
 }
 
+/** @param {Event} event */
+function keepEarly(event) {
+  early.push(/** @type {CustomEvent} */ (event).detail);
+  early.splice(0, early.length - MAX_EARLY_BATCHES);
+}
+
+/** Fetched at the first touch of the page: before the call that it leads to has begun. */
+async function tellOfCall() {
+  telling ??= import('./telling.js');
+  try {
+    const { tellOf } = await telling;
+    if (isTelling) return;
+    isTelling = true;
+    call.devices.removeEventListener('batch', keepEarly);
+    tellOf(call, transcript, access, page.download, early.splice(0));
+  } catch {
+    telling = null; // the server is gone; the page goes on without, and asks again
+  }
+}
+
 function toggleTalk() {
   notice.clear();
   if (page.talk.getAttribute('aria-pressed') === 'true') void call.end();
   else void call.startTalking();
-}
-
-/** @param {SubmitEvent} event */
-function write(event) {
-  event.preventDefault();
-  const text = page.text.value.trim();
-  if (!text) return;
-  page.text.value = '';
-  void call.sendText(text);
 }
 
 /** @param {CustomEvent<{source: string, level: number}>} event */
@@ -230,11 +251,15 @@ on(call.conversation, 'message', (message) => {
   transcript.show(message);
 });
 on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
+on(call.conversation, 'sent', (itemId) => transcript.remove(itemId));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
 page.talk.addEventListener('click', toggleTalk);
 page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
-page.form.addEventListener('submit', write);
+new WrittenLine(page.form, (text) => void call.sendText(text));
+for (const touch of ['pointerdown', 'keydown']) {
+  document.addEventListener(touch, () => void tellOfCall(), { once: true, capture: true });
+}
 document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape') void call.interrupt();
 });
@@ -246,6 +271,7 @@ document.addEventListener('visibilitychange', () => {
 });
 
 showPhase('off');
+call.devices.addEventListener('batch', keepEarly);
 setInterval(showFigures, FIGURES_EVERY_MS);
 watch.start();
 if (!globalThis.isSecureContext) notice.show('insecure-context');

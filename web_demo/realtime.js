@@ -137,6 +137,8 @@ export class RealtimeClient extends EventTarget {
     this.status = { state: 'closed' };
     /** Milliseconds of audio that a slow connection made us drop. */
     this.droppedMs = 0;
+    /** The newest session's name at the server. */
+    this.sessionId = '';
     /** @private By which the call can be resumed. @type {string | null} */
     this.token = null;
     /** @private Frames sent in this call. */
@@ -288,6 +290,7 @@ export class RealtimeClient extends EventTarget {
     const event = JSON.parse(data);
     if (event.type === 'session.created') {
       this.forgetCall();
+      this.sessionId = event.session?.id ?? '';
       this.opened(false);
     }
     if (event.type === 'halfsec.session') this.token = event.resume_token;

@@ -168,6 +168,10 @@ class FakeServer:
         self.num_refused = 0
         self.resumed: Event | None = None
         """What a connection with a token is told; None: it gets another call."""
+        self.traces: dict[str, str] = {}
+        """Of sessions, by name."""
+        self.trace_keys: list[str | None] = []
+        """With which they were asked for."""
         self.script_errors: list[BaseException] = []
         self.port = 0
         self._changed = threading.Condition()
@@ -219,8 +223,14 @@ class FakeServer:
         async def recorder(request: Request) -> Response:
             return FileResponse(RECORDER_WORKLET)
 
+        async def trace(request: Request) -> Response:
+            self.trace_keys.append(request.headers.get("authorization"))
+            text = self.traces.get(request.path_params["session"])
+            return Response(text or "{}", status_code=404 if text is None else 200)
+
         routes = [
             Route("/readyz", readyz),
+            Route("/v1/sessions/{session}/trace", trace),
             Route("/recorder-worklet.js", recorder),
             WebSocketRoute("/v1/realtime", self._realtime),
             Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),

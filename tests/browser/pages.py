@@ -1,6 +1,7 @@
 """What tests of the page share: flags of the browser, and the page's own sound."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 from playwright.sync_api import Browser, Page
 
 import agent.browser
+from tests.clients.peers import environment
 
 from .fake_server import WEB_DEMO, WIRE_RATE_HZ, Pcm
 
@@ -48,3 +50,17 @@ def tone(seconds: float) -> Pcm:
     """A quiet hum at 24 kHz, for replies whose sound does not matter."""
     t = np.arange(int(seconds * WIRE_RATE_HZ)) / WIRE_RATE_HZ
     return np.asarray(2_000 * np.sin(2 * np.pi * 220 * t), dtype=np.int16)
+
+
+def axe_violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it stands, a line each: the rule, and where.
+
+    The page's context has to bypass its Content-Security-Policy, or the script can't be injected.
+    Raises MissingTool where there is no Node to fetch it with.
+    """
+    there = environment(Path(__file__).parent)
+    page.add_script_tag(path=there / "node_modules" / "axe-core" / "axe.min.js")
+    found = page.evaluate("async () => (await axe.run()).violations")
+    return [
+        f"{each['id']}: {' | '.join(str(node['html']) for node in each['nodes'])}" for each in found
+    ]
