@@ -165,7 +165,7 @@ class TurnLog:
             del self._ledgers[old]
         for mark in self._pending.marks:
             self._take(replace(mark, turn=turn))
-        self.utterance_dropped()
+        self._pending = _Pending()
         if greets:
             self.mark(turn, MarkName.GREETING, now_ns)
         if asked:

@@ -68,15 +68,10 @@ class Call:
             session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
         )
 
-        def open_voice(name: str, rate_hz: int) -> VoicePort:
-            if name != "hibari":
-                raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
-            return self.voice
-
         around = Surroundings(
             clock=clock,
             open_chat=lambda instructions, examples: self.chat,
-            open_voice=open_voice,
+            open_voice=self._open_voice,
             lead_ms=400,
             budget=EMBEDDED,
             notify=self._notify,
@@ -97,6 +92,11 @@ class Call:
         log = TurnLog(session_id, self.trace, self.turns.append, told=told)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
+
+    def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
+        if name != "hibari":
+            raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
+        return self.voice
 
     def _notify(self, notice: Notice) -> None:
         self.notices.append(notice)
