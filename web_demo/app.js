@@ -184,7 +184,7 @@ function showLevel({ detail: { source, level } }) {
 function showFigures() {
   const { rateHz, underruns, droppedMs } = call.devices.figures;
   const values = /** @type {Record<string, number>} */ ({
-    sentMs: call.sentMs,
+    sentMs: call.uplink.sentMs,
     playedMs: call.reports.totalMs,
     rateHz,
     underruns,
