@@ -22,7 +22,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -45,6 +44,7 @@ from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, turn_store_path
 from .openai_routes import openai_routes
+from .page_files import PageFiles
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
@@ -106,6 +106,7 @@ def create_app(
 
     routes = [
         WebSocketRoute("/v1/realtime", realtime),
+        Route("/v1/realtime", voice.answer),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
@@ -121,7 +122,7 @@ def create_app(
     ]
     rest = [
         WebSocketRoute("/{path:path}", no_socket),
-        Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
+        Mount("/", PageFiles(WEB_DEMO)),
     ]
     app = Starlette(
         routes=[*with_refusals(routes), *rest],

@@ -1,5 +1,6 @@
 """The microphone page in a real Chromium, against a scripted server: what is heard and said."""
 
+import gzip
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import soundfile
 import soxr
 from playwright.sync_api import Page, expect
+
+from agent.page_files import LEVEL
 
 from .browser.fake_server import (
     DELTA_SAMPLES,
@@ -311,9 +314,20 @@ def test_the_keyboard_is_enough(open_page: Open, server: FakeServer) -> None:
     )
 
 
-def test_the_page_is_light_and_has_nothing_inline() -> None:
-    files = [path for path in WEB_DEMO.iterdir() if path != SAMPLE]
-    assert sum(path.stat().st_size for path in files) < 150_000
+def test_the_page_is_light_and_has_nothing_inline(open_page: Open, server: FakeServer) -> None:
+    page = open_page()
+    expect(page.locator("#server")).to_have_text("Ready")
+    loaded = page.evaluate(
+        "performance.getEntriesByType('resource').map(({name}) => new URL(name).pathname)"
+    )
+    files = {WEB_DEMO / name.lstrip("/") for name in loaded if name != "/readyz"}
+    assert WEB_DEMO / "app.js" in files
+    assert WEB_DEMO / "settings-panel.js" not in files
+    packed = sum(
+        len(gzip.compress(path.read_bytes(), LEVEL)) for path in {*files, WEB_DEMO / "index.html"}
+    )
+    print(f"the page is {packed} bytes in {len(files) + 1} files")
+    assert packed < 100_000
     assert SAMPLE.stat().st_size < 150_000
     html = Path(WEB_DEMO / "index.html").read_text(encoding="utf-8")
     assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html) == []

@@ -45,6 +45,16 @@ export class Access {
   }
 
   /**
+   * What the server answers to this key, or to none: nobody is asked for one.
+   * @param {string} path
+   * @returns {Promise<Response>}
+   */
+  get(path) {
+    const headers = this.key === null ? undefined : { Authorization: `Bearer ${this.key}` };
+    return fetch(path, { headers, cache: 'no-store' });
+  }
+
+  /**
    * @private
    * @param {string | null} key
    */

@@ -124,6 +124,17 @@ export class Call extends EventTarget {
     await this.silence();
   }
 
+  /** @param {import('./audio-devices.js').Choice} choice */
+  async chooseDevices(choice) {
+    const { microphone, speaker, echoCancellation, noiseSuppression, autoGainControl } = choice;
+    const processing = { echoCancellation, noiseSuppression, autoGainControl };
+    try {
+      await this.devices.choose({ microphone, speaker, ...processing });
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
   /**
    * Another agent answers from now on, in a call of its own.
    * @param {string} url of its voice socket

@@ -15,10 +15,15 @@ const FALL = 0.04;
 const STEPS = 3;
 
 export class LevelMeter {
-  /** @param {HTMLElement} bar drawn with `--level`, 0 to 1 */
-  constructor(bar) {
+  /**
+   * @param {HTMLElement} bar drawn with a property of its style, 0 to 1
+   * @param {string} property
+   */
+  constructor(bar, property) {
     /** @private */
     this.bar = bar;
+    /** @private */
+    this.property = property;
     /** @private */
     this.aim = 0;
     /** @private */
@@ -48,8 +53,8 @@ export class LevelMeter {
     this.drawn = Math.max(this.aim, this.drawn - FALL);
     const shown = this.lessMotion.matches ? Math.round(this.drawn * STEPS) / STEPS : this.drawn;
     const value = shown.toFixed(3);
-    if (this.bar.style.getPropertyValue('--level') !== value) {
-      this.bar.style.setProperty('--level', value);
+    if (this.bar.style.getPropertyValue(this.property) !== value) {
+      this.bar.style.setProperty(this.property, value);
     }
     this.ask();
   }

@@ -22,9 +22,6 @@ const HAS_OWN_KEYS = 'a, button, input, select, textarea, summary, [contentedita
 /** How assistive technology holds it. */
 const CLICKED = 'click';
 
-/** After a pointer or a key its click follows at once, and means nothing more. */
-const OWN_CLICK_MS = 500;
-
 export class TalkButton {
   /**
    * @param {HTMLButtonElement} button
@@ -37,8 +34,8 @@ export class TalkButton {
     this.actions = actions;
     /** @private By which it is held. @type {Set<string>} */
     this.holders = new Set();
-    /** @private When a pointer or key was last let go. */
-    this.letGoAtMs = -Infinity;
+    /** @private A pointer was let go; its click follows, and means nothing more. */
+    this.clickFollows = false;
     this.listenToPointers();
     this.listenToKeys();
   }
@@ -61,12 +58,16 @@ export class TalkButton {
     for (const type of ['pointerup', 'pointercancel', 'lostpointercapture']) {
       button.addEventListener(type, (event) => {
         this.drop(`pointer ${/** @type {PointerEvent} */ (event).pointerId}`);
+        this.clickFollows = true;
+        setTimeout(() => {
+          this.clickFollows = false;
+        });
       });
     }
     button.addEventListener('contextmenu', (event) => {
       if (this.actions.isHeld()) event.preventDefault(); // a long touch is no wish for a menu
     });
-    button.addEventListener('click', (event) => this.click(event));
+    button.addEventListener('click', () => this.click());
     globalThis.addEventListener('blur', () => this.letGo());
     document.addEventListener('visibilitychange', () => {
       if (document.hidden) this.letGo();
@@ -100,13 +101,10 @@ export class TalkButton {
     return event.code === 'Space' && !target?.closest(HAS_OWN_KEYS);
   }
 
-  /**
-   * @private
-   * @param {MouseEvent} event
-   */
-  click(event) {
+  /** @private */
+  click() {
     if (!this.actions.isHeld()) this.actions.toggle();
-    else if (event.timeStamp - this.letGoAtMs < OWN_CLICK_MS) return;
+    else if (this.clickFollows) this.clickFollows = false;
     else if (this.holders.has(CLICKED)) this.drop(CLICKED);
     else this.hold(CLICKED);
   }
@@ -127,7 +125,6 @@ export class TalkButton {
    */
   drop(holder) {
     if (!this.holders.delete(holder)) return;
-    if (holder !== CLICKED) this.letGoAtMs = performance.now();
     if (this.holders.size === 0) this.actions.release();
   }
 }
