@@ -1,5 +1,5 @@
-"""The pages' files. What is text in them is compressed for those who take that: without it a page of
-many small modules is three times as much on the way to a telephone."""
+"""The pages' files. What is text is compressed for those who take that: without it a page of many
+small modules is three times as much on the way to a telephone."""
 
 from pathlib import Path, PurePosixPath
 from typing import Final

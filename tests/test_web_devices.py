@@ -184,14 +184,11 @@ def test_a_refusal_is_explained_and_can_be_overcome(
     open_page: Open, server: FakeServer, name: str, message: str, code: str
 ) -> None:
     page = open_page()
-    page.evaluate(
-        "globalThis.ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices)"
-    )
     page.evaluate(REFUSE, [name, message])
     talk(page)
     box = notice(page, code)
     assert server.calls == []
-    page.evaluate("navigator.mediaDevices.getUserMedia = ask")
+    page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")
     box.get_by_role("button").click()
     more_audio(server, server.wait_for_call())
     expect(page.locator("#notice")).to_be_hidden()

@@ -1,9 +1,10 @@
-"""The page's settings, and push-to-talk: what the server is told, what is remembered, what is seen."""
+"""The page's settings, and push-to-talk: what the server is told, and what is remembered."""
 
 import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,10 @@ def settings_of(page: Page) -> Locator:
 
 def talk(page: Page) -> Locator:
     return page.locator("#talk")
+
+
+def has(counted: Callable[[], int], number: int) -> bool:
+    return counted() == number
 
 
 def updates(call: FakeCall) -> list[dict[str, Any]]:
@@ -300,12 +305,16 @@ def test_it_can_be_held_in_every_way(open_page: Open, server: FakeServer) -> Non
         (key, lambda: page.keyboard.up("Enter")),
         (press, lambda: page.evaluate("dispatchEvent(new Event('blur'))")),
     ]
+
+    def turns() -> int:
+        return len(call.of_type("response.create"))
+
     for count, (hold, let_go) in enumerate(ways, start=1):
         hold()
         expect(talk(page)).to_have_attribute("aria-pressed", "true")
         say_something(server, call)
         let_go()
-        server.wait_for(lambda n=count: len(call.of_type("response.create")) == n, f"turn {count}")
+        server.wait_for(partial(has, turns, count), f"turn {count}")
         expect(talk(page)).to_have_attribute("aria-pressed", "false")
         assert len(call.of_type("input_audio_buffer.commit")) == count
 
