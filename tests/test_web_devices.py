@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from .browser.fake_server import WIRE_RATE_HZ, FakeCall, FakeServer, begin_reply, obey, say
-from .browser.pages import Open, tone
+from .browser.pages import Open, settings_of, tone
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
@@ -60,11 +60,6 @@ def notice(page: Page, code: str) -> Locator:
     found = page.locator(f"#notice[data-code={code}]")
     expect(found).to_be_visible()
     return found
-
-
-def settings_of(page: Page) -> Locator:
-    page.get_by_role("button", name="Settings").click()
-    return page.get_by_role("dialog", name="Settings")
 
 
 def more_audio(server: FakeServer, call: FakeCall, samples: int = WIRE_RATE_HZ // 5) -> None:

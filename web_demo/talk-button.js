@@ -34,8 +34,6 @@ export class TalkButton {
     this.actions = actions;
     /** @private By which it is held. @type {Set<string>} */
     this.holders = new Set();
-    /** @private A pointer was let go; its click follows, and means nothing more. */
-    this.clickFollows = false;
     this.listenToPointers();
     this.listenToKeys();
   }
@@ -58,16 +56,12 @@ export class TalkButton {
     for (const type of ['pointerup', 'pointercancel', 'lostpointercapture']) {
       button.addEventListener(type, (event) => {
         this.drop(`pointer ${/** @type {PointerEvent} */ (event).pointerId}`);
-        this.clickFollows = true;
-        setTimeout(() => {
-          this.clickFollows = false;
-        });
       });
     }
     button.addEventListener('contextmenu', (event) => {
       if (this.actions.isHeld()) event.preventDefault(); // a long touch is no wish for a menu
     });
-    button.addEventListener('click', () => this.click());
+    button.addEventListener('click', (event) => this.click(event));
     globalThis.addEventListener('blur', () => this.letGo());
     document.addEventListener('visibilitychange', () => {
       if (document.hidden) this.letGo();
@@ -101,10 +95,13 @@ export class TalkButton {
     return event.code === 'Space' && !target?.closest(HAS_OWN_KEYS);
   }
 
-  /** @private */
-  click() {
+  /**
+   * @private
+   * @param {MouseEvent} event
+   */
+  click(event) {
     if (!this.actions.isHeld()) this.actions.toggle();
-    else if (this.clickFollows) this.clickFollows = false;
+    else if (event.detail > 0) return; // of a pointer, which has held it already
     else if (this.holders.has(CLICKED)) this.drop(CLICKED);
     else this.hold(CLICKED);
   }
