@@ -200,8 +200,8 @@ def test_pictures(
     dialog = settings_of(page)
     dialog.get_by_label("Instructions").fill("You are a cook. Answer in one sentence.")
     expect(dialog.get_by_label("Microphone").get_by_role("option")).not_to_have_count(1)
-    for name, part in (("settings", "Taking turns"), ("settings-sound", "Sound")):
-        dialog.get_by_role("group", name=part).scroll_into_view_if_needed()
+    for name, part in (("settings", "h2"), ("settings-sound", ".settings-reset")):
+        dialog.locator(part).scroll_into_view_if_needed()
         page.screenshot(path=folder / f"{name}-{size}-{scheme}.png")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert dialog.evaluate("(box) => box.scrollWidth <= box.clientWidth")
