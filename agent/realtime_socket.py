@@ -32,6 +32,7 @@ from .config import Config
 from .end_of_turn import IdleRules
 from .first_clause import cutting
 from .identifiers import new_session_id
+from .mark_notices import MarkNotices
 from .notices import Extension, Notice, Problem
 from .outbox import SlowReader
 from .principal import Principal, principal_of
@@ -267,7 +268,7 @@ class RealtimeSocket:
         start: SessionStart,
         notify: Callable[[Notice], None],
         on_turn: OnTurn,
-        ducks: bool,
+        extended: bool,
     ) -> Session:
         settings = start.settings
         around = Surroundings(
@@ -279,7 +280,7 @@ class RealtimeSocket:
             notify=notify,
             guesses=self._config.agent.guess,
             previews=self._config.agent.preview,
-            ducks=ducks,
+            ducks=extended,
             barge_ins=self._calls.barge_ins,
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),
@@ -301,7 +302,8 @@ class RealtimeSocket:
         )
         ears = await self._stages.new_ears(settings.turn_detection)
         marked = partial(self._calls.marked, call)
-        log = TurnLog(call.session_id, call.trace, on_turn, marked)
+        told = MarkNotices(notify, self._clock, call.began.now_ns) if extended else None
+        log = TurnLog(call.session_id, call.trace, on_turn, marked, told)
         return Session(call.session_id, start.profile, settings, around, ears, log)
 
 

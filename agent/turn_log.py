@@ -18,7 +18,8 @@ from latency_budget.trace import Kind, TraceWriter
 from latency_budget.turn import SessionId, TurnId
 
 from .commands import Command
-from .events import Event
+from .events import Event, SpeechResumed
+from .mark_notices import MarkNotices
 from .ports import Heard
 from .records import to_record
 from .unheard import OnTurn, Unheard
@@ -45,13 +46,16 @@ class TurnLog:
         trace: TraceWriter,
         on_turn: OnTurn,
         on_mark: OnMark = _unseen,
+        told: MarkNotices | None = None,
     ) -> None:
+        """`told`: who is to hear of marks before they have a turn as well; None: nobody."""
         self.budget = EMBEDDED
         """What turns are held to from now on."""
         self._session_id = session_id
         self.trace = trace
         self.over = Unheard(on_turn)
         self._on_mark = on_mark
+        self._told = told
         self._ledgers: dict[TurnId, TurnLedger] = {}
         self._pending: list[Mark] = []
         """Of the turn to come."""
@@ -60,6 +64,8 @@ class TurnLog:
 
     def event(self, event: Event, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "event", turn, to_record(event))
+        if isinstance(event, SpeechResumed) and self._told is not None:
+            self._told.void()  # the marks of the next pause take the place of those of this one
 
     def command(self, command: Command, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "command", turn, to_record(command))
@@ -73,7 +79,10 @@ class TurnLog:
     ) -> None:
         """Something happened in this turn's reply. `tokens`: of a mark that counts them, those of
         the prompt and those put out."""
-        self._take(Mark(turn, name, at_ns, *tokens))
+        mark = Mark(turn, name, at_ns, *tokens)
+        self._take(mark)
+        if self._told is not None:
+            self._told.marked(mark)
 
     def acted(self, taken: ActionTaken, at_ns: int, turn: TurnId | None = None) -> None:
         """Something was done lest a turn be late: the one to come, or one that may have begun."""
@@ -116,7 +125,10 @@ class TurnLog:
     def guessed(self, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)) -> None:
         """A mark of the turn to come, which may never be: of what the caller says, or of a reply
         that is prepared in case that was all. `tokens` as for `mark`."""
-        self._pending.append(Mark(_TO_COME, name, at_ns, *tokens))
+        mark = Mark(_TO_COME, name, at_ns, *tokens)
+        self._pending.append(mark)
+        if self._told is not None:
+            self._told.marked(mark)
 
     def reopened(self, turn: TurnId, now_ns: int) -> None:
         """The caller goes on: the next turn has the words of this one, and more."""
@@ -125,6 +137,8 @@ class TurnLog:
 
     def utterance_dropped(self) -> None:
         self._pending.clear()
+        if self._told is not None:
+            self._told.void()
 
     def caller_said(self, text: str) -> None:
         self._caller_text = f"{self._caller_text} {text}".strip()

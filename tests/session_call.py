@@ -8,6 +8,7 @@ from agent.calls import BargeIns
 from agent.config import AgentProfile
 from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
+from agent.mark_notices import MarkNotices
 from agent.notices import Notice
 from agent.ports import EarsPort, ToolsPort, VoicePort
 from agent.reply_desk import Surroundings
@@ -47,9 +48,10 @@ class Call:
         hearing: EarsPort | None = None,
         policy: Policy | None = None,
         tools: ToolsPort = NO_TOOLS,
+        told_marks: bool = False,
     ) -> None:
         """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
-        place of the fake ears."""
+        place of the fake ears. `told_marks`: the client hears of marks as they become known."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
@@ -59,8 +61,9 @@ class Call:
         clock = clock or SystemClock()
         self.counts = BargeIns()
         session_id = SessionId("sess_test")
+        origin_ns = clock.now_ns()
         self.trace = TraceWriter(
-            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=clock.now_ns()
+            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
         )
 
         def open_voice(name: str, rate_hz: int) -> VoicePort:
@@ -86,7 +89,8 @@ class Call:
             tools=tools,
             tool_wait=WAIT,
         )
-        log = TurnLog(session_id, self.trace, self.turns.append)
+        told = MarkNotices(self._notify, clock, origin_ns) if told_marks else None
+        log = TurnLog(session_id, self.trace, self.turns.append, told=told)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
 
@@ -128,6 +132,7 @@ async def call_with(  # noqa: PLR0913
     idle: IdleRules = NOT_IDLE,
     policy: Policy | None = None,
     tools: ToolsPort = NO_TOOLS,
+    told_marks: bool = False,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -142,6 +147,7 @@ async def call_with(  # noqa: PLR0913
         idle=idle,
         policy=policy,
         tools=tools,
+        told_marks=told_marks,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

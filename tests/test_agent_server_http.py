@@ -139,10 +139,15 @@ async def test_extensions_go_to_those_who_asked_for_them(live: LiveServer) -> No
         turn = await call.until("halfsec.turn")
         for partial in call.of("halfsec.partial"):
             assert 0 <= partial["stable_chars"] <= len(partial["text"])
+        told = call.of("halfsec.mark")
         item_id = done["response"]["output"][0]["id"]
         await call.send("halfsec.playback", item_id=item_id, played_ms=100)
         await call.prove_alive()
     assert call.of("error") == []
+    assert [mark["turn"] for mark in told][:2] == [None, None]
+    names = [mark["name"] for mark in told if mark["turn"] in (None, turn["turn"]["turn"])]
+    assert {"speech_started", "caller_last_voiced", "endpoint", "released"} <= set(names)
+    assert all(mark["at_ms"] <= mark["now_ms"] for mark in told)
     report = turn["turn"]
     assert report["agent_text"] == words_of(done["response"])
     assert report["caller_text"]

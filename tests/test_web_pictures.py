@@ -21,10 +21,11 @@ pytestmark = pytest.mark.browser
 SIZES: dict[str, dict[str, Any]] = {
     "desktop": {"viewport": {"width": 1120, "height": 760}},
     "phone": {"viewport": {"width": 390, "height": 780}, "has_touch": True},
+    "narrow": {"viewport": {"width": 320, "height": 640}, "has_touch": True},
 }
 LOOKS = [
     pytest.param(size, scheme, id=f"{size}-{scheme}")
-    for size in SIZES
+    for size in ("desktop", "phone")
     for scheme in ("light", "dark")
 ]
 
@@ -143,6 +144,36 @@ def test_talking(open_page: Open, server: FakeServer, shot: Shot, size: str, sch
     page.locator(".turn summary").last.click()
     page.get_by_text("About this call").click()
     shot(page, f"details-{size}-{scheme}")
+
+
+async def as_it_happens(call: FakeCall) -> None:
+    """A turn whose reply is being prepared, after one for which a tool was asked and whose words
+    were interrupted."""
+    await hear(call, "item_1", FIRST)
+    for state in ("started", "done"):
+        await call.send("halfsec.tool", item_id="item_2", name="larder", state=state, ms=184)
+    await begin_reply(call, "item_2")
+    await say(call, "item_2", FIRST_ANSWER, tone(6.0))
+    await call.until(lambda: any(e["played_ms"] > 1500 for e in call.of_type("halfsec.playback")))
+    marks = {"speech_paused": 1085, "asr_start": 1090, "asr_final": 1150, "reply_requested": 1155,
+             "caller_last_voiced": 1000, "audio_received": 1008, "llm_first_token": 1190,
+             "first_piece": 1240, "tts_start": 1241}  # fmt: skip
+    for name, at_ms in marks.items():
+        guess = {"turn": None, "name": name, "at_ms": at_ms, "now_ms": 1245, "guess": True}
+        await call.send("halfsec.mark", **guess)
+
+
+@pytest.mark.parametrize(("size", "scheme"), [*LOOKS, pytest.param("narrow", "dark")])
+def test_telling(open_page: Open, server: FakeServer, shot: Shot, size: str, scheme: str) -> None:
+    server.script = as_it_happens
+    page = open_page(color_scheme=scheme, device_scale_factor=2, **SIZES[size])
+    page.get_by_role("button", name="Press and talk").click()
+    expect(page.locator(".turn.live .turn-work")).to_have_count(4)
+    expect(page.locator(".message.agent .now")).to_have_count(1)
+    shot(page, f"happening-{size}-{scheme}")
+    page.get_by_label("Write to the agent").fill("A second line,\nand what follows it")
+    page.locator("#download summary").click()
+    shot(page, f"download-{size}-{scheme}")
 
 
 @pytest.fixture(scope="module")

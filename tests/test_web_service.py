@@ -76,7 +76,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, service: str) -> Iter
 
 
 def wait_for_answer(page: Page, count: int) -> None:
-    turns = page.locator(".message.agent .turn")
+    turns = page.locator(".message.agent .turn:not(.live)")
     expect(turns).to_have_count(count, timeout=ANSWER_MS)
 
 
@@ -88,7 +88,7 @@ def test_a_spoken_question_is_answered_aloud(page: Page) -> None:
     )
     wait_for_answer(page, 1)
     expect(page.locator(".message.agent[data-state=done]")).to_have_count(1, timeout=ANSWER_MS)
-    turn = page.locator(".message.agent .turn")
+    turn = page.locator(".message.agent .turn:not(.live)")
     print("answer:", page.locator(".message.agent .words").first.text_content())
     print("latency:", turn.locator(".turn-headline").text_content())
     assert turn.locator(".turn-part").count() >= 2

@@ -11,6 +11,7 @@ import { ReadinessWatch } from './readiness.js';
 import { RealtimeClient } from './realtime.js';
 import { askWhyRefused } from './refusal.js';
 import { Transcript } from './transcript.js';
+import { WrittenLine } from './written-line.js';
 
 /**
  * @typedef {import('./readiness.js').Readiness} Readiness
@@ -32,6 +33,9 @@ const SAMPLE_URL = 'sample-question.wav';
 /** Refresh of the figures under "About this call". */
 const FIGURES_EVERY_MS = 250;
 
+/** Five seconds of sound, for a call that begins before what keeps it has been fetched. */
+const MAX_EARLY_BATCHES = 250;
+
 const page = {
   scroller: byId('scroller'),
   transcript: byId('transcript'),
@@ -40,9 +44,9 @@ const page = {
   server: byId('server'),
   sample: /** @type {HTMLButtonElement} */ (byId('sample')),
   form: /** @type {HTMLFormElement} */ (byId('write')),
-  text: /** @type {HTMLInputElement} */ (byId('text')),
   notice: byId('notice'),
   figures: byId('figures'),
+  download: /** @type {HTMLDetailsElement} */ (byId('download')),
 };
 
 const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dialog')));
@@ -58,6 +62,11 @@ const notice = new Notice(page.notice, act);
 const controls = new Controls({ call, preferences, notice, access });
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
+/** @type {Promise<typeof import('./telling.js')> | null} */
+let telling = null;
+let isTelling = false;
+/** @type {import('./call-story.js').Batch[]} */
+const early = [];
 
 /** @param {import('./problems.js').Action} action */
 function act(action) {
@@ -162,13 +171,24 @@ function showConnection(status) {
   }
 }
 
-/** @param {SubmitEvent} event */
-function write(event) {
-  event.preventDefault();
-  const text = page.text.value.trim();
-  if (!text) return;
-  page.text.value = '';
-  void call.sendText(text);
+/** @param {Event} event */
+function keepEarly(event) {
+  early.push(/** @type {CustomEvent} */ (event).detail);
+  early.splice(0, early.length - MAX_EARLY_BATCHES);
+}
+
+/** Fetched at the first touch of the page: before the call that it leads to has begun. */
+async function tellOfCall() {
+  telling ??= import('./telling.js');
+  try {
+    const { tellOf } = await telling;
+    if (isTelling) return;
+    isTelling = true;
+    call.devices.removeEventListener('batch', keepEarly);
+    tellOf(call, transcript, access, page.download, early.splice(0));
+  } catch {
+    telling = null; // the server is gone; the page goes on without, and asks again
+  }
 }
 
 function showFigures() {
@@ -203,7 +223,10 @@ function byId(id) {
   return /** @type {HTMLElement} */ (document.getElementById(id));
 }
 
-on(call, 'phase', (phase) => controls.showPhase(phase));
+on(call, 'phase', (phase) => {
+  controls.showPhase(phase);
+  if (phase !== 'off') void tellOfCall();
+});
 on(call, 'connection', showConnection);
 on(call, 'problem', ({ code, text }) => notice.show(code, text));
 on(call, 'solved', ({ code }) => notice.clear(code));
@@ -219,14 +242,19 @@ on(call.conversation, 'message', (message) => {
   transcript.show(message);
 });
 on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
+on(call.conversation, 'sent', (itemId) => transcript.remove(itemId));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
 page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
-page.form.addEventListener('submit', write);
+new WrittenLine(page.form, (text) => void call.sendText(text));
+for (const touch of ['pointerdown', 'keydown']) {
+  document.addEventListener(touch, () => void tellOfCall(), { once: true, capture: true });
+}
 document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape' && !document.querySelector('dialog[open]')) void call.interrupt();
 });
 controls.showPhase('off');
+call.devices.addEventListener('batch', keepEarly);
 setInterval(showFigures, FIGURES_EVERY_MS);
 watch.start();
 if (!globalThis.isSecureContext) notice.show('insecure-context');

@@ -4,8 +4,8 @@
  * One context for both, at whatever rate the device has: some browsers refuse nodes from contexts of
  * different rates, and one clock for both directions makes the counts comparable.
  *
- * Events: `batch` (detail: {pcm, level}) every 20 ms of captured audio, `played` (detail: Played)
- * while a reply is heard, `lost` when the microphone is taken away, `hushed` (detail: boolean) when the
+ * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of captured audio, `tape` (detail: {samples,
+ * frame, rateHz}) of what came out of the loudspeaker, `played` (detail: Played) while a reply is heard, `lost` when the microphone is taken away, `hushed` (detail: boolean) when the
  * system silences it or lets it be heard again, `sample-ended`, `sound` (detail: boolean) when the
  * browser silences us or lets us be heard again, `instead` (detail: 'microphone' or 'speaker') when the
  * device that was chosen is not there and another one is used.
@@ -61,6 +61,11 @@ export class AudioDevices extends EventTarget {
     return this.capture?.hasMicrophone ?? false;
   }
 
+  /** The time on which both directions count; null while there is no audio. */
+  get clockS() {
+    return this.context?.currentTime ?? null;
+  }
+
   /** Whether a reply has audio that was not heard yet. */
   get speaking() {
     return this.playback?.active ?? false;
@@ -111,6 +116,7 @@ export class AudioDevices extends EventTarget {
     capture.addEventListener('sample-ended', (event) => this.pass(event));
     playback.addEventListener('progress', (event) => this.onPlayed(event, false));
     playback.addEventListener('finished', (event) => this.onPlayed(event, true));
+    playback.addEventListener('tape', (event) => this.pass(event));
     context.addEventListener('statechange', () => this.reportSound());
     setTimeout(() => this.reportSound(), RESUME_GRACE_MS);
   }

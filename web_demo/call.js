@@ -9,7 +9,8 @@
  * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail: {code, text}, codes as in
  * `problems.js`), `level` (detail: {source, level}), `resumed` when the call goes on after the
  * connection was lost, `renewed` when a new connection means that the server has forgotten the
- * conversation. `conversation` has what was said.
+ * conversation, `audio` (detail: {itemId, samples}) of a reply that has arrived, `played` (detail: {itemId,
+ * playedMs}). `conversation` has what was said.
  */
 
 import { AudioDevices } from './audio-devices.js';
@@ -113,6 +114,7 @@ export class Call extends EventTarget {
     }
     await this.interrupt();
     this.unsent.push(text);
+    if (this.client.status.state !== 'open') this.conversation.waits(this.unsent);
     this.update({ thinking: true });
     if (this.client.status.state === 'open') this.sendUnsent();
     else this.client.connect();
@@ -286,6 +288,7 @@ export class Call extends EventTarget {
     const samples = samplesFromBase64(delta);
     this.conversation.addAudio(itemId, (samples.length * 1000) / WIRE_RATE_HZ);
     if (!this.floor.held) this.devices.play(itemId, samples);
+    this.emit('audio', { itemId, samples });
   }
 
   /**
@@ -326,6 +329,7 @@ export class Call extends EventTarget {
   onPlayed({ itemId, playedMs, level, finished }) {
     this.reports.played(itemId, playedMs, finished);
     this.conversation.played(itemId, playedMs, finished);
+    this.emit('played', { itemId, playedMs });
     this.emit('level', { source: 'agent', level: finished ? 0 : level });
     this.update({ thinking: false });
   }
@@ -351,6 +355,7 @@ export class Call extends EventTarget {
   /** @private */
   sendUnsent() {
     for (const text of this.unsent.splice(0)) this.client.sendText(text);
+    this.conversation.waits([]);
   }
 
   /** @private */

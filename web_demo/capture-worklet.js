@@ -51,7 +51,7 @@ class CaptureProcessor extends AudioWorkletProcessor {
   /** @private */
   post() {
     const pcm = toInt16(this.batch);
-    this.port.postMessage({ pcm, level: rms(this.batch) }, [
+    this.port.postMessage({ pcm, level: rms(this.batch), atS: currentTime }, [
       /** @type {ArrayBuffer} */ (pcm.buffer),
     ]);
     this.filled = 0;

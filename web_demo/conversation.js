@@ -4,7 +4,9 @@
  * Turns frames into messages a view can draw: a caller's sentence that firms up word by word, a
  * reply of which a growing part has been heard, and, for one that was interrupted, where it was cut.
  * Events: `message` (detail: Message) whenever one changes, `removed` (detail: item id) for speech
- * that turned out to be noise, `turn` (detail: {turn, itemId}) with the latency of a turn.
+ * that turned out to be noise, `turn` (detail: {turn, itemId}) with the latency of a turn, `tool`
+ * (detail: the event) about a tool that the server runs, `sent` (detail: item id) for something written
+ * that had to wait.
  */
 
 import { HeardText } from './heard-text.js';
@@ -15,7 +17,7 @@ import { HeardText } from './heard-text.js';
  * @property {'caller' | 'agent'} role
  * @property {string} text
  * @property {number} sureChars caller: will not change any more; agent: have been heard
- * @property {'live' | 'done' | 'cut' | 'failed'} state
+ * @property {'live' | 'done' | 'cut' | 'failed' | 'unsent'} state
  *
  * @typedef {object} Reply
  * @property {HeardText} words
@@ -41,6 +43,8 @@ export class Conversation extends EventTarget {
     this.partials = new Map();
     /** @private What the caller said, of which all is known. @type {Set<string>} */
     this.said = new Set();
+    /** @private Names of what waits to be sent. @type {string[]} */
+    this.waiting = [];
     /** Without loudspeakers a reply counts as heard when it is read. */
     this.silent = false;
   }
@@ -97,6 +101,19 @@ export class Conversation extends EventTarget {
     if (state === 'live') this.partials.set(itemId, text);
     else this.partials.delete(itemId);
     this.emit('message', { itemId, role: 'caller', text, sureChars, state });
+  }
+
+  /**
+   * What was written and has not been sent, because there is no connection.
+   * @param {string[]} texts all of them
+   */
+  waits(texts) {
+    for (const itemId of this.waiting.slice(texts.length)) this.emit('sent', itemId);
+    this.waiting = texts.map((_, index) => `unsent_${index}`);
+    for (const [index, text] of texts.entries())
+      this.emit('message', {
+        ...{ itemId: this.waiting[index], role: 'caller', text, sureChars: 0, state: 'unsent' },
+      });
   }
 
   /** @param {string} itemId */
@@ -163,6 +180,7 @@ export class Conversation extends EventTarget {
   responseDone(event) {
     for (const item of event.response.output ?? []) {
       const reply = this.replies.get(item.id);
+      if (event.response.status === 'completed') reply?.words.complete();
       if (!reply || reply.state !== 'live') continue;
       if (event.response.status === 'cancelled') this.cut(item.id);
       else if (this.silent || reply.words.audioMs === 0) this.played(item.id, 0, true);
@@ -226,13 +244,13 @@ export class Conversation extends EventTarget {
   showReply(itemId, { words, state, heardMs }) {
     const { text } = words;
     if (!text) return;
+    if (state === 'done') words.complete();
     const allHeard = state === 'done' || (this.silent && state === 'live');
     const sureChars = allHeard ? text.length : words.charsAt(heardMs);
     this.emit('message', { itemId, role: 'agent', text, sureChars, state });
   }
 
   /**
-   * @private
    * @param {string} type
    * @param {unknown} detail
    */
@@ -263,6 +281,7 @@ const HANDLERS = {
   'response.done': (c, event) => c.responseDone(event),
   'halfsec.resumed': (c, event) => c.resumed(event.items),
   'halfsec.turn': (c, event) => c.turnMeasured(event.turn),
+  'halfsec.tool': (c, event) => c.emit('tool', event),
 };
 
 /** @param {{type: string}} part */

@@ -4,12 +4,14 @@
  * In: {push: Float32Array, itemId} | {end: itemId} | {flush: token} | {duck: itemId or ''}: that
  * item is played quietly, until it ends or is flushed or another is named.
  * Out: {flushed: token, items} once per flush; {finished: items}; and, twenty times a second while
- * anything is playing, {progress: items, level, underruns, dropped}.
+ * anything is playing, {progress: items, level, underruns, dropped} and {tape: samples, frame}: what
+ * was played, and when.
  */
 
 import { Gain } from './gain.js';
 import { PlaybackRing } from './playback-ring.js';
 import { rms } from './pcm.js';
+import { Tape } from './tape.js';
 
 /** Seconds. A server that does not pace itself may send a long reply at once. */
 const CAPACITY_S = 60;
@@ -40,6 +42,12 @@ class PlaybackProcessor extends AudioWorkletProcessor {
     this.sinceReport = 0;
     /** @private Loudest quantum since the last report. */
     this.level = 0;
+    /** @private */
+    this.tape = new Tape(Math.round(REPORT_S * sampleRate), (samples, frame) => {
+      this.port.postMessage({ tape: samples, frame }, [
+        /** @type {ArrayBuffer} */ (samples.buffer),
+      ]);
+    });
     /** @private */
     this.open = true;
     this.port.onmessage = ({ data }) => this.receive(data);
@@ -76,6 +84,7 @@ class PlaybackProcessor extends AudioWorkletProcessor {
     const ducked = this.ducked !== '' && this.ring.current === this.ducked;
     const finished = this.ring.pull(first);
     this.gain.apply(first, ducked);
+    this.tape.take(first, currentFrame);
     for (const channel of others) channel.set(first);
     this.sinceReport += first.length;
     this.level = Math.max(this.level, rms(first));

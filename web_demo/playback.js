@@ -156,6 +156,11 @@ export class Playback extends EventTarget {
       this.flushes.get(message.flushed)?.(message.items);
       return;
     }
+    if (message.tape) {
+      const detail = { samples: message.tape, frame: message.frame, rateHz: this.context.sampleRate };
+      this.dispatchEvent(new CustomEvent('tape', { detail }));
+      return;
+    }
     if (message.progress) {
       this.underruns = message.underruns;
       this.droppedMs = this.toMs(message.dropped);

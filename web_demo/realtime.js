@@ -128,6 +128,8 @@ export class RealtimeClient extends EventTarget {
     this.status = { state: 'closed' };
     /** Milliseconds of audio that a slow connection made us drop. */
     this.droppedMs = 0;
+    /** The newest session's name at the server. */
+    this.sessionId = '';
     /** @private By which the call can be resumed. @type {string | null} */
     this.token = null;
     /** @private */
@@ -313,6 +315,7 @@ export class RealtimeClient extends EventTarget {
     if (event.type === 'session.updated' || event.type === 'error') clearTimeout(this.probe);
     if (event.type === 'session.created') {
       this.forgetCall();
+      this.sessionId = event.session?.id ?? '';
       this.opened(false);
     }
     if (event.type === 'halfsec.session') this.token = event.resume_token;

@@ -6,7 +6,8 @@
  * partial transcript that speaks itself every 200 ms helps nobody.
  */
 
-import { turnBar } from './turn-bar.js';
+import { element } from './elements.js';
+import { spokenFigure, turnBar } from './turn-bar.js';
 
 /**
  * @typedef {import('./conversation.js').Message} Message
@@ -53,9 +54,9 @@ export class Transcript {
     const before = entry.dataset.state;
     entry.dataset.state = state;
     const words = /** @type {HTMLElement} */ (entry.querySelector('.words'));
-    if (state === 'failed' && !text) words.replaceChildren(span('unsure', 'Not understood'));
+    if (state === 'failed' && !text) words.replaceChildren(element('span', 'unsure', 'Not understood'));
     else words.replaceChildren(...spans(message));
-    if (state !== 'live' && before !== state) {
+    if (state !== 'live' && state !== 'unsent' && before !== state) {
       const cut = state === 'cut' ? ' (interrupted)' : '';
       const heard = state === 'cut' ? text.slice(0, sureChars) : text;
       this.announce(`${SPEAKERS[role]}: ${heard}${cut}`);
@@ -74,22 +75,58 @@ export class Transcript {
    * @param {Turn} turn
    */
   addTurn(itemId, turn) {
-    this.entries.get(itemId)?.append(turnBar(turn));
+    const entry = this.entries.get(itemId);
+    if (!entry) return;
+    this.showBelow(itemId, turnBar(turn));
+    this.announce(spokenFigure(turn));
+  }
+
+  /**
+   * Something about a message's turn, in place of what stood there.
+   * @param {string} itemId
+   * @param {HTMLElement} box
+   */
+  showBelow(itemId, box) {
+    const entry = this.entries.get(itemId);
+    entry?.querySelector('.turn')?.remove();
+    entry?.append(box);
+    this.showAtEnd(null);
     this.follow();
   }
 
-  /** @param {string} text a line between two conversations */
-  addDivider(text) {
-    const entry = document.createElement('li');
-    entry.className = 'divider';
-    entry.textContent = text;
-    this.list.append(entry);
+  /** @param {HTMLElement | null} box below all messages, also those to come; null: nothing */
+  showAtEnd(box) {
+    this.list.querySelector('.at-end')?.remove();
+    if (box) {
+      const place = element('li', 'message agent at-end');
+      place.append(box);
+      this.list.append(place);
+    }
     this.follow();
+  }
+
+  /**
+   * A line between messages.
+   * @param {string} className
+   * @param {string} text
+   * @returns {HTMLElement}
+   */
+  addLine(className, text) {
+    const entry = element('li', className, text);
+    this.append(entry);
+    this.follow();
+    return entry;
+  }
+
+  /** @param {string} text between two conversations */
+  addDivider(text) {
+    this.addLine('divider', text);
   }
 
   /** Another conversation begins: it may use the names of the last one again. */
   beginAnew() {
-    this.entries.clear();
+    for (const [itemId, { dataset }] of this.entries)
+      if (dataset.state !== 'unsent') this.entries.delete(itemId);
   }
 
   /**
@@ -99,19 +136,21 @@ export class Transcript {
    * @returns {HTMLElement}
    */
   addEntry(itemId, role) {
-    const entry = document.createElement('li');
-    entry.className = `message ${role}`;
-    const who = document.createElement('p');
-    who.className = 'who';
-    who.textContent = SPEAKERS[role];
-    const words = document.createElement('p');
-    words.className = 'words';
-    entry.append(who, words);
-    this.list.append(entry);
+    const entry = element('li', `message ${role}`);
+    entry.append(element('p', 'who', SPEAKERS[role]), element('p', 'words'));
+    this.append(entry);
     this.entries.set(itemId, entry);
-    if (this.list.childElementCount > MAX_ENTRIES) this.list.firstElementChild?.remove();
     for (const old of [...this.entries.keys()].slice(0, -MAX_ENTRIES)) this.entries.delete(old);
     return entry;
+  }
+
+  /**
+   * @private
+   * @param {HTMLElement} entry
+   */
+  append(entry) {
+    this.list.append(entry);
+    if (this.list.childElementCount > MAX_ENTRIES) this.list.firstElementChild?.remove();
   }
 
   /** @private Keep the newest words in sight, unless the reader has scrolled away from them. */
@@ -122,14 +161,9 @@ export class Transcript {
     if (lastHeight - scrollTop - clientHeight < NEAR_END_PX) this.scroller.scrollTop = scrollHeight;
   }
 
-  /**
-   * @private
-   * @param {string} text
-   */
+  /** @param {string} text for those who listen to the page */
   announce(text) {
-    const line = document.createElement('p');
-    line.textContent = text;
-    this.announcer.append(line);
+    this.announcer.append(element('p', '', text));
     if (this.announcer.childElementCount > MAX_ANNOUNCED)
       this.announcer.firstElementChild?.remove();
   }
@@ -139,25 +173,26 @@ export class Transcript {
  * @param {Message} message
  * @returns {Node[]}
  */
-function spans({ text, sureChars, state }) {
-  const sure = span('sure', text.slice(0, sureChars));
+function spans({ role, text, sureChars, state }) {
+  const sure = element('span', 'sure', text.slice(0, sureChars));
   const rest = text.slice(sureChars);
-  if (!text) return [span('dots', '')];
+  if (!text) return [element('span', 'dots')];
+  if (role === 'agent' && state === 'live') markLastWord(sure);
   if (!rest) return [sure];
-  if (state !== 'cut') return [sure, span('unsure', rest)];
-  const unheard = document.createElement('del');
-  unheard.textContent = rest;
+  if (state !== 'cut') return [sure, element('span', 'unsure', rest)];
+  const unheard = element('del', '', rest);
   unheard.title = 'Not heard: you interrupted';
   return [sure, unheard];
 }
 
 /**
- * @param {string} className
- * @param {string} text
+ * The word that is being heard now.
+ * @param {HTMLElement} sure
  */
-function span(className, text) {
-  const made = document.createElement('span');
-  made.className = className;
-  made.textContent = text;
-  return made;
+function markLastWord(sure) {
+  const text = sure.textContent ?? '';
+  const start = text.trimEnd().search(/\S+$/);
+  if (start < 0) return;
+  sure.textContent = text.slice(0, start);
+  sure.append(element('span', 'now', text.slice(start)));
 }

@@ -30,6 +30,31 @@ const AXIS_MS = 750;
 const DRAWN_MS = 0.5;
 
 /**
+ * What the whole track stands for.
+ * @param {number} waitMs
+ */
+export function axisMs(waitMs) {
+  return Math.max(AXIS_MS, waitMs * 1.05);
+}
+
+/**
+ * Where the line of the budget stands.
+ * @param {number} axis in ms
+ */
+export function limitAt(axis) {
+  return `${(100 * BUDGET_MS) / axis}%`;
+}
+
+/**
+ * What is read out of it.
+ * @param {Turn} turn
+ */
+export function spokenFigure(turn) {
+  if (turn.cut_in) return 'The agent spoke before you had finished.';
+  return `Answered after ${Math.round(turn.e2e_ear_ms ?? turn.e2e_server_ms)} milliseconds.`;
+}
+
+/**
  * @param {Turn} turn
  * @returns {HTMLElement}
  */
@@ -75,7 +100,7 @@ function headline(turn, waitMs) {
  * @param {number} waitMs
  */
 function bar(stages, waitMs) {
-  const axisMs = Math.max(AXIS_MS, waitMs * 1.05);
+  const axis = axisMs(waitMs);
   const exposed = stages.filter(({ exposed_ms }) => exposed_ms >= DRAWN_MS);
   const track = element('div', 'turn-track');
   track.setAttribute('role', 'img');
@@ -85,12 +110,12 @@ function bar(stages, waitMs) {
     const part = element('span', 'turn-part');
     part.dataset.stage = name;
     part.title = `${label}: ${Math.round(exposed_ms)} ms`;
-    part.style.width = `${(100 * exposed_ms) / axisMs}%`;
+    part.style.width = `${(100 * exposed_ms) / axis}%`;
     track.append(part);
   }
   const limit = element('span', 'turn-limit');
   limit.append(element('span', '', `${BUDGET_MS} ms`));
-  limit.style.left = `${(100 * BUDGET_MS) / axisMs}%`;
+  limit.style.left = limitAt(axis);
   track.append(limit);
   return track;
 }

@@ -191,6 +191,10 @@ class FakeServer:
         """What a new session is, beside its id and type."""
         self.resumed: Event | None = None
         """What a connection with a token is told; None: it gets another call."""
+        self.traces: dict[str, str] = {}
+        """Of sessions, by name."""
+        self.trace_keys: list[str | None] = []
+        """With which they were asked for."""
         self.script_errors: list[BaseException] = []
         self.port = 0
         self._changed = threading.Condition()
@@ -249,10 +253,16 @@ class FakeServer:
             status, error, headers = self.refusal or (404, {}, {})
             return JSONResponse({"error": error}, status, headers)
 
+        async def trace(request: Request) -> Response:
+            self.trace_keys.append(request.headers.get("authorization"))
+            text = self.traces.get(request.path_params["session"])
+            return Response(text or "{}", status_code=404 if text is None else 200)
+
         routes = [
             Route("/readyz", readyz),
             Route("/v1/models", models),
             Route("/v1/realtime", why),
+            Route("/v1/sessions/{session}/trace", trace),
             Route("/recorder-worklet.js", recorder),
             WebSocketRoute("/v1/realtime", self._realtime),
             Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from playwright.sync_api import Browser, Locator, Page, expect
 
 import agent.browser
+from tests.clients.peers import environment
 
 from .fake_server import WEB_DEMO, WIRE_RATE_HZ, FakeCall, Pcm
 
@@ -77,3 +79,17 @@ def updates(call: FakeCall) -> list[dict[str, Any]]:
     found = [dict(event["session"]) for event in call.of_type("session.update")]
     assert {each.pop("type") for each in found} <= {"realtime"}
     return found
+
+
+def axe_violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it stands, a line each: the rule, and where.
+
+    The page's context has to bypass its Content-Security-Policy, or the script can't be injected.
+    Raises MissingTool where there is no Node to fetch it with.
+    """
+    there = environment(Path(__file__).parent)
+    page.add_script_tag(path=there / "node_modules" / "axe-core" / "axe.min.js")
+    found = page.evaluate("async () => (await axe.run()).violations")
+    return [
+        f"{each['id']}: {' | '.join(str(node['html']) for node in each['nodes'])}" for each in found
+    ]
