@@ -128,10 +128,8 @@ export class Call extends EventTarget {
 
   /** @param {import('./audio-devices.js').Choice} choice */
   async chooseDevices(choice) {
-    const { microphone, speaker, echoCancellation, noiseSuppression, autoGainControl } = choice;
-    const processing = { echoCancellation, noiseSuppression, autoGainControl };
     try {
-      await this.devices.choose({ microphone, speaker, ...processing });
+      await this.devices.choose(choice);
     } catch (error) {
       this.fail(error);
     }

@@ -204,7 +204,11 @@ export class Controls {
       this.showPhase(call.phase);
     }
     if (names.includes('agent')) void call.callAnother(urlOf(now.agent));
-    if (names.some((name) => OF_DEVICES.includes(name))) void call.chooseDevices(now);
+    if (names.some((name) => OF_DEVICES.includes(name))) {
+      const { microphone, speaker, echoCancellation, noiseSuppression, autoGainControl } = now;
+      const processing = { echoCancellation, noiseSuppression, autoGainControl };
+      void call.chooseDevices({ microphone, speaker, ...processing });
+    }
   }
 
   /** @private Another tab listens now. */
