@@ -189,12 +189,6 @@ export class Call extends EventTarget {
       this.fail(new CaptureError('microphone-lost'));
       this.dropMicrophone();
     });
-    devices.addEventListener('hushed', (event) => {
-      this.emit(detailOf(event) ? 'problem' : 'solved', { code: 'microphone-hushed' });
-    });
-    devices.addEventListener('instead', (event) => {
-      this.emit('problem', { code: `another-${detailOf(event)}` });
-    });
     devices.addEventListener('sample-ended', () => {
       this.floor.release();
       if (!devices.hasMicrophone) this.linger = setTimeout(() => devices.stopCapture(), LINGER_MS);

@@ -101,6 +101,7 @@ export class Controls {
     });
     this.onChange(['turns', ...OF_DEVICES]);
     this.showLevels();
+    this.tellOfDevices();
     this.stayAwake();
     void this.watchPermission();
   }
@@ -219,6 +220,19 @@ export class Controls {
     call.dropMicrophone();
     this.showPhase(call.phase);
     notice.show('other-tab');
+  }
+
+  /** @private What the system does to them. */
+  tellOfDevices() {
+    const { call, notice } = this.parts;
+    call.devices.addEventListener('hushed', (event) => {
+      const { detail: isHushed } = /** @type {CustomEvent<boolean>} */ (event);
+      if (isHushed) notice.show('microphone-hushed');
+      else notice.clear('microphone-hushed');
+    });
+    call.devices.addEventListener('instead', (event) => {
+      notice.show(`another-${/** @type {CustomEvent<string>} */ (event).detail}`);
+    });
   }
 
   /** @private */
