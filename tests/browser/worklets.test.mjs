@@ -17,7 +17,7 @@ globalThis.AudioWorkletProcessor = class {
   };
 };
 globalThis.registerProcessor = (name, processor) => processors.set(name, processor);
-globalThis.sampleRate = WIRE_HZ;
+Object.assign(globalThis, { sampleRate: WIRE_HZ, currentTime: 0, currentFrame: 0 });
 await import('../../web_demo/capture-worklet.js');
 await import('../../web_demo/playback-worklet.js');
 
