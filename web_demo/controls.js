@@ -83,6 +83,12 @@ export class Controls {
     });
     /** @private */
     this.tabs = new OneMicrophone(() => this.giveUpMicrophone());
+    const desk = byId('desk');
+    /** @private */
+    this.meters = {
+      caller: new LevelMeter(desk, '--caller-level'),
+      agent: new LevelMeter(desk, '--agent-level'),
+    };
     /** @private */
     this.muted = false;
     /** @private */
@@ -123,6 +129,7 @@ export class Controls {
     this.end.hidden = !isCalling || hangsUp;
     if (hasMicrophone && !this.hadMicrophone) this.tabs.take();
     this.hadMicrophone = hasMicrophone;
+    if (!hasMicrophone) this.meters.caller.show(0);
   }
 
   async openSettings() {
@@ -237,14 +244,9 @@ export class Controls {
 
   /** @private */
   showLevels() {
-    const desk = byId('desk');
-    const meters = {
-      caller: new LevelMeter(desk, '--caller-level'),
-      agent: new LevelMeter(desk, '--agent-level'),
-    };
     this.parts.call.addEventListener('level', (event) => {
       const { source, level } = /** @type {CustomEvent} */ (event).detail;
-      meters[/** @type {'caller' | 'agent'} */ (source)].show(level);
+      this.meters[/** @type {'caller' | 'agent'} */ (source)].show(level);
     });
   }
 
