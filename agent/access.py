@@ -49,6 +49,8 @@ class Access:
         """Whether a key is needed."""
         self._news = asyncio.Event()
         """Set, and replaced, when the keys have changed."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called then."""
 
     async def identify(self, credential: str | None) -> Principal | None:
         """Who presents this; None where it opens nothing. An open server lets in whoever has no
@@ -99,6 +101,7 @@ class Access:
         _log.info("there are %d keys now", len(keys))
         news, self._news = self._news, asyncio.Event()
         news.set()
+        self.on_news()
 
     async def watch(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Look after the key file until cancelled."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import statistics
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 from latency_budget.actions import Action
 from latency_budget.admission import Admission, Crowd
-from latency_budget.clock import Clock, processor_ns, unix_ns
+from latency_budget.clock import Clock, iso_of, processor_ns, unix_ns
 from latency_budget.history import TurnEntry, TurnHistory, entry_json
 from latency_budget.lags import lags_of
 from latency_budget.machine import usable_cores
@@ -20,10 +19,14 @@ from latency_budget.policy import Policy
 from latency_budget.store import TurnStore
 from latency_budget.store_schema import StoredTurn
 from latency_budget.trace import TraceWriter
-from latency_budget.turn import SessionId
+from latency_budget.turn import SessionId, Stage
 
+from .call import Beginning, Call
+from .call_recording import Recorder
+from .call_state import State
 from .config import Config
 from .live_events import LiveEvents
+from .refusals import Refusals
 from .trace_export import TraceExporter
 from .turn_spans import FinishedCall, FinishedTurn
 from .waiting_calls import WaitingCalls
@@ -33,45 +36,6 @@ MAX_TRACES: Final = 16
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """The same instant on two clocks."""
-
-    now_ns: int
-    """Monotonic."""
-    unix_ns: int
-
-
-class Call:
-    """One admitted call."""
-
-    def __init__(
-        self, session_id: SessionId, agent: str, trace: TraceWriter, began: Beginning
-    ) -> None:
-        self.session_id = session_id
-        self.agent = agent
-        self.trace = trace
-        self.began: Final = began
-        self.num_turns = 0
-        self.is_waiting = False
-        """Its client was lost, and may come back."""
-        self.company = 1
-        """Calls when its last reply was asked for, itself among them."""
-        self._waits_ms: list[float] = []
-        """From the caller's last word to the answer, for each turn that was answered."""
-
-    def turn(self, entry: TurnEntry) -> None:
-        """Count a turn in that is over."""
-        self.num_turns += 1
-        if entry.record.e2e_ns is not None:
-            self._waits_ms.append(entry.record.e2e_ns / 1e6)
-
-    @property
-    def p50_ms(self) -> float | None:
-        """The middle wait for an answer; None where nothing was answered."""
-        return statistics.median(self._waits_ms) if self._waits_ms else None
 
 
 class BargeIns:
@@ -84,6 +48,47 @@ class BargeIns:
         """A backchannel, noise or echo: the reply went on."""
 
 
+@dataclass(slots=True)
+class GuessCounts:
+    """Replies that were prepared before the caller was known to be done."""
+
+    made: int = 0
+    used: int = 0
+    """Heard, or at least begun as they stood."""
+    dropped: int = 0
+
+
+class Traces:
+    """Of calls in progress, and of the newest that are over."""
+
+    def __init__(self) -> None:
+        self._traces: dict[SessionId, TraceWriter] = {}
+        """In the order in which the calls ended; those that go on somewhere between."""
+        self._active: set[SessionId] = set()
+
+    def add(self, session_id: SessionId, trace: TraceWriter) -> None:
+        """Of a call that begins."""
+        self._traces[session_id] = trace
+        self._active.add(session_id)
+        self._forget()
+
+    def over(self, session_id: SessionId) -> None:
+        """The call has ended."""
+        self._active.discard(session_id)
+        if (trace := self._traces.pop(session_id, None)) is not None:
+            self._traces[session_id] = trace
+        self._forget()
+
+    def of(self, session_id: str) -> TraceWriter | None:
+        return self._traces.get(SessionId(session_id))
+
+    def _forget(self) -> None:
+        """Of calls that are over only: a long one outlasts many short ones."""
+        over = [session for session in self._traces if session not in self._active]
+        for session in over[: max(0, len(over) - MAX_TRACES)]:
+            del self._traces[session]
+
+
 class Calls:
     """Belongs to the server's event loop."""
 
@@ -93,29 +98,31 @@ class Calls:
         clock: Clock,
         store: TurnStore | None = None,
         exporter: TraceExporter | None = None,
+        recorder: Recorder | None = None,
         processor_ns: Callable[[], int] = processor_ns,
     ) -> None:
         """`store` outlives the process; None: turns are remembered in memory only. `exporter`
-        tells of them elsewhere."""
+        tells of them elsewhere. `recorder`: None where calls are not recorded."""
         self.draining = False
         self.history = TurnHistory()
         self.store: Final = store
         self.exporter: Final = exporter
+        self.recorder: Final = recorder
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
+        self.guesses: Final = GuessCounts()
         self.waiting: Final = WaitingCalls()
         self.admission: Final = Admission(usable_cores())
         self._processor_ns = processor_ns
         self.policy: Final = Policy(_available(config))
         self.admitted = 0
-        self.refused = 0
+        self.refusals: Final = Refusals()
         """Because all lines were busy, or those inside would have been answered too late."""
+        self.traces: Final = Traces()
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
         self._active: dict[SessionId, Call] = {}
-        self._traces: dict[SessionId, TraceWriter] = {}
-        """In the order in which the calls ended; those that go on somewhere between."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -135,15 +142,26 @@ class Calls:
             config_fingerprint=self._fingerprint,
             origin_ns=began.now_ns,
         )
-        call = Call(session_id, agent, trace, began)
+        recording = None if self.recorder is None else self.recorder.begin(session_id)
+        call = Call(session_id, agent, trace, began, recording)
         self._active[session_id] = call
         self._note_usage()
         self._empty.clear()
         self.admitted += 1
-        self._traces[session_id] = trace
-        self._forget_traces()
-        self.events.publish("session", session_id, lambda: {"state": "began", "agent": agent})
+        self.traces.add(session_id, trace)
+        told = {"state": "began", "agent": agent, "began_at": iso_of(began.unix_ns)}
+        self.events.publish("session", session_id, lambda: told)
         return call
+
+    def changed(self, call: Call, state: State, stage: Stage | None) -> None:
+        """What a call does is something else now."""
+        call.changed(state, stage, self._clock.now_ns())
+        self.tell_state(call)
+
+    def tell_state(self, call: Call) -> None:
+        """Tell those who listen what a call does, if that is something else than before."""
+        if call.session_id in self._active and (told := call.news()) is not None:
+            self.events.publish("session", call.session_id, lambda: told)
 
     def marked(self, call: Call, mark: Mark) -> None:
         """Something happened in a turn."""
@@ -170,9 +188,8 @@ class Calls:
 
     def refuse(self, code: str) -> None:
         """Somebody could not join, because all lines are busy, or one more would be too many."""
-        self.refused += 1
-        calls = len(self)
-        self.events.publish("refusal", None, lambda: {"code": code, "calls": calls})
+        told = self.refusals.add(code, len(self), unix_ns())
+        self.events.publish("refusal", None, lambda: told)
 
     def turn_over(self, call: Call, entry: TurnEntry) -> TurnEntry:
         """Learn from a turn that is over, and remember it. It comes back with what it teaches of
@@ -185,15 +202,17 @@ class Calls:
         if (lags := lags_of(entry.record)) is not None:
             self.admission.turn_over(lags, call.company, total_ms, self._clock.now_ns())
         record = self.policy.observe(entry.record, total_ms)
-        entry = replace(entry, record=record)
-        self.history.add(entry)
+        entry = call.placed(replace(entry, record=record))
+        at_unix_ns = unix_ns()
+        known = {"row": None, "at": iso_of(at_unix_ns), "agent": call.agent}
+        self.history.add(entry, known)
         call.turn(entry)
-        self.events.publish("turn", call.session_id, lambda: entry_json(entry))
+        self.events.publish("turn", call.session_id, lambda: {**entry_json(entry), **known})
         kept = entry
         if not self._config.latency_budget.store_texts:
             kept = replace(entry, caller_text="", agent_text="")
         if self.store is not None:
-            self.store.add(StoredTurn(kept, unix_ns(), call.agent, self._fingerprint))
+            self.store.add(StoredTurn(kept, at_unix_ns, call.agent, self._fingerprint))
         if self.exporter is not None:
             offset_ns = call.began.unix_ns - call.began.now_ns
             model = self._config.llm_engine.model
@@ -203,14 +222,14 @@ class Calls:
     def leave(self, call: Call) -> None:
         if self._active.pop(call.session_id, None) is not None:
             self._note_usage()
+            if call.recording is not None:
+                call.recording.end(self._clock.now_ns())
             turns = call.num_turns
             self.events.publish(
                 "session", call.session_id, lambda: {"state": "ended", "turns": turns}
             )
             self._export(call)
-        if (trace := self._traces.pop(call.session_id, None)) is not None:
-            self._traces[call.session_id] = trace
-        self._forget_traces()
+        self.traces.over(call.session_id)
         if not self._active:
             self._empty.set()
 
@@ -231,28 +250,13 @@ class Calls:
             )
         )
 
-    def _forget_traces(self) -> None:
-        """Of calls that are over only: a long one outlasts many short ones."""
-        over = [session for session in self._traces if session not in self._active]
-        for session in over[: max(0, len(over) - MAX_TRACES)]:
-            del self._traces[session]
-
     async def wait_empty(self) -> None:
         await self._empty.wait()
 
-    def trace_of(self, session_id: str) -> TraceWriter | None:
-        return self._traces.get(SessionId(session_id))
-
     def listing(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "session": call.session_id,
-                "agent": call.agent,
-                "trace_records": len(call.trace),
-                "waiting": call.is_waiting,
-            }
-            for call in self._active.values()
-        ]
+        """Of those in progress."""
+        now_ns = self._clock.now_ns()
+        return [call.listing(now_ns) for call in self._active.values()]
 
 
 def _available(config: Config) -> frozenset[Action]:

@@ -95,6 +95,14 @@ class ServiceSettings:
     trace_dir: str | None = None
     """Directory that gets a trace of every call, its words included. Not set: traces stay in
     memory, a bounded number."""
+    record_dir: str | None = None
+    """Directory that gets a recording of every call: a stereo WAV, caller left and agent right.
+    Callers have to know, and in many countries to agree. Not set: nothing is recorded."""
+    record_days: Annotated[int, Between(1, 36_500)] = 30
+    """Older recordings are deleted."""
+    record_mb: Annotated[int, Between(1, 4000)] = 500
+    """The largest recording of a call, in millions of bytes; what is said after that is not in it.
+    An hour takes 346, of a telephone's sound 115."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +216,7 @@ class LatencySettings:
     store_days: Annotated[int, Between(1, 36_500)] = 90
     """Older turns are forgotten."""
     store_turns: Annotated[int, Between(1, 10_000_000)] = 200_000
-    """The newest that are kept, at about 1 kB each."""
+    """The newest that are kept, at some 1.3 kB each."""
     otlp_endpoint: Annotated[
         str, Matching(r"(https?://[^\s/?#@]+(/[^\s?#@]*)?)?", "empty, or like http://HOST:4318")
     ] = ""

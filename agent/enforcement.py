@@ -133,7 +133,7 @@ class Enforcement:
             self._warming.changed()  # it has the whole history to read, and now there is time
 
     def _progress(self, turn: TurnId) -> Progress | None:
-        return progress_of(self._log.times(turn), self._clock.now_ns())
+        return progress_of(self._log.so_far(turn).at, self._clock.now_ns())
 
 
 def _own_total_ms(budget: Budget) -> int:

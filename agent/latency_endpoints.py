@@ -6,13 +6,14 @@ turns, those of this moment included. With one it comes from the store: SQLite i
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from latency_budget.clock import iso_of
 from latency_budget.history import turns_json
 from latency_budget.replay import states_json
 from latency_budget.store_query import StoreError, TurnFilter, read_turns, unix_ns_of
@@ -20,7 +21,9 @@ from latency_budget.store_schema import StoredTurn
 from latency_budget.store_summary import summarize_store
 from latency_budget.turn import SessionId
 
+from .access import Access
 from .calls import Calls
+from .principal import principal_of
 
 MAX_PAGE: Final = 1000
 """Turns, at about 3 kB."""
@@ -36,8 +39,9 @@ FLUSH_S: Final = 1.0
 class LatencyEndpoints:
     """One instance for all requests."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, access: Access) -> None:
         self._calls = calls
+        self._access = access
         self._reading = asyncio.Lock()
         """One look into the store at a time: whoever asks for many waits, and not the calls."""
 
@@ -48,13 +52,15 @@ class LatencyEndpoints:
             wanted = _filter(params, None)
             window = params.get("window")
             window_s = None if window is None else _whole(window, "window")
+            histograms = _flag(params, "histogram")
             if window_s is None and not _needs_store(wanted):
                 session = None if wanted.session is None else SessionId(wanted.session)
-                return JSONResponse(
-                    {**self._calls.history.summary_json(session), "policy": self._policy()}
-                )
+                found = self._calls.history.summary_json(session, histograms=histograms)
+                return JSONResponse({**found, "policy": self._policy()})
             return await self._read(
-                lambda path: JSONResponse(summarize_store(path, wanted, window_s))
+                lambda path: JSONResponse(
+                    summarize_store(path, wanted, window_s, histograms=histograms)
+                )
             )
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
@@ -93,8 +99,16 @@ class LatencyEndpoints:
             return error_response(503, "Too many listen already; try again when one has gone.")
         seen = request.headers.get("last-event-id", "")
         after_id = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 16 else None
-        stream = events.listen(session=request.query_params.get("session"), after_id=after_id)
+        stream = events.listen(
+            session=request.query_params.get("session"),
+            after_id=after_id,
+            may=partial(self._access.holds, principal_of(request.scope)),
+        )
         return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def refusals(self, request: Request) -> Response:
+        """Who could not join."""
+        return JSONResponse(self._calls.refusals.listing())
 
     async def _read(self, look: Callable[[Path], Found]) -> Found:
         """What `look` finds in the store, on a thread."""
@@ -150,6 +164,13 @@ def _count(text: str | None, default: int, most: int) -> int:
     return count
 
 
+def _flag(params: Mapping[str, str], name: str) -> bool:
+    text = params.get(name, "0")
+    if text not in ("0", "1"):
+        raise ValueError(f"{name} is 0 or 1, not {text[:40]!r}.")
+    return text == "1"
+
+
 def _whole(text: str, name: str) -> int:
     try:
         number = int(text)
@@ -162,10 +183,9 @@ def _whole(text: str, name: str) -> int:
 
 def _kept(stored: StoredTurn) -> dict[str, Any]:
     """What the store knows of a turn beside its account."""
-    at = datetime.fromtimestamp(stored.at_unix_ns / 1e9, UTC)
     return {
         "row": stored.row,
-        "at": at.isoformat(timespec="milliseconds"),
+        "at": iso_of(stored.at_unix_ns),
         "agent": stored.agent,
         "config_fingerprint": stored.fingerprint,
     }

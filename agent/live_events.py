@@ -66,14 +66,23 @@ class LiveEvents:
     def close(self) -> None:
         """The service ends: so do all streams."""
         self._is_closed = True
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Have all listeners see whether they still may."""
         for waker in self._wakers:
             waker.set()
 
     async def listen(
-        self, *, session: str | None = None, after_id: int | None = None
+        self,
+        *,
+        session: str | None = None,
+        after_id: int | None = None,
+        may: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[str]:
         """Server-sent events from now on, or after `after_id`. Of one session where it is named;
-        what belongs to no session is told to all. Ends after `STREAM_S`."""
+        what belongs to no session is told to all. Ends after `STREAM_S`, and where the listener
+        may no more."""
         next_id = self._next_id if after_id is None else after_id + 1
         if next_id > self._next_id:  # of a server before this one
             next_id = self._ring[0][0] if self._ring else self._next_id
@@ -82,11 +91,13 @@ class LiveEvents:
         timer = asyncio.get_running_loop().call_later(STREAM_S, _set_both, is_over, waker)
         try:
             yield f": halfsec\nretry: {RETRY_MS}\n\n"
-            while not (self._is_closed or is_over.is_set()):
+            while may() and not (self._is_closed or is_over.is_set()):
                 waker.clear()
                 texts, next_id = self._texts(next_id, session), self._next_id
                 for text in texts:
                     yield text
+                if not may():
+                    break
                 if await _is_quiet(waker):
                     yield ": still here\n\n"
         finally:

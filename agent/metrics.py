@@ -8,9 +8,10 @@ the model is loaded, or does not answer, its figures are left out: a scrape alwa
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,8 +30,9 @@ from latency_budget.histogram import Buckets, Histogram
 from latency_budget.policy import Policy
 
 from .calls import Calls
-from .live_events import LiveEvents
+from .connections import HttpConnection
 from .overlap_desk import DUCKS, STOCK
+from .server_tools import ServerTools, ToolState
 from .stages import ANSWER_TIMEOUT_S, Stages
 from .trace_export import TraceExporter
 
@@ -54,29 +56,47 @@ async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
     return None
 
 
-async def tell_of_engine(stages: Stages, events: LiveEvents) -> None:
-    """For ever: how the engine is, for those who listen."""
+async def tell_of_engine(stages: Stages, calls: Calls) -> None:
+    """For ever: how the engine is, and what became of guesses, for those who listen."""
+    events = calls.events
     while True:
         await asyncio.sleep(TELL_EVERY_S)
         if events.num_listeners and (stats := await engine_stats(stages)) is not None:
-            state = {
-                "time_to_first_token_p50_ms": stats.first_token_ms.quantile(0.5),
-                "inter_token_p50_ms": stats.between_tokens_ms.quantile(0.5),
-                "waiting": stats.num_waiting,
-                "replying": stats.num_replying,
-                "pages_used": stats.pages_used,
-                "pages_total": stats.pages_total,
-                "prompt_tokens": stats.prompt_tokens,
-                "cached_tokens": stats.cached_tokens,
-                "output_tokens": stats.output_tokens,
-            }
-            events.publish("engine", None, partial(dict, state))
+            events.publish("engine", None, partial(dict, engine_state(stats, calls)))
+
+
+def engine_state(stats: llm_engine.EngineStats, calls: Calls) -> dict[str, Any]:
+    """The event `engine`. Counters count since the start."""
+    drafts = stats.drafts.values()
+    return {
+        "time_to_first_token_p50_ms": stats.first_token_ms.quantile(0.5),
+        "time_to_first_token_p95_ms": stats.first_token_ms.quantile(0.95),
+        "inter_token_p50_ms": stats.between_tokens_ms.quantile(0.5),
+        "inter_token_p95_ms": stats.between_tokens_ms.quantile(0.95),
+        "inter_token_p99_ms": stats.between_tokens_ms.quantile(0.99),
+        "waiting": stats.num_waiting,
+        "replying": stats.num_replying,
+        "pages_used": stats.pages_used,
+        "pages_total": stats.pages_total,
+        "page_tokens": stats.page_tokens,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "output_tokens": stats.output_tokens,
+        "drafted_tokens": sum(draft.num_drafted for draft in drafts),
+        "accepted_tokens": sum(draft.num_accepted for draft in drafts),
+        "guesses": {
+            **asdict(calls.guesses),
+            "wasted_ms": calls.history.histograms.wasted_ms,
+        },
+    }
 
 
 class Metrics:
     """One instance for all scrapes."""
 
-    def __init__(self, stages: Stages, calls: Calls) -> None:
+    def __init__(self, stages: Stages, calls: Calls, tools: ServerTools | None = None) -> None:
+        """`tools`: those that run on the server; None: there are none."""
+        self._tools = tools
         self._stages = stages
         self._calls = calls
         self._process = ProcessCollector(registry=None)
@@ -91,6 +111,7 @@ class Metrics:
 
     def _service(self) -> Iterator[Metric]:
         calls, counts = self._calls, self._calls.history.counts
+        guesses = calls.guesses
         yield _gauge("calls", "Calls in progress.", len(calls))
         waiting_calls = calls.waiting
         yield _gauge("calls_waiting", "Calls of which the client is lost.", len(waiting_calls))
@@ -99,7 +120,7 @@ class Metrics:
             (
                 "calls_refused",
                 "Calls refused because all lines were busy, or one more would be too many.",
-                calls.refused,
+                calls.refusals.total,
             ),
             ("calls_lost", "Times that a call lost its client.", waiting_calls.num_lost),
             ("calls_resumed", "Times that a client came back.", waiting_calls.num_back),
@@ -112,25 +133,25 @@ class Metrics:
             ("turns_openers", "Turns whose late reply began with an opener.", counts.openers),
             ("turns_prepared", "Turns whose reply a guess had begun.", counts.prepared),
             ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
+            ("guesses", "Replies prepared before the turn was known to be over.", guesses.made),
+            ("guesses_used", "Of these, those that the caller heard.", guesses.used),
+            ("guesses_dropped", "Of these, those of which nothing came.", guesses.dropped),
+            (
+                "connections_refused",
+                "Connections closed because there were too many, or too fast.",
+                HttpConnection.turned_away,
+            ),
         ):
             yield _counter(name, text, value)
         yield from self._latency()
         yield from _policy(calls.policy)
         yield from self._overlaps()
-        labels = ["stage"]
-        ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
-        waiting = GaugeMetricFamily(
-            "halfsec_stage_jobs_waiting", "Jobs in a stage's queue.", labels=labels
-        )
-        restarts = CounterMetricFamily(
-            "halfsec_stage_restarts", "How often a stage was given up.", labels=labels
-        )
-        states = self._stages.progress()
-        for name, stage in self._stages.threads().items():
-            ready.add_metric([name], float(states.get(name) == "ready"))
-            waiting.add_metric([name], stage.waiting)
-            restarts.add_metric([name], stage.restarts)
-        yield from (ready, waiting, restarts)
+        yield from _stages(self._stages)
+        if self._tools is not None:
+            yield _tool_calls(self._tools.tool_counts.counts)
+        if calls.recorder is not None:
+            text = "1 where calls can be recorded."
+            yield _gauge("recorder_ok", text, float(calls.recorder.problem is None))
         if calls.store is not None:
             store = calls.store
             text = "Turns that are not in the file yet."
@@ -178,6 +199,33 @@ class Metrics:
             for client in (STOCK, DUCKS):
                 family.add_metric([client], found[client])
             yield family
+
+
+def _stages(stages: Stages) -> Iterator[Metric]:
+    labels = ["stage"]
+    ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
+    waiting = GaugeMetricFamily(
+        "halfsec_stage_jobs_waiting", "Jobs in a stage's queue.", labels=labels
+    )
+    restarts = CounterMetricFamily(
+        "halfsec_stage_restarts", "How often a stage was given up.", labels=labels
+    )
+    states = stages.progress()
+    for name, stage in stages.threads().items():
+        ready.add_metric([name], float(states.get(name) == "ready"))
+        waiting.add_metric([name], stage.waiting)
+        restarts.add_metric([name], stage.restarts)
+    yield from (ready, waiting, restarts)
+
+
+def _tool_calls(counts: Mapping[tuple[str, ToolState], int]) -> Metric:
+    """Of tools that run on the server: how many were started, and how those ended that did."""
+    family = CounterMetricFamily(
+        "halfsec_tool_calls", "Calls of tools of the server.", labels=["tool", "state"]
+    )
+    for (tool, state), number in sorted(counts.items()):
+        family.add_metric([tool, state], number)
+    return family
 
 
 def _policy(policy: Policy) -> Iterator[Metric]:

@@ -19,7 +19,7 @@ from . import events as ev
 from .conversation import ItemId, ModelCall
 from .errors import ClientError
 from .notices import Usage
-from .playback import HeardWord
+from .playback import HeardWord, Outgoing, Playback
 from .settings import TurnDetection
 
 
@@ -271,3 +271,38 @@ class ToolsPort(Protocol):
         """What the call gave, as text for the model; also that it failed, or took too long.
         `item_id`: of the reply that called. Cancelling this stops the tool."""
         ...
+
+
+class RecordingPort(Protocol):
+    """Takes down what is said in a call. Methods return at once and raise nothing."""
+
+    def caller(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
+        """The caller's sound, mono, received at this time."""
+        ...
+
+    def agent(self, playback: Playback, frame: Outgoing) -> None:
+        """What is sent of a reply."""
+        ...
+
+    def heard(self, playback: Playback, sample: int, at_ns: int) -> None:
+        """By the client's word this sample of the reply was played then."""
+        ...
+
+    def cut(self, playback: Playback, num_samples: int) -> None:
+        """So many samples of the reply were played, and no more will be."""
+        ...
+
+
+class NoRecording:
+    """Of a call that is not recorded."""
+
+    def caller(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None: ...
+
+    def agent(self, playback: Playback, frame: Outgoing) -> None: ...
+
+    def heard(self, playback: Playback, sample: int, at_ns: int) -> None: ...
+
+    def cut(self, playback: Playback, num_samples: int) -> None: ...
+
+
+NO_RECORDING: Final = NoRecording()

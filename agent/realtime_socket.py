@@ -26,8 +26,9 @@ from . import errors
 from .access import Access
 from .address_limits import CallsByAddress
 from .beta_dialect import CLOSE_REASON, REFUSAL, asks_for_beta
+from .call import Call
 from .call_socket import CallSocket
-from .calls import Call, Calls, save_trace
+from .calls import Calls, save_trace
 from .config import Config
 from .end_of_turn import IdleRules
 from .first_clause import cutting
@@ -35,6 +36,7 @@ from .identifiers import new_session_id
 from .mark_notices import MarkNotices
 from .notices import Extension, Notice, Problem
 from .outbox import SlowReader
+from .ports import NO_RECORDING
 from .principal import Principal, principal_of
 from .reply_desk import Surroundings
 from .resume_tokens import ResumeTokens
@@ -282,6 +284,9 @@ class RealtimeSocket:
             previews=self._config.agent.preview,
             ducks=extended,
             barge_ins=self._calls.barge_ins,
+            guess_counts=self._calls.guesses,
+            recording=call.recording or NO_RECORDING,
+            on_state=partial(self._calls.changed, call),
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),
             policy=self._calls.policy,

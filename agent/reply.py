@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from latency_budget.clock import Clock
 from latency_budget.marks import MarkName
@@ -22,7 +21,7 @@ from .conversation import ModelCall
 from .errors import StageError
 from .mouth import AUDIBLE, Mouth, max_abs
 from .notices import Notice, ReplyAudio, ReplyText
-from .playback import Outgoing, duration_ns
+from .playback import Outgoing, Playback, duration_ns
 from .ports import ChatPort, ToolsPort, VoicePort
 from .pulse import Pulse
 from .reply_state import Reply
@@ -32,8 +31,8 @@ from .wording import Wording
 APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
 
 
-OnSound = Callable[[npt.NDArray[np.int16], int, int], None]
-"""Takes samples, their rate, and when the first of them is heard (monotonic ns)."""
+OnSound = Callable[[Playback, Outgoing], None]
+"""Takes what is sent, and of which reply's sound."""
 
 
 class ReplyRun:
@@ -68,8 +67,8 @@ class ReplyRun:
         """All of it was; the client may still be playing."""
         self.is_ready = False
         """Something of it could be heard or read."""
-        self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
-        """Called with whatever is sent, and when the client plays it."""
+        self.on_sound: OnSound = lambda playback, frame: None
+        """Called with whatever is sent."""
         self.on_audible: Callable[[], None] = lambda: None
         """Called once, when the first of the reply could be heard or read."""
         self.on_own_sound: Callable[[], None] = lambda: None
@@ -187,7 +186,7 @@ class ReplyRun:
             self._show(frame.text[1])
         self._begin_message()
         self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
-        self.on_sound(frame.pcm, reply.playback.rate_hz, frame.at_ns)
+        self.on_sound(reply.playback, frame)
         self.pulse.touch()
         if reply.first_audible_sample is None and max_abs(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))

@@ -23,7 +23,8 @@ from tts.speakable import CutterConfig
 from . import commands as cmd
 from . import events as ev
 from .briefing import Briefing, OpenChat
-from .calls import BargeIns
+from .call_state import OnState
+from .calls import BargeIns, GuessCounts
 from .commands import CutReason
 from .end_of_turn import NOT_IDLE, IdleRules
 from .enforcement import Enforcement
@@ -32,7 +33,7 @@ from .first_sound import FirstSound
 from .notices import Notice
 from .overlap_desk import OverlapDesk, Present
 from .playback import Playback
-from .ports import ToolsPort, VoicePort
+from .ports import NO_RECORDING, RecordingPort, ToolsPort, VoicePort
 from .reply import OnSound, ReplyRun
 from .reply_items import ReplyItems
 from .reply_state import Reply
@@ -68,6 +69,12 @@ class Surroundings:
     """Whether the client turns a reply down when it is told to."""
     barge_ins: BargeIns = field(default_factory=BargeIns)
     """Where overlaps of caller and agent are counted."""
+    guess_counts: GuessCounts = field(default_factory=GuessCounts)
+    """Where replies that were prepared are counted."""
+    recording: RecordingPort = NO_RECORDING
+    """Takes down what is said."""
+    on_state: OnState = lambda state, stage: None
+    """Told who speaks and what is waited for, whenever that changes."""
     cutting: CutterConfig = field(default_factory=CutterConfig)
     """Where replies are cut into pieces to speak."""
     policy: Policy = field(default_factory=lambda: Policy({Action.OPENER}))
@@ -109,7 +116,7 @@ class ReplyDesk:
     ) -> None:
         """`emit` feeds the turn-taking machine."""
         self._enforcement = enforcement
-        self.on_sound: OnSound = lambda pcm, rate_hz, at_ns: None
+        self.on_sound: OnSound = lambda playback, frame: None
         """Hears what every reply sends."""
         self._emit = emit
         self._warming = briefing.warming
@@ -164,6 +171,7 @@ class ReplyDesk:
         """Prepare the reply to these words, in case they are the caller's message."""
         run = self._prepared(turn, settings, ResponseOptions())
         self._guess = _Guess(run, self._group.create_task(self._drive_guess(run, text)))
+        self._around.guess_counts.made += 1
 
     def drop_guess(self, instead: TurnId | None = None) -> None:
         """The caller goes on, or something else came first: forget it, but for what it cost.
@@ -172,6 +180,7 @@ class ReplyDesk:
         if guess is None:
             return
         guess.task.cancel()
+        self._around.guess_counts.dropped += 1
         self._context.withdraw()
         usage = guess.run.reply.usage
         tokens = (usage.input_tokens - usage.cached_tokens, usage.output_tokens)
@@ -191,6 +200,7 @@ class ReplyDesk:
         if not (is_same and self._context.adopt()):
             return None
         self._guess = None
+        self._around.guess_counts.used += 1
         self.present.task = guess.task
         reply.generated = True
         return guess.run

@@ -34,6 +34,7 @@ from .notices import (
 )
 from .playback import duration_ns, samples_claimed
 from .playback_claims import PlaybackClaims
+from .ports import NO_RECORDING, RecordingPort
 from .reply_names import ReplyNames
 from .reply_state import Reply
 from .turn_log import TurnLog
@@ -53,6 +54,7 @@ class ReplyItems:
         ids: Identifiers,
         log: TurnLog,
         notify: Callable[[Notice], None],
+        recording: RecordingPort = NO_RECORDING,
     ) -> None:
         self._clock = clock
         self._conversation = conversation
@@ -60,6 +62,7 @@ class ReplyItems:
         self._ids = ids
         self._log = log
         self._notify = notify
+        self._recording = recording
         self.names = ReplyNames(conversation, ids, notify)
         self._newest: Reply | None = None
         self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
@@ -92,6 +95,7 @@ class ReplyItems:
         """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
         as far as it is known."""
         self.names.show_rounds(reply)
+        self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
         self._end(reply, "cancelled", "turn_detected", heard)
@@ -131,6 +135,8 @@ class ReplyItems:
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
         """It stops here; the history keeps what was heard of it, or nothing."""
         self.names.show_rounds(reply)
+        if reply.held_at is None:
+            self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
         if not keeps_heard:
             heard = 0
@@ -165,6 +171,7 @@ class ReplyItems:
             return None
         samples = samples_claimed(reply.playback, audio_end_ms)
         if reply.ended:
+            self._recording.cut(reply.playback, samples)
             reply.claimed_chars = reply.playback.chars_heard(samples)
             self._keep_heard(reply, reply.claimed_chars)
         return samples * 1000 // reply.playback.rate_hz
@@ -179,6 +186,8 @@ class ReplyItems:
         sent_ns = duration_ns(playback.sent, playback.rate_hz)
         for name, at_ns in reply.claims.claim(played_ms, sent_ns, now_ns):
             self._log.mark(reply.turn, name, at_ns)
+            if name is MarkName.HEARD and reply.first_audible_sample is not None:
+                self._recording.heard(playback, reply.first_audible_sample, at_ns)
 
     def _end(
         self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int

@@ -19,8 +19,6 @@ from typing import Any, Final, cast
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -31,6 +29,7 @@ from latency_budget.store import TurnStore
 from .access import Access
 from .address import page_url
 from .api_description import openapi_json
+from .call_recording import Recorder
 from .calls import Calls
 from .collector import leave_out_what_is_there
 from .config import Config, LatencySettings
@@ -39,7 +38,7 @@ from .door import Door, open_paths
 from .errors import ConfigError
 from .event_loop import loop_factory
 from .keys import KeyFile, keys_path
-from .latency_endpoints import LatencyEndpoints, error_response
+from .latency_endpoints import LatencyEndpoints
 from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, turn_store_path
@@ -52,6 +51,7 @@ from .request_heads import MAX_HEAD_BYTES, HeadCheck
 from .routing import with_refusals
 from .secret_endpoint import SecretEndpoint
 from .server_tools import ServerTools
+from .service_endpoints import Endpoints
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
@@ -83,14 +83,16 @@ def create_app(
     exporter: TraceExporter | None = None,
     access: Access | None = None,
     tools: ServerTools | None = None,
+    recorder: Recorder | None = None,
 ) -> Starlette:
     """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
     default that of the keys in HALFSEC_HOME."""
     if access is None:
         access = Access(config, KeyFile(keys_path()), clock)
-    calls = Calls(config, clock, store, exporter)
+    calls = Calls(config, clock, store, exporter, recorder)
+    access.on_news = calls.events.look_up
     tools = tools or ServerTools(config, clock)
-    latency = LatencyEndpoints(calls)
+    latency = LatencyEndpoints(calls, access)
     endpoints = Endpoints(stages, calls, access, tools)
     secrets = SecretEndpoint(
         config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
@@ -101,27 +103,26 @@ def create_app(
     async def realtime(websocket: WebSocket) -> None:
         await voice.serve(websocket)
 
-    async def no_socket(websocket: WebSocket) -> None:
-        await turn_away(websocket.scope, websocket.receive, websocket.send, NO_SOCKET)
-
     routes = [
         WebSocketRoute("/v1/realtime", realtime),
         Route("/v1/realtime", voice.answer),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
-        Route("/metrics", Metrics(stages, calls).serve),
+        Route("/metrics", Metrics(stages, calls, tools).serve),
         Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
         Route("/openapi.json", openapi_json),
         *openai_routes(config, stages),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
+        Route("/v1/sessions/{session_id}/recording", endpoints.recording),
         Route("/v1/latency/summary", latency.summary),
         Route("/v1/latency/turns", latency.turns),
+        Route("/v1/latency/refusals", latency.refusals),
         Route("/v1/latency/events", latency.events),
     ]
     rest = [
-        WebSocketRoute("/{path:path}", no_socket),
+        WebSocketRoute("/{path:path}", _no_socket),
         Mount("/", PageFiles(WEB_DEMO)),
     ]
     app = Starlette(
@@ -135,6 +136,10 @@ def create_app(
     )
     app.state.calls = calls
     return app
+
+
+async def _no_socket(websocket: WebSocket) -> None:
+    await turn_away(websocket.scope, websocket.receive, websocket.send, NO_SOCKET)
 
 
 class SecurityHeaders:
@@ -157,46 +162,6 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
-
-
-class Endpoints:
-    """The plain HTTP answers."""
-
-    def __init__(
-        self, stages: Stages, calls: Calls, access: Access, tools: ServerTools | None = None
-    ) -> None:
-        self._stages = stages
-        self._calls = calls
-        self._access = access
-        self._tools = tools
-
-    async def healthz(self, request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(self, request: Request) -> Response:
-        status = "draining" if self._calls.draining else self._stages.status
-        body: dict[str, Any] = {
-            "status": status,
-            "stages": self._stages.progress(),
-            "calls": len(self._calls),
-            "needs_key": self._access.closed,
-        }
-        calls = self._calls
-        beside = {"store": calls.store, "exporter": calls.exporter, "tools": self._tools}
-        problems = {n: part.problem for n, part in beside.items() if part and part.problem}
-        body |= problems
-        if status == "ready":
-            return JSONResponse({**body, "status": "degraded"} if problems else body)
-        return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
-
-    async def sessions(self, request: Request) -> Response:
-        return JSONResponse({"sessions": self._calls.listing()})
-
-    async def trace(self, request: Request) -> Response:
-        trace = self._calls.trace_of(request.path_params["session_id"])
-        if trace is None:
-            return error_response(404, "There is no trace of this session; old ones are forgotten.")
-        return StreamingResponse(trace.lines(), media_type="application/jsonl")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -293,7 +258,8 @@ async def _serve(
     port = listener.getsockname()[1]
     access = Access(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
     tools = ServerTools(config, clock)
-    app = create_app(config, stages, clock, store, exporter, access, tools)
+    recorder = _recorder(config, clock)
+    app = create_app(config, stages, clock, store, exporter, access, tools, recorder)
     calls: Calls = app.state.calls
     server = make_server(app, config, tls)
     stop = asyncio.Event()
@@ -306,7 +272,7 @@ async def _serve(
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
         drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
-        telling = group.create_task(tell_of_engine(stages, calls.events))
+        telling = group.create_task(tell_of_engine(stages, calls))
         keys = group.create_task(access.watch())
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
@@ -330,6 +296,8 @@ async def _serve(
         await asyncio.to_thread(store.close)
     if exporter is not None:
         await asyncio.to_thread(exporter.close)
+    if recorder is not None:
+        await asyncio.to_thread(recorder.close)
     return status
 
 
@@ -360,6 +328,21 @@ def _store(settings: LatencySettings) -> TurnStore | None:
     )
     store.start()
     return store
+
+
+def _recorder(config: Config, clock: Clock) -> Recorder | None:
+    """Who records calls, and writing; None where none are to be."""
+    settings = config.agent
+    if not settings.record_dir:
+        return None
+    recorder = Recorder(
+        Path(settings.record_dir).expanduser(),
+        clock,
+        max_days=settings.record_days,
+        max_mb=settings.record_mb,
+    )
+    recorder.start()
+    return recorder
 
 
 def _exporter(config: Config) -> TraceExporter | None:

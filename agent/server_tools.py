@@ -10,6 +10,7 @@ messages of exceptions, other than ToolError's, may hold anything.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
@@ -32,6 +33,12 @@ from .tools import ToolError
 MAX_TOOLS: Final = 64
 """Of one agent. With a client's own there may be 128."""
 
+MAX_COUNTED: Final = 200
+"""Names of tools that are counted by themselves: MCP servers may have others every hour."""
+
+OTHERS: Final = "(others)"
+"""The name of all others. No tool can have it."""
+
 CHECK_S: Final = 5.0
 """For the model to say which tools it can call; those it has not spoken of by then it can't."""
 
@@ -41,6 +48,20 @@ CheckTools = Callable[[Tools], Awaitable[None]]
 """As `ChatPort.check_tools`."""
 
 _log = logging.getLogger(__name__)
+
+
+class ToolCounts:
+    """What became of calls of tools, by name: those counted first, and the others together."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, ToolState]] = Counter()
+        self._names: set[str] = set()
+
+    def add(self, name: str, state: ToolState) -> None:
+        if name not in self._names and len(self._names) >= MAX_COUNTED:
+            name = OTHERS
+        self._names.add(name)
+        self.counts[name, state] += 1
 
 
 class CallTools:
@@ -53,7 +74,9 @@ class CallTools:
         clock: Clock,
         session_id: str,
         notify: Callable[[Notice], None],
+        counts: ToolCounts,
     ) -> None:
+        self._counts = counts
         self.definitions = tuple(each.definition for each in tools)
         self._tools = {each.name: each for each in tools}
         self._settings = settings
@@ -111,6 +134,7 @@ class CallTools:
             raise ToolError(f"{call.name} failed ({kind})") from None
 
     def _tell(self, item_id: ItemId, name: str, state: ToolState, ms: int) -> None:
+        self._counts.add(name, state)
         fields = {"item_id": item_id, "name": name, "state": state, "ms": ms}
         self._notify(Extension("halfsec.tool", fields))
 
@@ -125,6 +149,7 @@ class ServerTools:
         self._loop = ToolLoop("tools")
         self._own = load_tools(config, self._loop)
         self._servers = McpServers(config)
+        self.tool_counts: Final = ToolCounts()
         self._callable: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
         """Of each agent: definitions about which the model was asked, and which it can call."""
 
@@ -168,7 +193,9 @@ class ServerTools:
             if is_sure:
                 self._callable[agent] = (definitions, names)
         tools = [each for each in offered if each.name in names]
-        return CallTools(tools, self._config.agent, self._clock, session_id, notify)
+        return CallTools(
+            tools, self._config.agent, self._clock, session_id, notify, self.tool_counts
+        )
 
     def _offered(self, agent: str, taken: Collection[str]) -> list[ServedTool]:
         """In the order of the settings, those of servers last; of two with one name the first."""

@@ -8,6 +8,7 @@ loop inside one TaskGroup that ends with the call, so nothing outlives it.
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import Final
 
 from latency_budget.budget import Budget
@@ -20,6 +21,7 @@ from . import notices as say
 from . import requests as ask
 from .absence import Absence
 from .briefing import Briefing
+from .call_state import CallState
 from .chat_context import ChatContext
 from .config import AgentProfile
 from .conversation import Conversation
@@ -29,7 +31,8 @@ from .errors import ClientError, HalfsecError, SilentCallError, StageError
 from .first_clause import example_messages
 from .identifiers import Identifiers
 from .item_requests import change_items, check_request, check_text, check_tools
-from .ports import ChatMessage, EarsPort, Heard
+from .playback import Outgoing, Playback
+from .ports import ChatMessage, EarsPort, Heard, RecordingPort
 from .reply_desk import ReplyDesk, Surroundings, change_reply
 from .reply_items import ReplyItems
 from .scripted import Script
@@ -83,19 +86,14 @@ class Session:
         self._ids = Identifiers(session_id)
         rules = rules_of(settings, around.idle, ducks=around.ducks)
         self._machine = TurnTaking(rules)
+        self._state = CallState(self._machine, log, around.on_state)
         chat = around.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         tools = tools_of(settings, _PLAIN, around.tools)
         self._context.setting.tools = () if tools is None else tools.definitions
         self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
         self._enforcement = Enforcement(
-            around.policy,
-            around.clock,
-            log,
-            hearing,
-            chat,
-            settings.turn_detection,
-            self._warming,
+            around.policy, around.clock, log, hearing, chat, settings.turn_detection, self._warming
         )
         self._desk: ReplyDesk | None = None
         self._options = ResponseOptions()
@@ -109,7 +107,13 @@ class Session:
             hearing, self.conversation, self._context, self._ids, log, around.notify
         )
         self._replies = ReplyItems(
-            around.clock, self.conversation, self._context, self._ids, log, around.notify
+            around.clock,
+            self.conversation,
+            self._context,
+            self._ids,
+            log,
+            around.notify,
+            around.recording,
         )
         self.absence = Absence(
             self._machine,
@@ -141,7 +145,7 @@ class Session:
                     self.feed,
                     self._enforcement,
                 )
-                self._desk.on_sound = self._hearing.played
+                self._desk.on_sound = partial(_on_sound, self._hearing, self._around.recording)
                 group.create_task(self._hearing.run(self._on_heard))
                 group.create_task(self._keep_time())
                 group.create_task(self._warming.run())
@@ -177,6 +181,7 @@ class Session:
         )
         match request:
             case ask.AppendAudio(pcm, rate_hz):
+                self._around.recording.caller(pcm, rate_hz, self._around.clock.now_ns())
                 await self._hearing.feed(pcm, rate_hz)
             case ask.UpdateSession(settings):
                 await self._update(settings)
@@ -306,6 +311,7 @@ class Session:
             self._do(command, now_ns)
         self._rearm.set()
         self._warming.go_on()
+        self._state.look()
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:
         desk = self._the_desk
@@ -319,7 +325,7 @@ class Session:
                 is_asked, self._is_asked = self._is_asked or script is not None, False
                 greets = script is not None
                 self._log.reply_begun(turn, now_ns, greets=greets, asked=is_asked)
-                voiced_ns = None if is_asked else self._log.times(turn).get(_VOICED)
+                voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)
                 settings = options.applied(self.settings)
                 desk.begin(turn, settings, options, script, voiced_ns=voiced_ns)
             case cmd.GuessReply(turn, text):
@@ -358,6 +364,14 @@ class Session:
         if self._desk is None:
             raise ClientError("The session has not started yet.", code="session_not_started")
         return self._desk
+
+
+def _on_sound(
+    ears: EarsPort, recording: RecordingPort, playback: Playback, frame: Outgoing
+) -> None:
+    """Something of a reply is sent."""
+    ears.played(frame.pcm, playback.rate_hz, frame.at_ns)
+    recording.agent(playback, frame)
 
 
 def budget_of(settings: SessionSettings, profile: Budget) -> Budget:

@@ -4,7 +4,7 @@ Marks of the caller's speech come before the turn has a number; they are kept fo
 forgotten when the utterance is dropped.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -37,6 +37,18 @@ def _unseen(mark: Mark) -> None:
     """Nobody watches."""
 
 
+class _Pending:
+    """Marks of the turn to come, and what they say so far."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.ledger = TurnLedger(_TO_COME)
+
+    def add(self, mark: Mark) -> None:
+        self.marks.append(mark)
+        self.ledger.add(mark)
+
+
 class TurnLog:
     """Belongs to one session."""
 
@@ -57,10 +69,11 @@ class TurnLog:
         self._on_mark = on_mark
         self._told = told
         self._ledgers: dict[TurnId, TurnLedger] = {}
-        self._pending: list[Mark] = []
-        """Of the turn to come."""
+        self._pending = _Pending()
         self._caller_text = ""
         self._asked: dict[TurnId, str] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after a mark, of a turn that has begun or is to come."""
 
     def event(self, event: Event, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "event", turn, to_record(event))
@@ -83,23 +96,20 @@ class TurnLog:
         self._take(mark)
         if self._told is not None:
             self._told.marked(mark)
+        self.on_change()
 
     def acted(self, taken: ActionTaken, at_ns: int, turn: TurnId | None = None) -> None:
         """Something was done lest a turn be late: the one to come, or one that may have begun."""
         mark = Mark(_TO_COME, MarkName.ACTED, at_ns, taken=taken)
         if turn is None or turn not in self._ledgers:
-            self._pending.append(mark)
+            self._pending.add(mark)
         else:
             self._take(replace(mark, turn=turn))
 
-    def times(self, turn: TurnId) -> Mapping[MarkName, int]:
-        """The marks that count so far, of a turn that has begun or is to come."""
-        ledger = self._ledgers.get(turn)
-        if ledger is None:
-            ledger = TurnLedger(_TO_COME)
-            for mark in self._pending:
-                ledger.add(mark)
-        return ledger.at
+    def so_far(self, turn: TurnId | None) -> TurnLedger:
+        """What there is of a turn that has begun, or of the one to come (None). To be read."""
+        to_come = self._pending.ledger
+        return to_come if turn is None else self._ledgers.get(turn, to_come)
 
     def _take(self, mark: Mark) -> None:
         self.trace.append_mark(mark)
@@ -126,9 +136,10 @@ class TurnLog:
         """A mark of the turn to come, which may never be: of what the caller says, or of a reply
         that is prepared in case that was all. `tokens` as for `mark`."""
         mark = Mark(_TO_COME, name, at_ns, *tokens)
-        self._pending.append(mark)
+        self._pending.add(mark)
         if self._told is not None:
             self._told.marked(mark)
+        self.on_change()
 
     def reopened(self, turn: TurnId, now_ns: int) -> None:
         """The caller goes on: the next turn has the words of this one, and more."""
@@ -136,7 +147,7 @@ class TurnLog:
         self._caller_text = self._asked.get(turn, "")
 
     def utterance_dropped(self) -> None:
-        self._pending.clear()
+        self._pending = _Pending()
         if self._told is not None:
             self._told.void()
 
@@ -152,9 +163,9 @@ class TurnLog:
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
             del self._ledgers[old]
-        for mark in self._pending:
+        for mark in self._pending.marks:
             self._take(replace(mark, turn=turn))
-        self._pending.clear()
+        self._pending = _Pending()
         if greets:
             self.mark(turn, MarkName.GREETING, now_ns)
         if asked:

@@ -96,6 +96,13 @@ class TurnTaking:
         return self._state.wanted
 
     @property
+    def awaits_words(self) -> bool:
+        """Whether a final pass runs over what would be answered next."""
+        s = self._state
+        is_open = s.caller is Caller.PAUSING and s.text is None
+        return s.agent is Agent.IDLE and (is_open or bool(s.awaited))
+
+    @property
     def checks_words(self) -> bool:
         """Whether WordsHeard would tell it something."""
         return self._state.overlap is not None

@@ -29,8 +29,9 @@ from typing import Final, NoReturn, Protocol
 from latency_budget.clock import Clock
 
 from . import errors
+from .call import Call
 from .call_socket import CallSocket, Parting
-from .calls import Call, Calls
+from .calls import Calls
 from .notices import Extension, Notice, Problem, Resumed, SessionCreated
 from .outbox import SlowReader
 from .requests import Request
@@ -240,3 +241,4 @@ class VoiceCall:
     def _state(self, state: str) -> None:
         self._call.is_waiting = state == "lost"
         self._calls.events.publish("session", self._call.session_id, lambda: {"state": state})
+        self._calls.tell_state(self._call)

@@ -5,6 +5,7 @@ clock by hand and a recorded session replays exactly.
 """
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -48,3 +49,8 @@ def unix_ns() -> int:
 def processor_ns() -> int:
     """Processor time that this process has used, on all cores."""
     return time.process_time_ns()
+
+
+def iso_of(unix_ns: int) -> str:
+    """A wall time as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(unix_ns / 1e9, UTC).isoformat(timespec="milliseconds")

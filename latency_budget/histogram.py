@@ -6,7 +6,7 @@ from 0.1 ms to over two minutes; what lies outside counts in the first or last o
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -14,6 +14,13 @@ LOWEST_MS = 0.1
 GROWTH = 1.1
 NUM_BUCKETS = 150
 _LOG_GROWTH = math.log(GROWTH)
+
+CHART_GROWTH: Final = 1.05
+"""Between the bounds of a chart: a bar of 25 ms at 500 ms."""
+CHART_BOUND_MS: Final = 500.0
+"""One of them, so that no bar lies on both sides of the usual budget."""
+CHART_LOWEST_MS: Final = 1.0
+"""Shorter times share a bar, but for none at all."""
 
 
 class Histogram:
@@ -78,3 +85,22 @@ class Buckets:
     def cumulative(self) -> list[tuple[float, int]]:
         """How many durations are at most each bound, `(ms, number)`."""
         return list(zip(self._bounds_ms, accumulate(self._counts), strict=False))
+
+
+def charted_ms(times_ns: Mapping[int, int]) -> list[list[float]]:
+    """Times in ns that were seen so often, for a chart: `[[upper_ms, count], ...]`, ascending, of
+    the buckets that hold anything. A time lies in the first bucket whose bound it does not exceed;
+    the first bound is 0."""
+    counts: dict[float, int] = {}
+    for time_ns, times in times_ns.items():
+        bound_ms = _chart_bound_ms(time_ns / 1e6)
+        counts[bound_ms] = counts.get(bound_ms, 0) + times
+    return [[bound_ms, counts[bound_ms]] for bound_ms in sorted(counts)]
+
+
+def _chart_bound_ms(ms: float) -> float:
+    if ms <= 0:
+        return 0.0
+    step = math.log(max(ms, CHART_LOWEST_MS) / CHART_BOUND_MS) / math.log(CHART_GROWTH)
+    place = math.ceil(step - 1e-9)  # a bound itself, in spite of rounding
+    return round(float(CHART_BOUND_MS * CHART_GROWTH**place), 3)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from .budget import EMBEDDED, Budget
 from .lags import was_prepared
 from .record import NS_PER_MS, TurnRecord
-from .report import report_json, summarize, turn_json, waterfall_json
-from .tally import Json
+from .report import marks_json, report_json, turn_json, waterfall_json
+from .tally import Json, Tally
 from .turn import SessionId
 from .turn_histograms import TurnHistograms
 
@@ -26,6 +26,9 @@ class TurnEntry:
     agent_text: str = ""
     reply_s: float | None = None
     """Seconds of speech released."""
+    recording: tuple[float, float] | None = None
+    """Where in the call's recording it is, from the caller's words to the end of the answer, in s.
+    None: nowhere."""
 
     @property
     def late(self) -> bool:
@@ -61,16 +64,17 @@ class TurnHistory:
         """1000 turns are a few MB and make p99 a rank, not the maximum. ValueError below 1."""
         if max_turns < 1:
             raise ValueError(f"a history holds at least one turn, not {max_turns}")
-        self._entries: deque[TurnEntry] = deque(maxlen=max_turns)
+        self._entries: deque[tuple[TurnEntry, Json]] = deque(maxlen=max_turns)
         self._counts = TurnCounts()
         self.histograms = TurnHistograms()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: TurnEntry) -> None:
+    def add(self, entry: TurnEntry, known: Json | None = None) -> None:
+        """`known`: what is to be told of it beside its account."""
         record, so_far = entry.record, self._counts
-        self._entries.append(entry)
+        self._entries.append((entry, known or {}))
         self.histograms.add(entry.budget.name, record)
         self._counts = TurnCounts(
             turns=so_far.turns + 1,
@@ -90,36 +94,53 @@ class TurnHistory:
 
     def entries(self, session: SessionId | None = None) -> Iterator[TurnEntry]:
         """Oldest first; of one session where it is named (none for an unknown one)."""
-        return iter([e for e in self._entries if session is None or e.session == session])
+        return iter([e for e, _ in self._entries if session is None or e.session == session])
 
-    def summary_json(self, session: SessionId | None = None) -> Json:
+    def summary_json(self, session: SessionId | None = None, *, histograms: bool = False) -> Json:
         """`/v1/latency/summary`: see `profiles_json`."""
-        return profiles_json(session, list(self.entries(session)))
+        return profiles_json(session, list(self.entries(session)), histograms=histograms)
 
     def turns_json(self, session: SessionId | None = None, *, max_turns: int = 100) -> Json:
         """`/v1/latency/turns`: the latest turns, see the function of this name."""
-        kept = list(self.entries(session))
-        return turns_json(session, kept[max(0, len(kept) - max_turns) :])
+        kept = [each for each in self._entries if session is None or each[0].session == session]
+        newest = kept[max(0, len(kept) - max_turns) :]
+        listed = turns_json(session, [entry for entry, _ in newest])
+        for turn, (_, known) in zip(listed["turns"], newest, strict=True):
+            turn.update(known)
+        return listed
 
 
-def profiles_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
-    """`{session, summary, profiles: {name: summary}, errors}` of these turns."""
-    by_profile: dict[str, list[TurnRecord]] = {}
+def tally_of(entries: Sequence[TurnEntry]) -> Tally:
+    """With what they were held to."""
+    tally = Tally.of(entry.record for entry in entries)
+    tally.late = sum(entry.late and entry.record.answered for entry in entries)
+    return tally
+
+
+def profiles_json(
+    session: str | None, entries: Sequence[TurnEntry], *, histograms: bool = False
+) -> Json:
+    """`{session, summary, profiles: {name: summary}, errors}` of these turns, and `histograms`
+    where they are wanted."""
+    by_profile: dict[str, list[TurnEntry]] = {}
     for entry in entries:
-        by_profile.setdefault(entry.budget.name, []).append(entry.record)
-    return {
-        **report_json(session, None, summarize(entry.record for entry in entries)),
-        "profiles": {name: summarize(records) for name, records in by_profile.items()},
+        by_profile.setdefault(entry.budget.name, []).append(entry)
+    whole = tally_of(entries)
+    answer = {
+        **report_json(session, None, whole.summary()),
+        "profiles": {name: tally_of(turns).summary() for name, turns in by_profile.items()},
     }
+    return {**answer, "histograms": whole.histograms()} if histograms else answer
 
 
 def turns_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
     """These turns, each with its waterfall, and the summary of them.
 
-    Beside what `turn_json` gives, each turn has `session`, `budget`, and `waterfall`.
+    Beside what `turn_json` gives, each turn has `session`, `budget`, `waterfall`, `marks` and
+    `recording`.
     """
     turns = [entry_json(entry) for entry in entries]
-    return report_json(session, turns, summarize(entry.record for entry in entries))
+    return report_json(session, turns, tally_of(entries).summary())
 
 
 def entry_json(entry: TurnEntry) -> Json:
@@ -134,4 +155,8 @@ def entry_json(entry: TurnEntry) -> Json:
             "widened_ms": budget.widened_ms,
         },
         "waterfall": waterfall_json(entry.record),
+        "marks": marks_json(entry.record),
+        "recording": None
+        if entry.recording is None
+        else dict(zip(("from_s", "to_s"), entry.recording, strict=True)),
     }

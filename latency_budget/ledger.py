@@ -43,7 +43,7 @@ from .critical_path import critical_path
 from .ear import doubts, heard_ns
 from .marks import Mark, MarkName
 from .record import Origin, TurnRecord
-from .stage_spans import WORK, relative, stage_spans, stage_times
+from .stage_spans import WORK, relative, stage_at_work, stage_spans, stage_times
 from .turn import Span, Stage, TurnId
 
 MAX_TOOL_SPANS = 96
@@ -60,6 +60,7 @@ _REPLY_ATTEMPT = (
     _M.TTS_FIRST_CHUNK,
     _M.FIRST_AUDIBLE_READY,
 )
+_PLACES = {name: place for place, name in enumerate(_M)}
 _CALLER = frozenset({_M.SPEECH_STARTED, _M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
 _ONCE = frozenset(
     {
@@ -153,6 +154,11 @@ class TurnLedger:
         else:
             self._add_work(name, at_ns)
 
+    def at_work(self, *, decided: bool) -> Stage | None:
+        """What the answer waits for at the moment, `decided` that the turn is over or not. None
+        once it can be heard."""
+        return stage_at_work(self._at, in_tool=self._tools_running > 0, decided=decided)
+
     @property
     def at(self) -> Mapping[MarkName, int]:
         """The marks that count so far."""
@@ -179,6 +185,8 @@ class TurnLedger:
             )
             paced_ns = self._paced_ns(origin_ns, end_ns)
         actions = [self._actions[each] for each in Action if each in self._actions]
+        started_ns = min(self._at.values(), default=0) if origin_ns is None else origin_ns
+        in_order = sorted(self._at.items(), key=lambda item: (item[1], _PLACES[item[0]]))
         return TurnRecord(
             turn=self.turn,
             origin=origin,
@@ -203,7 +211,8 @@ class TurnLedger:
             ),
             actions=tuple(each for each in actions if not each.left_out),
             left_out=tuple(each for each in actions if each.left_out),
-            started_ns=min(self._at.values(), default=None) if origin_ns is None else origin_ns,
+            marks=tuple((name, at_ns - started_ns) for name, at_ns in in_order),
+            started_ns=started_ns if self._at else None,
         )
 
     def _add_work(self, name: MarkName, at_ns: int) -> None:

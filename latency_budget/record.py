@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .actions import ActionTaken
+from .marks import MarkName
 from .turn import Span, Stage, TurnId
 
 NS_PER_MS = 1_000_000
@@ -91,6 +92,9 @@ class TurnRecord:
     """What was done lest it be late, in the order of the ladder."""
     left_out: tuple[ActionTaken, ...] = ()
     """What was called for as well, and not done to see what it saves. Not kept in the store."""
+    marks: tuple[tuple[MarkName, int], ...] = ()
+    """The marks that counted, in order of time, in ns from `started_ns`. Of a turn that was stored
+    by a version before this field: none."""
     started_ns: int | None = field(default=None, compare=False)
     """Its origin on the clock of its marks; where it has none, its first mark. None of a turn that
     was read from a store."""

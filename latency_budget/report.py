@@ -21,11 +21,13 @@ def summarize(records: Iterable[TurnRecord]) -> Json:
     """Percentiles in ms over the turns that were answered; null where there are none.
 
     `{turns, answered, measure, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate,
-    stages: {name: {spent_ms, exposed_ms: {p50, ...}}}}`. `e2e_raw_ms` is the same measure had no
-    reply been held back on purpose. The end is the ear where every answered turn has that time,
-    else the server for all of them, and `measure` says which: two quantities are never mixed.
+    within, stages: {name: {spent_ms, exposed_ms: {p50, ...}}}}`. `e2e_raw_ms` is the same measure
+    had no reply been held back on purpose. The end is the ear where every answered turn has that
+    time, else the server for all of them, and `measure` says which: two quantities are never mixed.
     Cut-ins count in their rate (cut-ins per answered turn) and not in the percentiles, which their
     negative times would flatter. Incomplete turns count wherever their end-to-end time is known.
+    `within`, the share of timed turns that kept their budget, needs more than records: see
+    `history.tally_of`; it is null here.
     """
     return Tally.of(records).summary()
 
@@ -75,6 +77,13 @@ def waterfall_json(record: TurnRecord) -> Json:
         "wasted_output_tokens": record.wasted_output_tokens,
         "incomplete": list(record.incomplete),
     }
+
+
+def marks_json(record: TurnRecord) -> list[Json] | None:
+    """The marks that counted, in ms from the origin: `[{name, ms}, ...]`. None where they are not
+    known any more."""
+    marks = [{"name": name.value, "ms": at_ns / NS_PER_MS} for name, at_ns in record.marks]
+    return marks or None
 
 
 def report_json(

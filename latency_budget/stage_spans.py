@@ -61,6 +61,24 @@ def stage_spans(at: Mapping[MarkName, int]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
+def stage_at_work(at: Mapping[MarkName, int], *, in_tool: bool, decided: bool) -> Stage | None:
+    """What an answer waits for, by the marks that count so far. `decided`: that the turn is over.
+    None once it can be heard, and before anything was begun."""
+    if _M.RELEASED in at:
+        return None
+    for applies, stage in (
+        (in_tool, Stage.TOOL),
+        (_M.FIRST_AUDIBLE_READY in at, Stage.PACING if decided else Stage.ENDPOINT),
+        (_M.FIRST_PIECE in at, Stage.TTS),
+        (_M.LLM_FIRST_TOKEN in at, Stage.LLM_CLAUSE),
+        (_M.REPLY_REQUESTED in at, Stage.LLM_PREFILL),
+        (not decided, Stage.ENDPOINT),
+    ):
+        if applies:
+            return stage
+    return None
+
+
 def _words_decided(at: Mapping[MarkName, int]) -> bool:
     """Whether the silence had been long enough, and only the words were missing."""
     start_ns, final_ns, endpoint_ns = (

@@ -14,6 +14,7 @@ from typing import Any, Final
 from .actions import ActionTaken
 from .budget import EMBEDDED, Budget, BudgetError, budget_profile
 from .history import TurnEntry
+from .marks import MarkName
 from .record import Origin, StageTime, TurnRecord
 from .turn import SessionId, Span, Stage, TurnId
 
@@ -88,6 +89,10 @@ _PLAIN: Final = (
 _FLAGS: Final = frozenset({"answered", "cut_in", "interrupted", "reopened", "opener"})
 
 
+_MARKS: Final = {name.value: name for name in MarkName}
+"""A later version may have others; its turns can be read all the same."""
+
+
 class NewerStoreError(Exception):
     """The file is of a newer program. The message says so."""
 
@@ -146,7 +151,7 @@ def insert(connection: sqlite3.Connection, stored: StoredTurn) -> None:
         "reply_s": entry.reply_s,
         "caller_text": _storable(entry.caller_text),
         "agent_text": _storable(entry.agent_text),
-        "detail": _detail(record),
+        "detail": _detail(entry),
     }
     columns, holes = ", ".join(values), ", ".join("?" * len(values))
     cursor = connection.execute(
@@ -196,8 +201,14 @@ def _stored_turn(
         speech_ns=detail.get("speech_ns"),
         asked=detail.get("asked", False),
         actions=tuple(actions),
+        marks=tuple(
+            (_MARKS[name], at_ns)
+            for name, at_ns in detail.get("marks", {}).items()
+            if name in _MARKS
+        ),
         **plain,
     )
+    recording = detail.get("recording")
     entry = TurnEntry(
         SessionId(row["session"]),
         record,
@@ -205,6 +216,7 @@ def _stored_turn(
         caller_text=row["caller_text"],
         agent_text=row["agent_text"],
         reply_s=row["reply_s"],
+        recording=None if recording is None else (recording[0], recording[1]),
     )
     return StoredTurn(entry, row["at_unix_ns"], row["agent"], row["fingerprint"], row["id"])
 
@@ -225,13 +237,16 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _detail(record: TurnRecord) -> str:
+def _detail(entry: TurnEntry) -> str:
+    record = entry.record
     detail = {
         "incomplete": record.incomplete,
         "speech_ns": record.speech_ns,
         "asked": record.asked,
         "spans": [(span.stage.value, span.start_ns, span.end_ns) for span in record.spans],
         "path": [(span.stage.value, span.start_ns, span.end_ns) for span in record.path],
+        "marks": dict(record.marks),
+        "recording": entry.recording,
     }
     return json.dumps(detail, separators=(",", ":"))
 

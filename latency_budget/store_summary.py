@@ -22,10 +22,11 @@ given SQLite's counts, is `tally.percentiles_ms`.
 
 import sqlite3
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from .clock import iso_of
+from .record import NS_PER_MS
 from .report import report_json
 from .store_query import TurnFilter, connected
 from .tally import Json, Tally, Times
@@ -56,18 +57,22 @@ _COUNTED: Final = (
     "sum(answered AND cut_in)",
     f"sum({_IS_TIMED})",
     f"sum({_IS_TIMED} AND e2e_ear_ns IS NOT NULL)",
+    f"sum({_IS_TIMED} AND ifnull(e2e_ear_ns, e2e_server_ns) - paced_ns > total_ms * {NS_PER_MS})",
 )
 """The first fields of a `Tally`."""
 
 
-def summarize_store(path: Path, wanted: TurnFilter, window_s: int | None = None) -> Json:
+def summarize_store(
+    path: Path, wanted: TurnFilter, window_s: int | None = None, *, histograms: bool = False
+) -> Json:
     """`{session, summary, errors, profiles: {name: summary}}` of all turns that are wanted (its
     `max_turns` is not looked at), each summary as `report.summarize` has it.
 
     With `window_s` also `windows: [{since, until, summary, profiles}]`, oldest first, from the
     oldest turn to the newest, those without turns included. Windows begin at whole multiples of
     their length since 1970, so that the same question has the same windows tomorrow; what is wanted
-    may cut the first and last short. Blocks: some 26 us a turn. Raises StoreError, and ValueError
+    may cut the first and last short. With `histograms` those of all turns as well, as
+    `Tally.histograms` has them. Blocks: some 26 us a turn. Raises StoreError, and ValueError
     for more than MAX_WINDOWS windows or for one below a second.
     """
     profiles: dict[str, Tally] = {}
@@ -79,20 +84,28 @@ def summarize_store(path: Path, wanted: TurnFilter, window_s: int | None = None)
             for since, until in _windows(connection, wanted, window_s):
                 within = replace(wanted, since_unix_ns=since, until_unix_ns=until)
                 found = _tallies(connection, within)
-                windows.append({"since": _iso(since), "until": _iso(until), **_summaries(found)})
+                windows.append(
+                    {"since": iso_of(since), "until": iso_of(until), **_summaries(found)}
+                )
                 for name, tally in found.items():
                     profiles.setdefault(name, Tally()).add(tally)
     whole = _summaries(profiles)
     answer = {**report_json(wanted.session, None, whole["summary"]), "profiles": whole["profiles"]}
+    if histograms:
+        answer["histograms"] = _whole(profiles).histograms()
     return answer if window_s is None else {**answer, "windows": windows}
 
 
 def _summaries(profiles: dict[str, Tally]) -> Json:
+    by_profile = {name: tally.summary() for name, tally in sorted(profiles.items())}
+    return {"summary": _whole(profiles).summary(), "profiles": by_profile}
+
+
+def _whole(profiles: dict[str, Tally]) -> Tally:
     whole = Tally()
     for tally in profiles.values():
         whole.add(tally)
-    by_profile = {name: tally.summary() for name, tally in sorted(profiles.items())}
-    return {"summary": whole.summary(), "profiles": by_profile}
+    return whole
 
 
 def _windows(
@@ -121,10 +134,6 @@ def _windows(
     if wanted.until_unix_ns is not None:
         found[-1][1] = min(found[-1][1], wanted.until_unix_ns)
     return [(since, until) for since, until in found]
-
-
-def _iso(unix_ns: int) -> str:
-    return datetime.fromtimestamp(unix_ns / NS_PER_S, UTC).isoformat(timespec="milliseconds")
 
 
 def _tallies(connection: sqlite3.Connection, wanted: TurnFilter) -> dict[str, Tally]:

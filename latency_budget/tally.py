@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .histogram import charted_ms
 from .record import NS_PER_MS, TurnRecord
 from .turn import Stage
 
@@ -36,6 +37,8 @@ class Tally:
     timed: int = 0
     heard: int = 0
     """Of the timed ones: known at the ear."""
+    late: int | None = None
+    """Of the timed ones: beyond their budget. None: what they were held to is not known."""
     at_ear: Times = field(default_factory=Counter)
     at_server: Times = field(default_factory=Counter)
     raw_at_ear: Times = field(default_factory=Counter)
@@ -70,6 +73,8 @@ class Tally:
         """Count another's turns in."""
         for name in ("turns", "answered", "openers", "cut_ins", "timed", "heard"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.late is not None:
+            self.late = (self.late or 0) + other.late
         for name in ("at_ear", "at_server", "raw_at_ear", "raw_at_server"):
             getattr(self, name).update(getattr(other, name))
         for stage in Stage:
@@ -78,7 +83,7 @@ class Tally:
 
     def summary(self) -> Json:
         """See `report.summarize`."""
-        all_heard = 0 < self.timed == self.heard
+        all_heard = self._all_heard
         return {
             "turns": self.turns,
             "answered": self.answered,
@@ -87,6 +92,7 @@ class Tally:
             "e2e_raw_ms": percentiles_ms(self.raw_at_ear if all_heard else self.raw_at_server),
             "openers": self.openers,
             "cut_in_rate": self.cut_ins / self.answered if self.answered else None,
+            "within": None if self.late is None or not self.timed else 1 - self.late / self.timed,
             "stages": {
                 stage.value: {
                     "spent_ms": percentiles_ms(self.spent[stage]),
@@ -95,6 +101,20 @@ class Tally:
                 for stage in Stage
             },
         }
+
+    def histograms(self) -> Json:
+        """How long turns took, and what each stage made their callers wait, on the side that
+        `summary` measures: `{e2e: [[upper_ms, count], ...], stages: {name: [...]}}`, the buckets
+        that hold anything."""
+        all_heard = self._all_heard
+        return {
+            "e2e": charted_ms(self.at_ear if all_heard else self.at_server),
+            "stages": {stage.value: charted_ms(self._exposed(stage, all_heard)) for stage in Stage},
+        }
+
+    @property
+    def _all_heard(self) -> bool:
+        return 0 < self.timed == self.heard
 
     def _exposed(self, stage: Stage, all_heard: bool) -> Times:
         """On the side that is measured: at the server there is no transport."""

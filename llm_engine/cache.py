@@ -122,6 +122,11 @@ class KvCache:
             self._backend.close_slot(sequence.slot)
             sequence.slot = self._backend.open_slot()
 
+    @property
+    def page_tokens(self) -> int:
+        """That a page holds."""
+        return self._layout.page_size
+
     def check(self) -> None:
         """Raise AssertionError unless every page and token is accounted for."""
         everything = [*self.sequences.values(), *self._pinned.values()]

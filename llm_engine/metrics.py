@@ -70,6 +70,8 @@ class EngineStats:
     pages_total: int
     pages_used: int
     pages_high_water: int
+    page_tokens: int
+    """That a page holds."""
     cache_bytes: int
     num_evicted: int
     """Idle conversations forgotten because the cache was full."""
@@ -101,6 +103,7 @@ def snapshot(
         pages_total=cache.pool.num_pages,
         pages_used=cache.pool.num_used,
         pages_high_water=cache.pool.high_water,
+        page_tokens=cache.page_tokens,
         cache_bytes=cache_bytes,
         num_evicted=cache.num_evicted,
         num_preempted=counters.num_preempted,

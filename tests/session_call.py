@@ -10,7 +10,7 @@ from agent.end_of_turn import NOT_IDLE, IdleRules
 from agent.errors import ClientError
 from agent.mark_notices import MarkNotices
 from agent.notices import Notice
-from agent.ports import EarsPort, ToolsPort, VoicePort
+from agent.ports import NO_RECORDING, EarsPort, RecordingPort, ToolsPort, VoicePort
 from agent.reply_desk import Surroundings
 from agent.session import Session
 from agent.settings import SessionSettings
@@ -22,7 +22,7 @@ from latency_budget.clock import Clock, SystemClock
 from latency_budget.history import TurnEntry
 from latency_budget.policy import Policy
 from latency_budget.trace import TraceWriter
-from latency_budget.turn import SessionId
+from latency_budget.turn import SessionId, Stage
 
 from .fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
 
@@ -48,6 +48,7 @@ class Call:
         hearing: EarsPort | None = None,
         policy: Policy | None = None,
         tools: ToolsPort = NO_TOOLS,
+        recording: RecordingPort = NO_RECORDING,
         told_marks: bool = False,
     ) -> None:
         """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
@@ -57,6 +58,7 @@ class Call:
         self.voice = voice
         self.notices: list[Notice] = []
         self.turns: list[TurnEntry] = []
+        self.states: list[tuple[str, Stage | None]] = []
         self._news = asyncio.Event()
         clock = clock or SystemClock()
         self.counts = BargeIns()
@@ -66,15 +68,10 @@ class Call:
             session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
         )
 
-        def open_voice(name: str, rate_hz: int) -> VoicePort:
-            if name != "hibari":
-                raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
-            return self.voice
-
         around = Surroundings(
             clock=clock,
             open_chat=lambda instructions, examples: self.chat,
-            open_voice=open_voice,
+            open_voice=self._open_voice,
             lead_ms=400,
             budget=EMBEDDED,
             notify=self._notify,
@@ -88,11 +85,18 @@ class Call:
             policy=policy or Policy({Action.OPENER}),
             tools=tools,
             tool_wait=WAIT,
+            recording=recording,
+            on_state=lambda state, stage: self.states.append((state, stage)),
         )
         told = MarkNotices(self._notify, clock, origin_ns) if told_marks else None
         log = TurnLog(session_id, self.trace, self.turns.append, told=told)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
+
+    def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
+        if name != "hibari":
+            raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
+        return self.voice
 
     def _notify(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -132,6 +136,7 @@ async def call_with(  # noqa: PLR0913
     idle: IdleRules = NOT_IDLE,
     policy: Policy | None = None,
     tools: ToolsPort = NO_TOOLS,
+    recording: RecordingPort = NO_RECORDING,
     told_marks: bool = False,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
@@ -147,6 +152,7 @@ async def call_with(  # noqa: PLR0913
         idle=idle,
         policy=policy,
         tools=tools,
+        recording=recording,
         told_marks=told_marks,
     )
     patience_s = 30 if clock is None else 3600

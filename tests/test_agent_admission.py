@@ -71,7 +71,7 @@ async def test_who_is_refused_is_told_why_and_when_to_come_back(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live.calls, "crowd", lambda: Crowd(612.3, 500))
-    refused = live.calls.refused
+    refused = live.calls.refusals.total
     with pytest.raises(InvalidStatus) as caught:
         async with call_to(live.url):
             pass
@@ -81,7 +81,7 @@ async def test_who_is_refused_is_told_why_and_when_to_come_back(
     body = response.body or b""
     assert b"over_budget" in body
     assert b"up to 612 ms, and 500 ms are promised" in body
-    assert live.calls.refused == refused + 1
+    assert live.calls.refusals.total == refused + 1
     monkeypatch.undo()
     async with call_to(live.url) as call:
         await call.prove_alive()

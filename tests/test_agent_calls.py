@@ -39,8 +39,8 @@ async def test_old_traces_are_forgotten() -> None:
     for number in range(MAX_TRACES + 2):
         house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
     house.admit(SessionId("sess_new"), "default")
-    assert house.trace_of("sess_0") is None
-    assert house.trace_of("sess_new") is not None
+    assert house.traces.of("sess_0") is None
+    assert house.traces.of("sess_new") is not None
 
 
 async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
@@ -48,12 +48,12 @@ async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
     long = house.admit(SessionId("sess_long"), "default")
     for number in range(3 * MAX_TRACES):
         house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
-    assert house.trace_of("sess_long") is long.trace
-    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
-    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
+    assert house.traces.of("sess_long") is long.trace
+    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
+    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
     house.leave(long)
-    assert house.trace_of("sess_long") is long.trace  # the newest of those that are over
-    assert house.trace_of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
+    assert house.traces.of("sess_long") is long.trace  # the newest of those that are over
+    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
 
 
 async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:

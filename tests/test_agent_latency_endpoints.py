@@ -1,6 +1,8 @@
 """Turns over HTTP, from memory and from the store, and a store that cannot be written."""
 
+import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +16,11 @@ from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config
 from agent.keys import KeyFile
-from agent.latency_endpoints import MAX_PAGE
+from agent.latency_endpoints import MAX_PAGE, LatencyEndpoints
 from agent.models import ModelStore
-from agent.server import Endpoints, create_app
+from agent.refusals import MAX_KEPT
+from agent.server import create_app
+from agent.service_endpoints import Endpoints
 from agent.stages import Stages
 from latency_budget.clock import SystemClock
 from latency_budget.store import TurnStore
@@ -171,6 +175,74 @@ async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None
     assert answer.status_code == 200
     assert json.loads(bytes(answer.body))["status"] == "degraded"
     broken.close()
+
+
+async def test_how_times_are_spread(http: httpx.AsyncClient, store: TurnStore) -> None:
+    """The same buckets from the store and from memory, and only where they are asked for."""
+    for number in range(1, 5):
+        store.add(stored(number, at_unix_ns=number * 10**9))
+    found = (await http.get("/v1/latency/summary?since=0&histogram=1")).json()
+    ((upper_ms, count),) = found["histograms"]["e2e"]
+    assert (450 <= upper_ms < 450 * 1.05, count) == (True, 4)
+    assert found["histograms"]["stages"]["tool"] == [[0, 4]]
+    assert sum(count for _, count in found["histograms"]["stages"]["tts"]) == 4
+    assert found["summary"]["within"] == found["profiles"]["embedded"]["within"] == 1
+    assert "histograms" not in (await http.get("/v1/latency/summary?since=0")).json()
+    calls = Calls(Config(), SystemClock())
+    for number in range(1, 5):
+        calls.history.add(stored(number).entry)
+    memory = calls.history.summary_json(histograms=True)
+    assert memory["histograms"] == found["histograms"]
+    windows = (await http.get("/v1/latency/summary?window=2&histogram=1")).json()
+    assert [window["summary"]["within"] for window in windows["windows"]] == [1, 1, 1]
+    assert windows["histograms"] == found["histograms"]
+    wrong = await http.get("/v1/latency/summary?histogram=yes")
+    assert wrong.status_code == 400
+    assert "histogram is 0 or 1" in wrong.json()["error"]["message"]
+
+
+async def test_turns_have_their_marks_from_memory_and_from_the_store(
+    http: httpx.AsyncClient, store: TurnStore
+) -> None:
+    entry = replace(stored().entry, recording=(12.5, 17.25))
+    store.add(replace(stored(), entry=entry))
+    (turn,) = (await http.get("/v1/latency/turns?since=0")).json()["turns"]
+    marks = {mark["name"]: mark["ms"] for mark in turn["marks"]}
+    assert (marks["caller_last_voiced"], marks["endpoint"], marks["heard"]) == (0, 420, 450)
+    assert [mark["ms"] for mark in turn["marks"]] == sorted(marks.values())
+    assert turn["recording"] == {"from_s": 12.5, "to_s": 17.25}
+    calls = Calls(Config(), SystemClock())
+    calls.turn_over(calls.admit(SessionId("s1"), "sales"), entry)
+    (of_memory,) = calls.history.turns_json()["turns"]
+    assert of_memory["marks"] == turn["marks"]
+    assert (of_memory["agent"], of_memory["row"]) == ("sales", None)
+    assert len(of_memory["at"]) == len(turn["at"])
+
+
+async def test_turns_of_an_older_version_have_no_marks(
+    http: httpx.AsyncClient, store: TurnStore
+) -> None:
+    store.add(stored())
+    assert await asyncio.to_thread(store.flush)
+    with sqlite3.connect(store.path) as connection:
+        connection.execute(
+            "UPDATE turns SET detail = json_remove(detail, '$.marks', '$.recording')"
+        )
+    (turn,) = (await http.get("/v1/latency/turns?since=0")).json()["turns"]
+    assert (turn["marks"], turn["recording"]) == (None, None)
+    assert turn["waterfall"]["path"]
+
+
+async def test_who_was_refused_is_told_as_far_as_it_is_kept(tmp_path: Path) -> None:
+    calls = Calls(Config(), SystemClock())
+    for number in range(MAX_KEPT + 5):
+        calls.refuse("busy" if number else "over_budget")
+    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    answer = await LatencyEndpoints(calls, access).refusals(Request({"type": "http"}))
+    told = json.loads(bytes(answer.body))
+    assert told["total"] == MAX_KEPT + 5
+    assert [each["code"] for each in told["refusals"]] == ["busy"] * MAX_KEPT
+    assert told["refusals"][0]["at"] <= told["refusals"][-1]["at"]
 
 
 class Ready:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,13 +12,16 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from agent import live_events
+from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config
+from agent.keys import KeyFile
 from agent.latency_endpoints import LatencyEndpoints
 from agent.live_events import MAX_KEPT, MAX_LISTENERS, LiveEvents
-from latency_budget.clock import SystemClock
+from agent.principal import ANYONE, SCOPE_KEY, KeyLimits
+from latency_budget.clock import ManualClock, SystemClock
 from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import SessionId, TurnId
+from latency_budget.turn import SessionId, Stage, TurnId
 
 from .live import LiveServer
 from .live_call import call_to
@@ -143,27 +147,70 @@ async def test_calls_tell_of_themselves() -> None:
     calls.leave(call)
     calls.leave(call)
     began, mark, turn, refusal, ended = await told(stream, 5)
+    began_at = began[2].pop("began_at")
     assert began[1:] == ("session", {"session": "s1", "state": "began", "agent": "sales"})
+    assert calls.listing() == []
     assert mark[1:] == ("mark", {"session": "s1", "turn": 1, "name": "released", "at_ms": 5.0})
     assert turn[1] == "turn"
     assert turn[2]["e2e_ear_ms"] == 450
     assert turn[2]["waterfall"]["path"]
-    assert refusal[1:] == ("refusal", {"code": "busy", "calls": 1})
+    assert (turn[2]["agent"], turn[2]["row"]) == ("sales", None)
+    assert began_at <= turn[2]["at"] <= refusal[2]["at"]
+    assert (refusal[1], refusal[2]["code"], refusal[2]["calls"]) == ("refusal", "busy", 1)
     assert ended[1:] == ("session", {"session": "s1", "state": "ended", "turns": 1})
-    assert calls.refused == 1
+    assert calls.refusals.listing() == {"refusals": [refusal[2]], "total": 1}
+
+
+async def test_what_a_call_does_is_told_when_it_changes() -> None:
+    """While its client is lost it waits, whatever goes on in it; nothing is told behind its end."""
+    clock = ManualClock(5_000_000_000)
+    calls = Calls(Config(), clock)
+    call = calls.admit(SessionId("s1"), "sales")
+    stream = calls.events.listen()
+    await anext(stream)
+    clock.advance_ms(30)
+    calls.changed(call, "thinking", Stage.ASR)
+    calls.changed(call, "thinking", Stage.ASR)
+    clock.advance_ms(70)
+    (listed,) = calls.listing()
+    assert (listed["state"], listed["stage"], listed["stage_since_ms"]) == ("thinking", "asr", 70)
+    assert (listed["turns"], listed["p50_ms"], listed["recorded"]) == (0, None, False)
+    call.is_waiting = True
+    calls.tell_state(call)
+    calls.changed(call, "hearing", None)
+    (listed,) = calls.listing()
+    assert (listed["state"], listed["stage"]) == ("waiting", None)
+    call.is_waiting = False
+    calls.tell_state(call)
+    calls.leave(call)
+    calls.changed(call, "listening", None)
+    calls.refuse("busy")
+    *states, ended, refusal = [data for _, _, data in await told(stream, 5)]
+    assert [(each["state"], each["stage"]) for each in states] == [
+        *(("thinking", "asr"), ("waiting", None), ("hearing", None)),
+    ]
+    assert (ended["state"], refusal["code"]) == ("ended", "busy")
 
 
 def request(**headers: str) -> Request:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "headers": raw, "query_string": b"session=s1"})
+    scope = {"type": "http", "headers": raw, "query_string": b"session=s1", SCOPE_KEY: ANYONE}
+    return Request(scope)
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    return Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
 
 
 @pytest.mark.parametrize(("seen", "first"), [("2", 3), ("x", None), ("-1", None), ("9" * 30, None)])
-async def test_the_endpoint_goes_on_where_a_browser_left_off(seen: str, first: int | None) -> None:
+async def test_the_endpoint_goes_on_where_a_browser_left_off(
+    access: Access, seen: str, first: int | None
+) -> None:
     calls = Calls(Config(), SystemClock())
     for number in range(1, 5):
         number_of(calls.events, number)
-    answer = await LatencyEndpoints(calls).events(request(last_event_id=seen))
+    answer = await LatencyEndpoints(calls, access).events(request(last_event_id=seen))
     assert isinstance(answer, StreamingResponse)
     assert answer.media_type == "text/event-stream"
     stream = aiter(answer.body_iterator)
@@ -173,14 +220,47 @@ async def test_the_endpoint_goes_on_where_a_browser_left_off(seen: str, first: i
     assert number == (first or 5)
 
 
-async def test_too_many_listeners_are_refused() -> None:
+async def test_too_many_listeners_are_refused(access: Access) -> None:
     calls = Calls(Config(), SystemClock())
     streams = [calls.events.listen() for _ in range(MAX_LISTENERS)]
     for stream in streams:
         await anext(stream)
-    assert (await LatencyEndpoints(calls).events(request())).status_code == 503
+    assert (await LatencyEndpoints(calls, access).events(request())).status_code == 503
     await streams[0].aclose()  # type: ignore[attr-defined]
-    assert (await LatencyEndpoints(calls).events(request())).status_code == 200
+    assert (await LatencyEndpoints(calls, access).events(request())).status_code == 200
+
+
+async def test_a_stream_ends_with_the_key_that_opened_it(access: Access, tmp_path: Path) -> None:
+    """At once, while it waits for news, and nothing that came meanwhile is told."""
+    keys = KeyFile(tmp_path / "keys.json")
+    key = keys.add("mine", KeyLimits(), 0)
+    keys.add("other", KeyLimits(), 0)
+    await access.refresh()
+    principal = await access.identify(key)
+    assert principal is not None
+    calls = Calls(Config(), SystemClock())
+    access.on_news = calls.events.look_up
+    scope = {**request().scope, SCOPE_KEY: principal, "query_string": b""}
+    answer = await LatencyEndpoints(calls, access).events(Request(scope))
+    assert isinstance(answer, StreamingResponse)
+    stream = aiter(answer.body_iterator)
+    await anext(stream)
+
+    async def rest() -> list[Any]:
+        return [text async for text in stream]
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        waiting = group.create_task(rest())
+        await asyncio.sleep(0)
+        keys.revoke("other")
+        await access.refresh()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        keys.revoke("mine")
+        await access.refresh()
+        number_of(calls.events, 1)
+    assert waiting.result() == []
+    assert calls.events.num_listeners == 0
 
 
 @pytest.mark.models

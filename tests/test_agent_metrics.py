@@ -13,10 +13,12 @@ import llm_engine
 from agent.access import Access
 from agent.calls import Calls
 from agent.config import Config, LlmSettings
+from agent.connections import HttpConnection
 from agent.keys import KeyFile
-from agent.metrics import Metrics
+from agent.metrics import Metrics, engine_state, engine_stats
 from agent.models import ModelStore
 from agent.server import create_app
+from agent.server_tools import MAX_COUNTED, OTHERS, ServerTools
 from agent.stages import Stages
 from latency_budget.clock import SystemClock
 from latency_budget.history import TurnEntry
@@ -105,6 +107,41 @@ async def test_who_spoke_over_the_agent(stages: Stages) -> None:
         ("halfsec_backchannels_kept", "stock"): 2,
         ("halfsec_backchannels_kept", "ducks"): 0,
     }
+
+
+async def test_what_became_of_tools_guesses_and_connections(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HttpConnection, "turned_away", 7)
+    calls = Calls(Config(), SystemClock())
+    calls.guesses.made, calls.guesses.used, calls.guesses.dropped = 5, 3, 1
+    tools = ServerTools(Config(), SystemClock())
+    for name in ("clock", *(f"tool{number}" for number in range(MAX_COUNTED + 10))):
+        tools.tool_counts.add(name, "started")
+    tools.tool_counts.add("clock", "failed")
+    text = bytes((await Metrics(stages, calls, tools).serve(Request({"type": "http"}))).body)
+    lines = dict(line.rsplit(" ", 1) for line in text.decode().splitlines() if line[0] != "#")
+    assert lines["halfsec_connections_refused_total"] == "7.0"
+    made = [lines[f"halfsec_guesses{name}_total"] for name in ("", "_used", "_dropped")]
+    assert made == ["5.0", "3.0", "1.0"]
+    found = {line: value for line, value in lines.items() if line.startswith("halfsec_tool_calls")}
+    assert found['halfsec_tool_calls_total{state="failed",tool="clock"}'] == "1.0"
+    assert found['halfsec_tool_calls_total{state="started",tool="clock"}'] == "1.0"
+    assert found[f'halfsec_tool_calls_total{{state="started",tool="{OTHERS}"}}'] == "11.0"
+    assert len(found) == MAX_COUNTED + 2
+
+
+async def test_those_who_listen_are_told_how_the_engine_is(stages: Stages) -> None:
+    calls = Calls(Config(), SystemClock())
+    calls.guesses.made = 5
+    await stages.thinker.start()
+    stats = await engine_stats(stages)
+    assert stats is not None
+    state = engine_state(stats, calls)
+    assert state["guesses"] == {"made": 5, "used": 0, "dropped": 0, "wasted_ms": 0.0}
+    assert state["page_tokens"] * state["pages_total"] > 0
+    assert {"time_to_first_token_p95_ms", "inter_token_p95_ms", "inter_token_p99_ms"} <= set(state)
+    assert (state["drafted_tokens"], state["accepted_tokens"]) == (0, 0)
 
 
 async def test_how_long_turns_took(stages: Stages) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 import latency_budget
+from agent.call_recording import Recorder
 from agent.calls import Calls
 from agent.config import Config, LlmSettings
 from agent.metrics import Metrics
@@ -42,7 +43,9 @@ async def told(tmp_path: Path) -> dict[str, set[str]]:
     settings = LlmSettings(model=str(tmp_path / "tiny"), dtype="float32", context=256, cache_mb=16)
     stages = Stages(Config(llm_engine=settings), ModelStore(tmp_path, {}), SystemClock())
     exporter = TraceExporter(OtlpSender("http://127.0.0.1:4318"))
-    calls = Calls(Config(), SystemClock(), TurnStore(tmp_path / "turns.sqlite"), exporter)
+    recorder = Recorder(tmp_path / "calls", SystemClock())
+    store = TurnStore(tmp_path / "turns.sqlite")
+    calls = Calls(Config(), SystemClock(), store, exporter, recorder)
     calls.history.add(stored().entry)
     for _ in range(MIN_TURNS):
         calls.policy.observe(chain_turn(), 500)

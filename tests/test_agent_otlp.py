@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.calls import Call, Calls
+from agent.call import Call
+from agent.calls import Calls
 from agent.config import Config
 from agent.config_layers import load_config
 from agent.otlp import OtlpSender

@@ -66,7 +66,7 @@ async def test_a_strangers_name_for_this_machine_is_not_answered_to(live: LiveSe
 
 async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
     limit = live.config.agent.max_sessions
-    before = live.calls.refused
+    before = live.calls.refusals.total
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         tasks = [
             group.create_task(stack.enter_async_context(call_to(live.url))) for _ in range(limit)
@@ -75,11 +75,11 @@ async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
         headers = await refused(live.url)
         assert headers[":status"] == "503"
         assert int(headers["retry-after"]) > 0
-        assert live.calls.refused == before + 1
+        assert live.calls.refusals.total == before + 1
         asked = await get(live, "/v1/realtime")
         assert (asked.status_code, asked.json()["error"]["code"]) == (503, "busy")
         assert asked.headers["retry-after"] == headers["retry-after"]
-        assert live.calls.refused == before + 1, "who only asks was not refused a line"
+        assert live.calls.refusals.total == before + 1, "who only asks was not refused a line"
         await calls[0].prove_alive()
     asked = await get(live, "/v1/realtime?model=pirate")
     assert (asked.status_code, asked.headers["upgrade"]) == (426, "websocket")

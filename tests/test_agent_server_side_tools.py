@@ -16,7 +16,7 @@ from agent.config_layers import load_config
 from agent.conversation import ItemId, ModelCall
 from agent.errors import StageError
 from agent.ports import Tools
-from agent.server_tools import CallTools, ServerTools
+from agent.server_tools import CallTools, ServerTools, ToolCounts
 from agent.tools import ToolError
 from latency_budget.clock import ManualClock, SystemClock
 
@@ -68,8 +68,14 @@ class Caller:
 
     def __init__(self, *tools: Fake, clock: ManualClock | None = None, **settings: Any) -> None:
         self.notices: list[say.Notice] = []
+        self.counts = ToolCounts()
         self.tools = CallTools(
-            tools, ServiceSettings(**settings), clock or SystemClock(), "sess", self.notices.append
+            tools,
+            ServiceSettings(**settings),
+            clock or SystemClock(),
+            "sess",
+            self.notices.append,
+            self.counts,
         )
 
     async def call(self, name: str = "clock") -> str:
@@ -88,6 +94,7 @@ async def test_a_tool_that_answers() -> None:
     assert await caller.call() == "12:00"
     assert tool.given == ['{"zone": "secret"}']
     assert caller.told() == [("clock", "started"), ("clock", "done")]
+    assert caller.counts.counts == {("clock", "started"): 1, ("clock", "done"): 1}
     assert caller.tools.has("clock")
     assert not caller.tools.has("lamp")
     assert caller.tools.definitions == ('{"name": "clock"}',)

@@ -15,7 +15,7 @@ from agent.calls import Calls
 from agent.config import Config
 from agent.keys import KeyFile
 from agent.metrics import Metrics
-from agent.server import Endpoints
+from agent.service_endpoints import Endpoints
 from agent.stages import Stages
 from agent.trace_export import MAX_BATCH, MAX_WAITING, TraceExporter
 from agent.turn_spans import Finished, FinishedCall

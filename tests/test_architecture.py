@@ -23,7 +23,8 @@ PURE = {
         "idling guessing end_of_turn playback ducking records identifiers chat_context ports "
         "turn_score turn_spans access_settings principal client_secrets wrong_keys passages pace "
         "addresses address_limits resume_tokens waiting_calls "
-        "transcription_request transcription_answers speech_request"
+        "transcription_request transcription_answers speech_request "
+        "call_timeline call_state refusals"
     ),
     "asr": (
         "audio early offset endpointing far_end stabilizer transcripts repetition utterance "

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.histogram import LOWEST_MS, Buckets, Histogram
+from latency_budget.histogram import LOWEST_MS, Buckets, Histogram, charted_ms
 
 DURATIONS = st.lists(st.floats(LOWEST_MS, 60_000), min_size=1, max_size=60)
 
@@ -62,3 +62,27 @@ def test_buckets_count_what_is_at_most_their_bound(durations: list[float]) -> No
     assert buckets.cumulative() == expected
     assert buckets.count == len(durations) + 1
     assert math.isclose(buckets.sum_ms, sum(durations) + 500)
+
+
+def test_the_bars_of_a_chart_part_at_the_budget() -> None:
+    """Half a second is in time, a microsecond more is not; nothing at all has a bar of its own."""
+    ms = 1_000_000
+    times = {0: 3, 1: 1, 1 * ms: 1, 500 * ms: 2, 500 * ms + 1000: 1, 60_000 * ms: 1}
+    bars = dict(charted_ms(times))
+    assert (bars[0], bars[500], bars[525]) == (3, 2, 1)
+    assert sum(bars.values()) == sum(times.values())
+    bounds = [bound for bound, _ in charted_ms(times)]
+    assert bounds == sorted(bounds)
+    assert 1 <= bounds[1] < 1.05
+    assert 60_000 <= bounds[-1] < 60_000 * 1.05
+    assert charted_ms({}) == []
+
+
+@given(st.dictionaries(st.integers(0, 10**12), st.integers(1, 5), max_size=50))
+def test_every_time_lies_below_its_bound_and_above_the_one_before(times: dict[int, int]) -> None:
+    for time_ns in times:
+        ((bound_ms, count),) = charted_ms({time_ns: 1})
+        assert count == 1
+        assert time_ns / 1e6 <= bound_ms * 1.001
+        assert bound_ms <= max(time_ns / 1e6 * 1.0501, 1.06)
+    assert sum(count for _, count in charted_ms(times)) == sum(times.values())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latency_budget import budget_profile, summarize
-from latency_budget.history import TurnEntry
+from latency_budget.history import TurnEntry, tally_of
 from latency_budget.record import StageTime, TurnRecord
 from latency_budget.store_query import StoreError, TurnFilter, read_turns
 from latency_budget.store_schema import StoredTurn, insert, migrate
@@ -83,8 +83,11 @@ def test_what_is_counted_is_what_records_give(
     write(path, [of(each, 0, name) for name, turns in by_profile.items() for each in turns])
     answer = summarize_store(path, TurnFilter())
     assert list(answer) == ["session", "summary", "errors", "profiles"]
-    assert_same(answer["summary"], summarize(found))
-    exact = {name: summarize(turns) for name, turns in by_profile.items() if turns}
+    entries = {
+        name: [of(each, 0, name).entry for each in turns] for name, turns in by_profile.items()
+    }
+    assert_same(answer["summary"], tally_of([*entries["cpu"], *entries["embedded"]]).summary())
+    exact = {name: tally_of(turns).summary() for name, turns in entries.items() if turns}
     assert_same(answer["profiles"], exact)
 
 
@@ -142,7 +145,7 @@ def test_only_what_is_wanted_is_counted(tmp_path: Path) -> None:
     wanted = TurnFilter(session="s1", since_unix_ns=2, until_unix_ns=7)
     answer = summarize_store(path, wanted)
     assert (answer["session"], answer["summary"]["turns"]) == ("s1", 2)
-    exact = summarize(each.entry.record for each in read_turns(path, wanted))
+    exact = tally_of([each.entry for each in read_turns(path, wanted)]).summary()
     assert_same(answer["summary"], exact)
 
 

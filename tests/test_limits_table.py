@@ -25,6 +25,7 @@ from agent import (
     wrong_keys,
 )
 from agent.access_settings import AccessSettings
+from agent.call_recording import MAX_WAITING_S
 from agent.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
 from agent.config import ServiceSettings
 from agent.live_events import MAX_LISTENERS
@@ -131,6 +132,14 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     "listeners at `/v1/latency/events`": (
         number(MAX_LISTENERS),
         "test_agent_live_events.py::test_too_many_listeners_are_refused",
+    ),
+    "a recording of a call, `agent.record_mb`": (
+        f"{SERVICE.record_mb} MB",
+        "test_agent_recorder.py::test_a_recording_ends_at_its_largest_size",
+    ),
+    "sound that waits for the disk": (
+        seconds(MAX_WAITING_S),
+        "test_agent_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up",
     ),
     "wrong keys from an address": (
         f"{wrong_keys.FREE_TRIES}, one more every {wrong_keys.FORGET_S:g} s",

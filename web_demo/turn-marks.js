@@ -32,6 +32,12 @@ const MAX_OFFSETS = 64;
 /** Longer than any turn that is still worth watching. */
 const MAX_TURN_MS = 30_000;
 
+/**
+ * An end of the turn that follows the words so soon was decided by their coming: the silence had been
+ * long enough before, and it was the recognizer that was waited for.
+ */
+const AT_ONCE_MS = 2;
+
 /** Of an attempt at the reply: another one voids them. */
 const ATTEMPT = [
   'reply_requested',
@@ -277,7 +283,7 @@ function boundaries({ at, tools, turn, originMs }) {
       for (const [fromMs, toMs] of tools) found.push([stage, fromMs], ['tool', toMs]);
       if (tools.at(-1)?.[1] === null) break;
     }
-    const endMs = at.get(mark);
+    const endMs = stage === 'endpoint' ? patientMs(at) : at.get(mark);
     // What is prepared in case the caller has finished says nothing about whether he has.
     const isOpen = endMs === undefined && (stage === 'endpoint' ? !turn : index > lastKnown);
     if (endMs !== undefined) found.push([stage, endMs]);
@@ -290,13 +296,27 @@ function boundaries({ at, tools, turn, originMs }) {
 }
 
 /**
+ * Until when the end of the turn was waited for.
+ * @param {Map<string, number>} at
+ * @returns {number | undefined}
+ */
+function patientMs(at) {
+  const [startMs, finalMs, endpointMs] = ['asr_start', 'asr_final', 'endpoint'].map((name) =>
+    at.get(name),
+  );
+  if (startMs === undefined || finalMs === undefined || endpointMs === undefined) return endpointMs;
+  const isAtOnce = finalMs <= endpointMs && endpointMs <= finalMs + AT_ONCE_MS;
+  return isAtOnce ? startMs : endpointMs;
+}
+
+/**
  * @param {Marks} marks
  * @param {number} originMs
  * @param {number} elapsedMs
  * @returns {Stretch[]}
  */
 function workAhead({ at }, originMs, elapsedMs) {
-  const endpointMs = (at.get('endpoint') ?? Infinity) - originMs;
+  const endpointMs = (patientMs(at) ?? Infinity) - originMs;
   return WORK.map(([stage, start, end]) => ({
     stage,
     fromMs: Math.max(0, (at.get(start) ?? Infinity) - originMs),

@@ -92,6 +92,21 @@ test('the stretches follow each other without a gap up to the first sound', () =
   ]);
 });
 
+test('where only the words were missing, they were waited for', () => {
+  const turns = new TurnMarks();
+  tell(turns, ...PAUSE.slice(0, 3), [null, 'asr_final', 1500], [null, 'endpoint', 1500.4]);
+  tell(turns, [null, 'caller_last_voiced', 1000, 1501], [null, 'audio_received', 1008, 1501]);
+  tell(turns, [1, 'reply_requested', 1502]);
+  const shown = turns.at(AHEAD_MS + 1600);
+  assert.deepEqual(rounded(shown.waited), [
+    ['capture', 0, 8],
+    ['endpoint', 8, 90],
+    ['asr', 90, 500],
+    ['llm_prefill', 500, 600],
+  ]);
+  assert.deepEqual(shown.ahead, []);
+});
+
 test('a caller who goes on takes the bar away, and the next pause brings another', () => {
   const turns = new TurnMarks();
   tell(turns, ...PAUSE, [null, 'void', 1300]);
