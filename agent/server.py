@@ -87,8 +87,7 @@ def create_app(
 ) -> Starlette:
     """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
     default that of the keys in HALFSEC_HOME."""
-    if access is None:
-        access = Access(config, KeyFile(keys_path()), clock)
+    access = access or Access(config, KeyFile(keys_path()), clock)
     calls = Calls(config, clock, store, exporter, recorder)
     access.on_news = calls.events.look_up
     tools = tools or ServerTools(config, clock)
