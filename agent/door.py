@@ -36,7 +36,7 @@ MAX_HELD: Final = 32
 """Answers that wait at once; more are given at once, as 429. They hold connections."""
 
 _READING: Final = ("GET", "HEAD", "OPTIONS")
-_FOR_LIMITED_KEYS: Final = ("/v1/realtime/client_secrets", "/v1/models")
+_FOR_LIMITED_KEYS: Final = ("/v1/realtime", "/v1/realtime/client_secrets", "/v1/models")
 _QUERY_NAMES: Final = (b"api_key=", b"api-key=", b"apikey=", b"key=", b"token=", b"access_token=")
 
 TOO_MANY: Final = Refusal(

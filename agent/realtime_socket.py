@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -71,6 +73,12 @@ LINES_OF_ADDRESS: Final = Refusal(
     429, "All calls that may come from your address at once are in progress.",
     "rate_limit_exceeded", "rate_limit_error", 10,
 )  # fmt: skip
+STOPPING: Final = Refusal(
+    503, "The server is stopping; its successor takes calls.", "draining", "server_error", 5
+)
+SOCKET_WANTED: Final = Refusal(
+    426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
+)
 CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
 
 _log = logging.getLogger(__name__)
@@ -112,7 +120,10 @@ class RealtimeSocket:
         if (token := query.get("resume")) is not None:
             await self._resume(websocket, principal, token)
             return
-        if (refusal := self._refusal(principal, websocket.scope)) is not None:
+        refusal = self._refusal(principal, websocket.scope, self._calls.waiting.give_way)
+        if refusal is not None:
+            if refusal.code in (BUSY.code, CROWDED.code):
+                self._calls.refuse(refusal.code)
             await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
             return
         if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
@@ -159,23 +170,38 @@ class RealtimeSocket:
             voice.come_back(socket)
         await socket.attend()
 
-    def _refusal(self, principal: Principal, scope: Scope) -> Refusal | None:
+    async def answer(self, request: Request) -> Response:
+        """What a WebSocket would be refused with now, said to those who can't see that: browsers
+        hide it from pages. 426 where it would not be refused."""
+        principal = principal_of(request.scope)
+        refusal = STOPPING if self._calls.draining else None
+        refusal = refusal or self._refusal(
+            principal, request.scope, self._calls.waiting.can_give_way
+        )
+        if refusal is None:
+            wanted, intent = request.query_params.get("model"), request.query_params.get("intent")
+            start = session_start(self._config, principal, wanted, intent)
+            refusal = start if isinstance(start, Refusal) else SOCKET_WANTED
+        response = refusal.response()
+        if refusal is SOCKET_WANTED:
+            response.headers["Upgrade"] = "websocket"
+        return response
+
+    def _refusal(
+        self, principal: Principal, scope: Scope, give_way: Callable[[str | None], bool]
+    ) -> Refusal | None:
         """Why there is no line for somebody. Calls that wait for their client give way to him."""
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
-        give_way = self._calls.waiting.give_way
         if self._has_all_its_calls(principal) and not give_way(principal.key_id):
             return LINES_OF_KEY
         if self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
-        refusal = None
-        if self._calls.full and not give_way():
-            refusal = BUSY
-        elif (crowd := self._calls.crowd()) is not None and not give_way():
-            refusal = replace(CROWDED, message=f"{crowd.reason} Try again later.")
-        if refusal is not None:
-            self._calls.refuse(refusal.code)
-        return refusal
+        if self._calls.full and not give_way(None):
+            return BUSY
+        if (crowd := self._calls.crowd()) is not None and not give_way(None):
+            return replace(CROWDED, message=f"{crowd.reason} Try again later.")
+        return None
 
     def _has_all_its_calls(self, principal: Principal) -> bool:
         most = principal.limits.max_calls

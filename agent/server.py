@@ -85,8 +85,7 @@ def create_app(
 ) -> Starlette:
     """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
     default that of the keys in HALFSEC_HOME."""
-    if access is None:
-        access = Access(config, KeyFile(keys_path()), clock)
+    access = access or Access(config, KeyFile(keys_path()), clock)
     calls = Calls(config, clock, store, exporter, recorder)
     access.on_news = calls.events.look_up
     tools = tools or ServerTools(config, clock)
@@ -103,6 +102,7 @@ def create_app(
 
     routes = [
         WebSocketRoute("/v1/realtime", realtime),
+        Route("/v1/realtime", voice.answer),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),

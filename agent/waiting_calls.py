@@ -47,6 +47,10 @@ class WaitingCalls:
                 return True
         return False
 
+    def can_give_way(self, key_id: str | None = None) -> bool:
+        """Whether `give_way` would make room."""
+        return any(key_id in (None, owner) for owner in self._key_ids.values())
+
     def end_all(self, why: str) -> None:
         while self._key_ids:
             call, _ = self._key_ids.popitem()

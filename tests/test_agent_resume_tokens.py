@@ -69,9 +69,14 @@ class Call:
 def test_who_has_waited_longest_gives_way_first() -> None:
     waiting = WaitingCalls()
     assert not waiting.give_way()
+    assert not waiting.can_give_way()
     a, b, c = Call(), Call(), Call()
     for call, key_id in ((a, "key:a"), (b, "key:b"), (c, "key:b")):
         waiting.begin(call, key_id)
+    assert waiting.can_give_way("key:b")
+    assert waiting.can_give_way()
+    assert not waiting.can_give_way("key:d")
+    assert not any(call.ended for call in (a, b, c)), "to be asked ends nobody's wait"
     assert waiting.give_way("key:b")
     assert waiting.give_way()
     assert [bool(call.ended) for call in (a, b, c)] == [True, True, False]

@@ -76,7 +76,13 @@ async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
         assert headers[":status"] == "503"
         assert int(headers["retry-after"]) > 0
         assert live.calls.refusals.total == before + 1
+        asked = await get(live, "/v1/realtime")
+        assert (asked.status_code, asked.json()["error"]["code"]) == (503, "busy")
+        assert asked.headers["retry-after"] == headers["retry-after"]
+        assert live.calls.refusals.total == before + 1, "who only asks was not refused a line"
         await calls[0].prove_alive()
+    asked = await get(live, "/v1/realtime?model=pirate")
+    assert (asked.status_code, asked.headers["upgrade"]) == (426, "websocket")
     async with call_to(live.url) as call:
         await call.prove_alive()
 

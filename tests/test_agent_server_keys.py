@@ -174,6 +174,12 @@ async def test_a_key_has_only_its_calls(live: LiveServer, locks: Locks) -> None:
             with pytest.raises(ConnectError, match="All calls that this key may hold"):
                 async with connect(live.url, api_key=again):
                     pass
+        async with httpx.AsyncClient(base_url=live.http, trust_env=False) as http:
+            for asking, status in ((key, 429), (other, 426)):
+                headers = {"Authorization": f"Bearer {asking}"}
+                asked = await http.get("/v1/realtime", headers=headers)
+                assert asked.status_code == status
+            assert (await http.get("/v1/realtime")).status_code == 401
         async with connect(live.url, api_key=other):
             pass
     live.settle()

@@ -179,9 +179,11 @@ def test_the_focus_goes_in_order_and_can_be_seen(open_page: Open, server: FakeSe
     ]
     assert places == [
         "download",
+        "settings",
         "transcript",
         "talk",
         "sample",
+        "mute",
         "text",
         "write",
         "about",

@@ -1,5 +1,6 @@
 """The microphone page in a real Chromium, against a scripted server: what is heard and said."""
 
+import gzip
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import soundfile
 import soxr
 from playwright.sync_api import Page, expect
+
+from agent.pages import LEVEL
 
 from .browser.fake_server import (
     DELTA_SAMPLES,
@@ -320,11 +323,14 @@ def test_the_page_is_light_before_anybody_touches_it(open_page: Open, server: Fa
     loaded: dict[str, int] = page.evaluate("""() => Object.fromEntries(
         [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
             .map(({ name, decodedBodySize }) => [new URL(name).pathname, decodedBodySize]))""")
-    print(f"the page loads {sum(loaded.values())} bytes in {len(loaded)} files")
     assert loaded["/"] > 0
     assert loaded["/app.js"] > 0
     assert "/telling.js" not in loaded  # what only a call needs
-    assert sum(loaded.values()) < 150_000
+    assert "/settings-panel.js" not in loaded
+    names = {name.lstrip("/") or "index.html" for name in loaded if name != "/readyz"}
+    packed = sum(len(gzip.compress((WEB_DEMO / name).read_bytes(), LEVEL)) for name in names)
+    print(f"the page loads {packed} bytes, {sum(loaded.values())} unpacked, in {len(names)} files")
+    assert packed < 100_000
     assert SAMPLE.stat().st_size < 150_000
 
 

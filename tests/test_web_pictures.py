@@ -186,7 +186,13 @@ def deaf(launch: Launch) -> Browser:
 def test_trouble(
     deaf: Browser, open_page: Open, server: FakeServer, shot: Shot, size: str, scheme: str
 ) -> None:
-    stages = {"asr": "ready", "llm_engine": "warming", "tts": "ready"}
+    stages = {
+        "vad": "ready",
+        "asr": "ready",
+        "turn": "loading",
+        "llm": "loading: 40 % of the weights converted",
+        "voice hibari": "loading",
+    }
     server.readiness = (503, {"status": "warming", "stages": stages})
     look = {"color_scheme": scheme, "device_scale_factor": 2, **SIZES[size]}
     page = open_page(using=deaf, expect_errors=True, **look)

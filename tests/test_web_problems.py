@@ -274,15 +274,17 @@ def test_a_call_ended_by_the_server_lets_go(open_page: Open, server: FakeServer)
 def test_a_warming_server_shows_its_progress(open_page: Open, server: FakeServer) -> None:
     stages = {
         "asr": "ready",
-        "llm_engine": {"status": "warming", "progress": 0.4},
-        "tts": "waiting",
+        "llm": "loading: 40 % of the weights converted",
+        "voice hibari": "loading",
     }
     server.readiness = (503, {"status": "warming", "stages": stages})
     page = open_page(expect_errors=True)
     notice = page.get_by_role("alert")
     expect(notice.get_by_role("listitem")).to_have_text(
-        ["asrready", "llm_engine40 %", "ttswaiting"]
+        ["Recognitionready", "Language model40 %", "Voice hibariloading"]
     )
+    bars = notice.get_by_role("progressbar")
+    assert bars.evaluate_all("(bars) => bars.map((bar) => bar.position)") == [1, 0.4, -1]
     expect(page.locator("#server")).to_have_text("Warming up")
     expect(page.get_by_role("button", name="Press and talk")).to_be_disabled()
     server.readiness = (200, {"status": "ready", "stages": {}})

@@ -94,12 +94,13 @@ export class Access {
   }
 
   /**
-   * Ask the server for something that is behind its door.
-   * @param {string} url
+   * What the server answers to this key, or to none: nobody is asked for one.
+   * @param {string} path
    * @returns {Promise<Response>}
    */
-  get(url) {
-    return fetch(url, this.key ? { headers: { Authorization: `Bearer ${this.key}` } } : {});
+  get(path) {
+    const headers = this.key === null ? undefined : { Authorization: `Bearer ${this.key}` };
+    return fetch(path, { headers, cache: 'no-store' });
   }
 
   /**

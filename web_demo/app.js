@@ -2,37 +2,28 @@
 
 import { Access } from './access.js';
 import { Call } from './call.js';
+import { Controls, urlOf } from './controls.js';
 import { KeyDialog } from './key-dialog.js';
 import { Notice } from './notice.js';
-import { problemOfClose, PROBLEMS } from './problems.js';
+import { PreferenceStore } from './preferences.js';
+import { problemOfClose, problemOfRefusal, PROBLEMS } from './problems.js';
 import { ReadinessWatch } from './readiness.js';
-import { defaultUrl, RealtimeClient } from './realtime.js';
+import { RealtimeClient } from './realtime.js';
+import { askWhyRefused } from './refusal.js';
 import { Transcript } from './transcript.js';
 import { WrittenLine } from './written-line.js';
 
 /**
- * @typedef {import('./call.js').Phase} Phase
  * @typedef {import('./readiness.js').Readiness} Readiness
  * @typedef {import('./realtime.js').Status} Status
  */
-
-/** @type {Record<Phase, string>} */
-const PHASE_TEXT = {
-  off: 'Press and talk',
-  asking: 'Allow the microphone, please',
-  connecting: 'Connecting',
-  ready: 'On the line',
-  listening: 'Listening: go ahead',
-  hearing: 'Listening',
-  thinking: 'Thinking',
-  speaking: 'Speaking: interrupt at any time',
-};
 
 const SERVER_PROBLEMS = new Set([
   'connection-broke',
   'server-gone',
   'server-restarting',
   'server-full',
+  'lines-taken',
   'not-admitted',
 ]);
 
@@ -50,8 +41,6 @@ const page = {
   transcript: byId('transcript'),
   announcer: byId('announcer'),
   talk: /** @type {HTMLButtonElement} */ (byId('talk')),
-  talkLabel: byId('talk-label'),
-  phase: byId('phase'),
   server: byId('server'),
   sample: /** @type {HTMLButtonElement} */ (byId('sample')),
   form: /** @type {HTMLFormElement} */ (byId('write')),
@@ -62,9 +51,15 @@ const page = {
 
 const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dialog')));
 const access = new Access(askForKey);
-const call = new Call(new RealtimeClient(defaultUrl(), { getSecret: () => access.secret() }));
+const preferences = new PreferenceStore();
+const isNamed = new URLSearchParams(globalThis.location.search).has('model');
+const client = new RealtimeClient(urlOf(isNamed ? '' : preferences.now.agent), {
+  getSecret: () => access.secret(),
+});
+const call = new Call(client, preferences);
 const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
 const notice = new Notice(page.notice, act);
+const controls = new Controls({ call, preferences, notice, access });
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
 /** @type {Promise<typeof import('./telling.js')> | null} */
@@ -78,6 +73,7 @@ function act(action) {
   if (action === 'talk') void call.startTalking();
   if (action === 'resume') void call.devices.resume();
   if (action === 'reconnect') reconnect();
+  if (action === 'settings') void controls.openSettings();
 }
 
 /**
@@ -108,14 +104,25 @@ function showReadiness(readiness) {
   if (readiness.ready) {
     if (!waiting) clearServerNotice();
     else if (serverWasDown) call.client.connect();
-    else if (!(wasOpen || resumable)) notice.show('not-admitted', 'Trying again shortly.');
+    else if (!(wasOpen || resumable)) void explainRefusal();
   } else if (readiness.status === 'warming' || !(waiting || readiness.status === 'gone')) {
     notice.showWarming(readiness);
-  } else if (!waiting) {
-    notice.show('server-gone', 'This page keeps asking.');
+  } else if (!(wasOpen || resumable)) {
+    notice.show('server-gone', waiting ? tryingAgain() : 'This page keeps asking.');
   }
   serverWasDown = !readiness.ready;
   setUsable(readiness.ready);
+}
+
+/** The server is up, and did not take the call: say why, and come back when it says. */
+async function explainRefusal() {
+  const refusal = await askWhyRefused(client.url, (path) => access.get(path));
+  if (client.status.state !== 'waiting') return;
+  const seconds = refusal?.retryInS;
+  if (seconds) client.retryIn(1000 * seconds);
+  const next = seconds ? `Trying again in ${seconds} s.` : 'Trying again shortly.';
+  const problem = refusal ? problemOfRefusal(refusal.code) : 'not-admitted';
+  notice.show(problem, refusal ? `${refusal.message} ${next}` : next);
 }
 
 /** Take back what was said about the server, but not what was said about the microphone. */
@@ -135,12 +142,18 @@ function setUsable(usable) {
   page.sample.disabled = !usable;
 }
 
+function tryingAgain() {
+  const seconds = Math.max(1, Math.round((client.status.retryInMs ?? 0) / 1000));
+  return `Trying again in ${seconds} s.`;
+}
+
 /** @param {Status} status */
 function showConnection(status) {
   if (status.state === 'waiting') {
-    const seconds = Math.max(1, Math.round((status.retryInMs ?? 0) / 1000));
     const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
-    notice.show(problem, `Trying again in ${seconds} s.`);
+    // A refusal looks like a server that is gone, until it was asked.
+    const isSure = status.wasOpen || problem !== 'server-gone';
+    if (isSure) notice.show(problem, tryingAgain());
     page.server.dataset.state = 'gone';
     page.server.textContent = 'Connection lost';
     watch.start();
@@ -156,17 +169,6 @@ function showConnection(status) {
     page.server.textContent = 'Ready';
     watch.start();
   }
-}
-
-/** @param {Phase} phase */
-function showPhase(phase) {
-  document.body.dataset.phase = phase;
-  if (phase !== 'off') void tellOfCall();
-  page.phase.textContent = PHASE_TEXT[phase];
-  const calling = phase !== 'off';
-  const hangsUp = calling && (call.devices.hasMicrophone || phase === 'connecting');
-  page.talk.setAttribute('aria-pressed', String(hangsUp));
-  page.talkLabel.textContent = hangsUp ? 'End the call' : 'Press and talk';
 }
 
 /** @param {Event} event */
@@ -189,23 +191,10 @@ async function tellOfCall() {
   }
 }
 
-function toggleTalk() {
-  notice.clear();
-  if (page.talk.getAttribute('aria-pressed') === 'true') void call.end();
-  else void call.startTalking();
-}
-
-/** @param {CustomEvent<{source: string, level: number}>} event */
-function showLevel({ detail: { source, level } }) {
-  // Speech lies between 0.003 and 0.3: a square root makes both ends visible.
-  const shown = Math.min(1, Math.sqrt(level) * 1.8);
-  page.talk.style.setProperty(`--${source}-level`, shown.toFixed(3));
-}
-
 function showFigures() {
   const { rateHz, underruns, droppedMs } = call.devices.figures;
   const values = /** @type {Record<string, number>} */ ({
-    sentMs: call.sentMs,
+    sentMs: call.uplink.sentMs,
     playedMs: call.reports.totalMs,
     rateHz,
     underruns,
@@ -234,7 +223,10 @@ function byId(id) {
   return /** @type {HTMLElement} */ (document.getElementById(id));
 }
 
-on(call, 'phase', showPhase);
+on(call, 'phase', (phase) => {
+  controls.showPhase(phase);
+  if (phase !== 'off') void tellOfCall();
+});
 on(call, 'connection', showConnection);
 on(call, 'problem', ({ code, text }) => notice.show(code, text));
 on(call, 'solved', ({ code }) => notice.clear(code));
@@ -245,7 +237,6 @@ on(call, 'renewed', () => {
   if (!transcript.isEmpty) transcript.addDivider('New connection: the agent starts afresh');
   transcript.beginAnew();
 });
-call.addEventListener('level', (event) => showLevel(/** @type {CustomEvent} */ (event)));
 on(call.conversation, 'message', (message) => {
   document.body.dataset.started = 'true';
   transcript.show(message);
@@ -254,23 +245,15 @@ on(call.conversation, 'removed', (itemId) => transcript.remove(itemId));
 on(call.conversation, 'sent', (itemId) => transcript.remove(itemId));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
-page.talk.addEventListener('click', toggleTalk);
 page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
 new WrittenLine(page.form, (text) => void call.sendText(text));
 for (const touch of ['pointerdown', 'keydown']) {
   document.addEventListener(touch, () => void tellOfCall(), { once: true, capture: true });
 }
 document.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape') void call.interrupt();
+  if (event.key === 'Escape' && !document.querySelector('dialog[open]')) void call.interrupt();
 });
-globalThis.addEventListener('online', () => {
-  if (call.client.status.state === 'waiting') call.client.connect();
-});
-document.addEventListener('visibilitychange', () => {
-  if (!document.hidden) void call.devices.resume();
-});
-
-showPhase('off');
+controls.showPhase('off');
 call.devices.addEventListener('batch', keepEarly);
 setInterval(showFigures, FIGURES_EVERY_MS);
 watch.start();

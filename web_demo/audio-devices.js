@@ -5,12 +5,14 @@
  * different rates, and one clock for both directions makes the counts comparable.
  *
  * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of captured audio, `tape` (detail: {samples,
- * frame, rateHz}) of what came out of the loudspeaker, `played` (detail: Played)
- * while a reply is heard, `lost` when the microphone is taken away, `sample-ended`, `sound` (detail:
- * boolean) when the browser silences us or lets us be heard again.
+ * frame, rateHz}) of what came out of the loudspeaker, `played` (detail: Played) while a reply is heard, `lost` when the microphone is taken away, `hushed` (detail: boolean) when the
+ * system silences it or lets it be heard again, `sample-ended`, `sound` (detail: boolean) when the
+ * browser silences us or lets us be heard again, `instead` (detail: 'microphone' or 'speaker') when the
+ * device that was chosen is not there and another one is used.
  */
 
-import { Capture, CaptureError } from './capture.js';
+import { Capture } from './capture.js';
+import { CaptureError } from './microphone.js';
 import { Playback } from './playback.js';
 
 /**
@@ -21,6 +23,12 @@ import { Playback } from './playback.js';
  * @property {boolean} finished
  *
  * @typedef {import('./playback.js').Heard} Heard
+ *
+ * @typedef {import('./microphone.js').Choice & {speaker: string}} Choice
+ *
+ * @typedef {object} Sink the part of an AudioContext that not every browser has
+ * @property {(id: string) => Promise<void>} [setSinkId]
+ * @property {string} [sinkId]
  */
 
 /** A browser that will let us play has started by then. */
@@ -37,6 +45,16 @@ export class AudioDevices extends EventTarget {
     this.playback = null;
     /** @private @type {Promise<void> | null} */
     this.opening = null;
+    /** @private */
+    this.muted = false;
+    /** Which devices to use, and what to do to the sound. Set it by `choose`. @type {Choice} */
+    this.choice = {
+      microphone: '',
+      speaker: '',
+      echoCancellation: true,
+      noiseSuppression: true,
+      autoGainControl: true,
+    };
   }
 
   get hasMicrophone() {
@@ -85,6 +103,7 @@ export class AudioDevices extends EventTarget {
     const context = new AudioContext({ latencyHint: 'interactive' });
     this.context = context;
     void context.resume();
+    void this.useSpeaker();
     const [capture, playback] = await Promise.all([
       Capture.create(context),
       Playback.create(context),
@@ -93,6 +112,7 @@ export class AudioDevices extends EventTarget {
     this.playback = playback;
     capture.addEventListener('batch', (event) => this.pass(event));
     capture.addEventListener('lost', (event) => this.pass(event));
+    capture.addEventListener('hushed', (event) => this.pass(event));
     capture.addEventListener('sample-ended', (event) => this.pass(event));
     playback.addEventListener('progress', (event) => this.onPlayed(event, false));
     playback.addEventListener('finished', (event) => this.onPlayed(event, true));
@@ -101,10 +121,49 @@ export class AudioDevices extends EventTarget {
     setTimeout(() => this.reportSound(), RESUME_GRACE_MS);
   }
 
+  /**
+   * Use these devices from now on; in the middle of a call as well, which does not notice.
+   * @param {Choice} choice
+   * @throws {CaptureError} the microphone in use stays in use then
+   */
+  async choose(choice) {
+    const { speaker, ...microphone } = choice;
+    const { speaker: oldSpeaker, ...oldMicrophone } = this.choice;
+    this.choice = choice;
+    if (speaker !== oldSpeaker) await this.useSpeaker();
+    const isSame = JSON.stringify(microphone) === JSON.stringify(oldMicrophone);
+    if (this.hasMicrophone && !isSame) await this.openMicrophone();
+  }
+
   /** @throws {CaptureError} */
   async openMicrophone() {
     await this.open();
-    await this.capture?.openMicrophone();
+    const isChosen = (await this.capture?.openMicrophone(this.choice)) ?? true;
+    this.capture?.mute(this.muted);
+    if (!isChosen) this.dispatchEvent(new CustomEvent('instead', { detail: 'microphone' }));
+  }
+
+  /** Let go of the microphone; replies go on being heard. */
+  closeMicrophone() {
+    this.capture?.closeMicrophone();
+  }
+
+  /** @param {boolean} muted the microphone hears silence, until it is told otherwise */
+  mute(muted) {
+    this.muted = muted;
+    this.capture?.mute(muted);
+  }
+
+  /** @private */
+  async useSpeaker() {
+    const sink = /** @type {Sink | null} */ (this.context);
+    if (!sink?.setSinkId || (sink.sinkId ?? '') === this.choice.speaker) return;
+    try {
+      await sink.setSinkId(this.choice.speaker);
+    } catch {
+      if (this.context !== sink) return; // the call has ended meanwhile
+      this.dispatchEvent(new CustomEvent('instead', { detail: 'speaker' }));
+    }
   }
 
   /**

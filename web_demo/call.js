@@ -15,48 +15,55 @@
 
 import { AudioDevices } from './audio-devices.js';
 import { samplesFromBase64 } from './base64.js';
-import { CaptureError } from './capture.js';
 import { Conversation } from './conversation.js';
+import { CaptureError } from './microphone.js';
 import { WIRE_RATE_HZ } from './pcm.js';
+import { CHANGES, phaseOf } from './phase.js';
 import { PlaybackReports } from './playback-reports.js';
+import { SessionSettings } from './session-settings.js';
+import { Uplink } from './uplink.js';
 
 /**
- * @typedef {'off' | 'asking' | 'connecting' | 'ready' | 'listening' | 'hearing' | 'thinking' |
- *   'speaking'} Phase
+ * @typedef {import('./phase.js').Phase} Phase
+ * @typedef {import('./phase.js').Work} Work
  * @typedef {import('./realtime.js').RealtimeClient} RealtimeClient
  * @typedef {import('./realtime.js').RealtimeEvent} RealtimeEvent
  * @typedef {import('./realtime.js').Status} Status
  */
 
-/** Two seconds of 20 ms batches: said while the socket was still opening, sent when it is open. */
-const MAX_EARLY_BATCHES = 100;
-
 /** After a recorded question silence is sent for so long: the end of a turn is heard in it. */
 const LINGER_MS = 15_000;
 
 /** Errors that only say "too late": the reply had ended by itself. */
-const HARMLESS = new Set(['response_cancel_not_active', 'item_truncate_invalid_item_id']);
+const HARMLESS = new Set([
+  'response_cancel_not_active',
+  'item_truncate_invalid_item_id',
+  'input_audio_buffer_commit_empty',
+]);
 
 export class Call extends EventTarget {
-  /** @param {RealtimeClient} client */
-  constructor(client) {
+  /**
+   * @param {RealtimeClient} client
+   * @param {import('./preferences.js').PreferenceStore} preferences
+   */
+  constructor(client, preferences) {
     super();
     this.client = client;
+    this.settings = new SessionSettings(client, preferences);
+    this.uplink = new Uplink(client);
+    /** Held while one speaks, with push-to-talk. */
+    this.floor = this.uplink.floor;
     this.devices = new AudioDevices();
     this.conversation = new Conversation();
     this.reports = new PlaybackReports(client);
     /** @type {Phase} */
     this.phase = 'off';
-    /** Milliseconds of audio sent. */
-    this.sentMs = 0;
-    /** @private */
+    /** @private @type {Work} */
     this.is = { asking: false, hearing: false, thinking: false, responding: false };
     /** @private */
     this.wasLost = false;
     /** @private What was heard of the reply that the loss of the connection cut. @type {{itemId: string, playedMs: number}[]} */
     this.cutByLoss = [];
-    /** @private @type {Int16Array[]} */
-    this.early = [];
     /** @private @type {string[]} */
     this.unsent = [];
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
@@ -66,6 +73,7 @@ export class Call extends EventTarget {
 
   /** Open the microphone, then the line. Call it from a user's gesture. */
   async startTalking() {
+    if (this.is.asking) return;
     this.update({ asking: true });
     try {
       await this.devices.openMicrophone();
@@ -85,6 +93,7 @@ export class Call extends EventTarget {
   async playSample(url) {
     try {
       await this.devices.playSample(url);
+      this.floor.press(); // the question lets go when it has been asked
       clearTimeout(this.linger);
       this.conversation.silent = false;
       this.client.connect();
@@ -117,6 +126,40 @@ export class Call extends EventTarget {
     await this.silence();
   }
 
+  /** @param {import('./audio-devices.js').Choice} choice */
+  async chooseDevices(choice) {
+    try {
+      await this.devices.choose(choice);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /**
+   * Another agent answers from now on, in a call of its own.
+   * @param {string} url of its voice socket
+   */
+  async callAnother(url) {
+    const isCalling = this.client.status.state !== 'closed';
+    this.client.close();
+    this.client.url = url;
+    if (!isCalling) return;
+    await this.silence();
+    this.conversation.reset();
+    this.devices.forgetReplies();
+    this.forget();
+    this.emit('renewed', null);
+    this.client.connect();
+  }
+
+  /** Let go of the microphone; the call goes on without it. */
+  dropMicrophone() {
+    this.floor.release();
+    this.devices.stopCapture();
+    this.devices.closeMicrophone();
+    this.update({ hearing: false });
+  }
+
   /** Hang up and let go of every device. */
   async end() {
     clearTimeout(this.linger);
@@ -129,7 +172,12 @@ export class Call extends EventTarget {
 
   /** @private */
   listen() {
-    const { client, devices } = this;
+    const { client, devices, uplink } = this;
+    uplink.addEventListener('slow', () => this.emit('problem', { code: 'slow-connection' }));
+    uplink.addEventListener('taken', () => this.onFloorTaken());
+    uplink.addEventListener('yielded', (event) => {
+      this.update({ hearing: false, thinking: detailOf(event) });
+    });
     client.addEventListener('status', (event) => void this.onStatus(detailOf(event)));
     client.addEventListener('event', (event) => this.onServerEvent(detailOf(event)));
     devices.addEventListener('batch', (event) => this.onBatch(detailOf(event)));
@@ -139,13 +187,20 @@ export class Call extends EventTarget {
     });
     devices.addEventListener('lost', () => {
       this.fail(new CaptureError('microphone-lost'));
-      devices.stopCapture();
-      this.update({ hearing: false });
+      this.dropMicrophone();
     });
     devices.addEventListener('sample-ended', () => {
+      this.floor.release();
       if (!devices.hasMicrophone) this.linger = setTimeout(() => devices.stopCapture(), LINGER_MS);
     });
     this.conversation.addEventListener('removed', () => this.update({ thinking: false }));
+  }
+
+  /** @private Whoever takes the floor, with push-to-talk, interrupts. */
+  onFloorTaken() {
+    if (this.is.thinking && !this.is.responding) this.client.cancelResponse();
+    void this.interrupt();
+    this.update({ hearing: true, thinking: false });
   }
 
   /**
@@ -164,6 +219,7 @@ export class Call extends EventTarget {
    * @param {boolean} resumed
    */
   onOpen(resumed) {
+    this.settings.apply(resumed);
     const cut = this.cutByLoss.splice(0);
     if (resumed) {
       for (const { itemId, playedMs } of cut) this.client.truncate(itemId, playedMs);
@@ -174,7 +230,7 @@ export class Call extends EventTarget {
       this.emit('renewed', null);
     }
     this.wasLost = false;
-    for (const pcm of this.early.splice(0)) this.send(pcm);
+    this.uplink.flush();
     this.sendUnsent();
   }
 
@@ -212,6 +268,8 @@ export class Call extends EventTarget {
     if (event.type === 'halfsec.unduck') this.devices.unduck();
     if (event.type === 'response.output_audio.done') this.devices.endReply(event.item_id);
     if (event.type === 'response.done') this.onResponseDone(event.response);
+    // An answer to what came before the caller took the floor again.
+    if (event.type === 'response.created' && this.floor.held) void this.interrupt();
   }
 
   /**
@@ -221,7 +279,7 @@ export class Call extends EventTarget {
   onAudio({ item_id: itemId, delta }) {
     const samples = samplesFromBase64(delta);
     this.conversation.addAudio(itemId, (samples.length * 1000) / WIRE_RATE_HZ);
-    this.devices.play(itemId, samples);
+    if (!this.floor.held) this.devices.play(itemId, samples);
     this.emit('audio', { itemId, samples });
   }
 
@@ -239,10 +297,10 @@ export class Call extends EventTarget {
 
   /**
    * @private
-   * @param {{code?: string, message: string}} error
+   * @param {{code?: string, message: string, event_id?: string | null}} error
    */
   onError(error) {
-    if (!HARMLESS.has(error.code ?? '')) {
+    if (!HARMLESS.has(error.code ?? '') && !this.settings.isOurs(error)) {
       this.emit('problem', { code: 'server-error', text: error.message });
     }
   }
@@ -252,10 +310,7 @@ export class Call extends EventTarget {
    * @param {{pcm: Int16Array, level: number}} batch
    */
   onBatch({ pcm, level }) {
-    const { state } = this.client.status;
-    if (state === 'open') this.send(pcm);
-    else if (state === 'connecting' && !this.wasLost) this.early.push(pcm);
-    this.early.splice(0, this.early.length - MAX_EARLY_BATCHES);
+    this.uplink.add(pcm, !this.wasLost);
     this.emit('level', { source: 'caller', level });
   }
 
@@ -289,15 +344,6 @@ export class Call extends EventTarget {
     return heard;
   }
 
-  /**
-   * @private
-   * @param {Int16Array} pcm
-   */
-  send(pcm) {
-    if (this.client.appendAudio(pcm)) this.sentMs += (pcm.length * 1000) / WIRE_RATE_HZ;
-    else this.emit('problem', { code: 'slow-connection' });
-  }
-
   /** @private */
   sendUnsent() {
     for (const text of this.unsent.splice(0)) this.client.sendText(text);
@@ -306,8 +352,9 @@ export class Call extends EventTarget {
 
   /** @private */
   forget() {
-    this.early = [];
-    this.is = { ...this.is, hearing: false, thinking: this.unsent.length > 0, responding: false };
+    this.uplink.forget();
+    const thinking = this.unsent.length > 0;
+    this.is = { ...this.is, hearing: this.floor.held, thinking, responding: false };
   }
 
   /**
@@ -321,29 +368,14 @@ export class Call extends EventTarget {
 
   /**
    * @private
-   * @param {Partial<Call['is']>} change
+   * @param {Partial<Work>} change
    */
   update(change) {
     this.is = { ...this.is, ...change };
-    const phase = this.currentPhase();
+    const phase = phaseOf(this.is, this.client.status.state, this.devices);
     if (phase === this.phase) return;
     this.phase = phase;
     this.emit('phase', phase);
-  }
-
-  /**
-   * @private
-   * @returns {Phase}
-   */
-  currentPhase() {
-    const { state } = this.client.status;
-    if (this.is.asking) return 'asking';
-    if (state === 'closed') return 'off';
-    if (state !== 'open') return 'connecting';
-    if (this.is.hearing) return 'hearing';
-    if (this.devices.speaking) return 'speaking';
-    if (this.is.thinking) return 'thinking';
-    return this.devices.hasMicrophone ? 'listening' : 'ready';
   }
 
   /**
@@ -355,17 +387,6 @@ export class Call extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 }
-
-/**
- * What an event of the server says about who is at work.
- * @type {Record<string, Partial<Call['is']>>}
- */
-const CHANGES = {
-  'input_audio_buffer.speech_started': { hearing: true, thinking: false },
-  'input_audio_buffer.speech_stopped': { hearing: false, thinking: true },
-  'response.created': { thinking: true, responding: true },
-  'response.done': { thinking: false, responding: false },
-};
 
 /**
  * @param {Event} event

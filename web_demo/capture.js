@@ -3,29 +3,16 @@
  *
  * Both go through the same worklet (`capture-worklet.js`), so a page without a microphone exercises
  * the same path. Batches of 20 ms arrive as `batch` events; `lost` says that the device went away,
- * `sample-ended` that the recording has been played.
+ * `hushed` (detail: boolean) that the system has silenced it or lets it be heard again, `sample-ended`
+ * that the recording has been played.
  */
 
-/** Errors of `getUserMedia` and the problem (see `problems.js`) each stands for. */
-const PROBLEMS = /** @type {Record<string, string>} */ ({
-  NotAllowedError: 'permission-denied',
-  SecurityError: 'permission-denied',
-  NotFoundError: 'no-microphone',
-  OverconstrainedError: 'no-microphone',
-  NotReadableError: 'microphone-busy',
-  AbortError: 'microphone-busy',
-});
+import { CaptureError, requestMicrophone } from './microphone.js';
+
+/** @typedef {import('./microphone.js').Choice} Choice */
 
 /** The recording is also heard, a little softer than the agent who answers it. */
 const SAMPLE_GAIN = 0.7;
-
-export class CaptureError extends Error {
-  /** @param {string} code a key of `problems.js` */
-  constructor(code) {
-    super(code);
-    this.code = code;
-  }
-}
 
 export class Capture extends EventTarget {
   /**
@@ -55,6 +42,10 @@ export class Capture extends EventTarget {
     /** Batches are passed on only while this is true. */
     this.running = false;
     /** @private */
+    this.muted = false;
+    /** @private */
+    this.closed = false;
+    /** @private */
     this.node = new AudioWorkletNode(context, 'capture', { numberOfOutputs: 1 });
     // The output is silent; connecting it makes every browser pull the node.
     this.node.connect(context.destination);
@@ -68,21 +59,61 @@ export class Capture extends EventTarget {
   }
 
   /**
-   * Ask for the microphone and listen to it.
-   * @returns {Promise<void>}
+   * Ask for the microphone and listen to it; again, for another one. The old one is heard until the
+   * new one is there, and goes on where there is none.
+   * @param {Choice} choice
+   * @returns {Promise<boolean>} false where the device that was chosen is not there, and the system
+   *   has chosen another one
    * @throws {CaptureError}
    */
-  async openMicrophone() {
-    this.stream = await requestMicrophone();
-    this.microphone = this.context.createMediaStreamSource(this.stream);
-    this.microphone.connect(this.node);
-    for (const track of this.stream.getAudioTracks()) {
-      track.addEventListener('ended', () => {
-        this.closeMicrophone();
-        this.dispatchEvent(new Event('lost'));
+  async openMicrophone(choice) {
+    const { stream, isChosen } = await requestMicrophone(choice);
+    if (this.closed) {
+      stop(stream); // it was allowed too late
+      return isChosen;
+    }
+    let microphone;
+    try {
+      microphone = this.context.createMediaStreamSource(stream);
+    } catch {
+      stop(stream);
+      throw new CaptureError('other-rate');
+    }
+    this.closeMicrophone();
+    this.stream = stream;
+    this.microphone = microphone;
+    this.mute(this.muted);
+    if (!this.sample) microphone.connect(this.node);
+    for (const track of stream.getAudioTracks()) this.watch(track);
+    this.running = true;
+    return isChosen;
+  }
+
+  /**
+   * Muted, it hears silence, and goes on sending it: silence is what ends a turn.
+   * @param {boolean} muted
+   */
+  mute(muted) {
+    this.muted = muted;
+    for (const track of this.stream?.getAudioTracks() ?? []) track.enabled = !muted;
+  }
+
+  /**
+   * @private
+   * @param {MediaStreamTrack} track
+   */
+  watch(track) {
+    const isOurs = () => this.stream?.getAudioTracks().includes(track) ?? false;
+    track.addEventListener('ended', () => {
+      if (!isOurs()) return;
+      this.closeMicrophone();
+      this.dispatchEvent(new Event('lost'));
+    });
+    for (const type of ['mute', 'unmute']) {
+      track.addEventListener(type, () => {
+        if (isOurs()) this.dispatchEvent(new CustomEvent('hushed', { detail: type === 'mute' }));
       });
     }
-    this.running = true;
   }
 
   /**
@@ -122,16 +153,17 @@ export class Capture extends EventTarget {
     this.microphone?.connect(this.node);
   }
 
-  /** @private */
+  /** Let go of the device. Capture goes on, in silence. */
   closeMicrophone() {
     this.microphone?.disconnect();
     this.microphone = null;
-    for (const track of this.stream?.getTracks() ?? []) track.stop();
+    if (this.stream) stop(this.stream);
     this.stream = null;
   }
 
   /** Let go of the device. The object is of no use afterwards. */
   close() {
+    this.closed = true;
     this.running = false;
     this.stopSample();
     this.closeMicrophone();
@@ -140,18 +172,7 @@ export class Capture extends EventTarget {
   }
 }
 
-/**
- * @returns {Promise<MediaStream>}
- * @throws {CaptureError}
- */
-async function requestMicrophone() {
-  if (!navigator.mediaDevices?.getUserMedia) throw new CaptureError('insecure-context');
-  try {
-    return await navigator.mediaDevices.getUserMedia({
-      audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true },
-    });
-  } catch (error) {
-    const name = error instanceof Error ? error.name : '';
-    throw new CaptureError(PROBLEMS[name] ?? 'microphone-busy');
-  }
+/** @param {MediaStream} stream */
+function stop(stream) {
+  for (const track of stream.getTracks()) track.stop();
 }

@@ -1,11 +1,19 @@
 /** The card that says what is wrong, or how far the server has warmed up. */
 
-import { PROBLEMS } from './problems.js';
+import { element } from './elements.js';
+import { PROBLEMS, secureAddresses } from './problems.js';
 
 /**
  * @typedef {import('./problems.js').Action} Action
  * @typedef {import('./readiness.js').Readiness} Readiness
  */
+
+/** @type {Record<string, string>} */
+const STATUS_TEXT = {
+  broken: 'A part of the service is being restarted.',
+  failed: 'A part of the service cannot be started; whoever runs it finds the reason in its log.',
+  draining: 'The server is stopping; its successor takes over.',
+};
 
 export class Notice {
   /**
@@ -38,9 +46,11 @@ export class Notice {
    */
   show(code, more = '') {
     const problem = PROBLEMS[code];
+    if (code === 'insecure-context') more ||= secureAddresses(globalThis.location);
     // A note does not push an alarm aside.
     if (problem.mild && this.code && !PROBLEMS[this.code]?.mild) return;
     this.write(code, problem.title, more ? `${problem.text} ${more}` : problem.text);
+    this.showStages([]);
     this.button.textContent = problem.label;
     this.button.hidden = false;
     this.card.dataset.mood = problem.mild ? 'note' : 'alarm';
@@ -51,20 +61,22 @@ export class Notice {
     const text =
       status === 'warming'
         ? 'The models are being loaded. You can talk as soon as they are warm.'
-        : `The server says: ${status}. This page keeps asking.`;
+        : `${STATUS_TEXT[status] ?? 'The server is not ready.'} This page keeps asking.`;
     this.write(status, 'One moment', text);
     this.button.hidden = true;
     this.card.dataset.mood = 'note';
-    for (const { name, state } of stages) {
-      const line = document.createElement('li');
-      line.dataset.state = state;
-      const label = document.createElement('span');
-      label.textContent = name;
-      const value = document.createElement('span');
-      value.textContent = state;
-      line.append(label, value);
-      this.stages.append(line);
-    }
+    this.showStages(stages);
+  }
+
+  /**
+   * @private
+   * @param {import('./readiness.js').Stage[]} stages
+   */
+  showStages(stages) {
+    const shown = JSON.stringify(stages);
+    if (this.stages.dataset.shown === shown) return;
+    this.stages.dataset.shown = shown;
+    this.stages.replaceChildren(...stages.map(stageLine));
   }
 
   /** @param {string} [code] only if this is the problem on show */
@@ -86,9 +98,19 @@ export class Notice {
     // Rewriting equal words would make a screen reader say them again.
     if (this.title.textContent !== title) this.title.textContent = title;
     if (this.text.textContent !== text) this.text.textContent = text;
-    this.stages.replaceChildren();
     this.card.hidden = false;
   }
+}
+
+/** @param {import('./readiness.js').Stage} stage */
+function stageLine({ label, state, share }) {
+  const line = element('li', '');
+  line.dataset.state = state;
+  const bar = /** @type {HTMLProgressElement} */ (element('progress', ''));
+  bar.setAttribute('aria-label', label);
+  if (share !== null) bar.value = share;
+  line.append(element('span', '', label), bar, element('span', '', state));
+  return line;
 }
 
 /**

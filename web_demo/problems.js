@@ -1,7 +1,7 @@
 /** Everything that can go wrong, in the words of someone who wants to talk, with the way out. */
 
 /**
- * @typedef {'talk' | 'resume' | 'reconnect' | 'dismiss'} Action
+ * @typedef {'talk' | 'resume' | 'reconnect' | 'settings' | 'dismiss'} Action
  *
  * @typedef {object} Problem
  * @property {string} title
@@ -21,6 +21,22 @@ export const PROBLEMS = {
     action: 'talk',
     label: 'Try again',
   },
+  'permission-dismissed': {
+    title: 'The microphone was not allowed yet',
+    text:
+      'Your browser asked whether this page may listen, and got no answer. Try again, and choose ' +
+      '"Allow". You can also type below.',
+    action: 'talk',
+    label: 'Ask me again',
+  },
+  'permission-system': {
+    title: 'Your system blocks the microphone',
+    text:
+      'The browser itself may not listen. Allow it in the privacy settings of your system, under ' +
+      'Microphone, and try again. You can also type below.',
+    action: 'talk',
+    label: 'Try again',
+  },
   'no-microphone': {
     title: 'No microphone found',
     text: 'Plug one in and try again. Until then, type below or play the sample question.',
@@ -29,9 +45,47 @@ export const PROBLEMS = {
   },
   'microphone-busy': {
     title: 'The microphone is in use',
-    text: 'Another program holds it. Close that program, or choose another microphone, and try again.',
+    text:
+      'Another program holds it. Close that program and try again, or choose another microphone in ' +
+      'the settings.',
     action: 'talk',
     label: 'Try again',
+  },
+  'microphone-hushed': {
+    title: 'Your system has muted the microphone',
+    text: 'A switch on the device, another program or a telephone call has. The agent hears silence.',
+    action: 'dismiss',
+    label: 'Close',
+    mild: true,
+  },
+  'other-tab': {
+    title: 'Another tab listens now',
+    text: 'This page is open twice, and only one of them has the microphone. The call is still open.',
+    action: 'talk',
+    label: 'Talk here',
+    mild: true,
+  },
+  'another-microphone': {
+    title: 'Another microphone is used',
+    text: 'The one you chose is not there. Plug it in, or choose another one.',
+    action: 'settings',
+    label: 'Choose',
+    mild: true,
+  },
+  'another-speaker': {
+    title: 'Another loudspeaker is used',
+    text: 'The one you chose is not there. Plug it in, or choose another one.',
+    action: 'settings',
+    label: 'Choose',
+    mild: true,
+  },
+  'other-rate': {
+    title: 'This browser cannot use that microphone now',
+    text:
+      'It runs at another rate than the loudspeaker, and this browser cannot mix the two. Give both ' +
+      'the same rate in the sound settings of your system, or choose another microphone.',
+    action: 'settings',
+    label: 'Choose',
   },
   'microphone-lost': {
     title: 'The microphone went away',
@@ -42,8 +96,8 @@ export const PROBLEMS = {
   'insecure-context': {
     title: 'This address cannot use a microphone',
     text:
-      'Browsers allow a microphone only on https:// pages and on localhost. Open this page at ' +
-      'http://localhost, or put https in front of the server. Typing works here all the same.',
+      'Browsers allow a microphone only on https:// pages and on localhost. Typing works here all ' +
+      'the same.',
     action: 'dismiss',
     label: 'I will type',
   },
@@ -89,6 +143,12 @@ export const PROBLEMS = {
     action: 'reconnect',
     label: 'Try now',
   },
+  'lines-taken': {
+    title: 'All your calls are in progress',
+    text: 'End one of them, in another tab perhaps.',
+    action: 'reconnect',
+    label: 'Try now',
+  },
   'not-admitted': {
     title: 'The server did not take the call',
     text: 'It is up, but all its lines may be busy, or it does not serve this address.',
@@ -106,6 +166,13 @@ export const PROBLEMS = {
     text: 'Some of what you said did not reach the server.',
     action: 'dismiss',
     label: 'Close',
+    mild: true,
+  },
+  'setting-refused': {
+    title: 'The server did not take a setting',
+    text: 'The call goes on without it.',
+    action: 'settings',
+    label: 'Change it',
     mild: true,
   },
   'reply-failed': {
@@ -134,4 +201,34 @@ export function problemOfClose(code) {
   if (code === 1013) return 'server-full';
   if (code === 1000 || code === 1008) return 'session-ended';
   return 'server-gone';
+}
+
+/** @type {Record<string, string>} */
+const OF_REFUSAL = {
+  busy: 'server-full',
+  over_budget: 'server-full',
+  rate_limit_exceeded: 'lines-taken',
+  draining: 'server-restarting',
+};
+
+/**
+ * The problem behind a call that was refused.
+ * @param {string} code of the server's error
+ * @returns {string} a key of PROBLEMS
+ */
+export function problemOfRefusal(code) {
+  return OF_REFUSAL[code] ?? 'not-admitted';
+}
+
+/**
+ * Addresses at which this page may use a microphone.
+ * @param {{hostname: string, port: string, pathname: string}} location of the page
+ * @returns {string}
+ */
+export function secureAddresses({ hostname, port, pathname }) {
+  const rest = `${port ? `:${port}` : ''}${pathname}`;
+  return (
+    `On the machine that it runs on, open http://localhost${rest} instead. For other machines, start ` +
+    `the server with "halfsec serve --tls-self-signed" and open https://${hostname}${rest}`
+  );
 }

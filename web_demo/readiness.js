@@ -9,9 +9,23 @@
  * @typedef {object} Readiness
  * @property {boolean} ready
  * @property {string} status `ready`, `degraded`, `warming`, `draining`..., or `gone` for no answer
- * @property {{name: string, state: string}[]} stages
+ * @property {Stage[]} stages
  * @property {boolean} needsKey
+ *
+ * @typedef {object} Stage
+ * @property {string} label
+ * @property {string} state in words
+ * @property {number | null} share of the work that is done, 0 to 1; null where nobody knows
  */
+
+/** @type {Record<string, string>} */
+const LABELS = {
+  vad: 'Speech detector',
+  asr: 'Recognition',
+  turn: 'End of turn',
+  llm: 'Language model',
+  'small llm': 'Smaller language model',
+};
 
 const ASK_EVERY_MS = 1000;
 
@@ -53,10 +67,9 @@ async function askOnce() {
   try {
     const response = await fetch('readyz', { cache: 'no-store' });
     const body = await response.json();
-    const stages = Object.entries(body.stages ?? {}).map(([name, state]) => ({
-      name,
-      state: describe(state),
-    }));
+    const stages = Object.entries(body.stages ?? {}).map(([name, state]) =>
+      stageOf(name, String(state)),
+    );
     const needsKey = body.needs_key === true;
     return { ready: response.ok, status: body.status ?? 'ready', stages, needsKey };
   } catch {
@@ -65,13 +78,13 @@ async function askOnce() {
 }
 
 /**
- * @param {unknown} state a word, or an object with a word and perhaps a share in it
- * @returns {string}
+ * @param {string} name
+ * @param {string} state a word, and perhaps how far: "loading: 40 % of the weights converted"
+ * @returns {Stage}
  */
-function describe(state) {
-  if (typeof state === 'boolean') return state ? 'ready' : 'warming';
-  if (typeof state === 'number') return `${Math.round(100 * state)} %`;
-  if (typeof state !== 'object' || state === null) return String(state);
-  const { status, progress } = /** @type {{status?: string, progress?: number}} */ (state);
-  return progress === undefined ? (status ?? '') : describe(progress);
+export function stageOf(name, state) {
+  const percent = /(\d+) %/.exec(state);
+  const share = state === 'ready' ? 1 : percent ? Number(percent[1]) / 100 : null;
+  const label = LABELS[name] ?? name.charAt(0).toUpperCase() + name.slice(1);
+  return { label, state: percent ? `${percent[1]} %` : state, share };
 }

@@ -17,8 +17,8 @@
  * playing when the connection goes, and `truncate` it to what was heard when it is back. Otherwise,
  * and with other servers, the next `open` is a new call, and what you had set has to be set again.
  *
- * To use it in a page of your own, copy this file and `base64.js`, or import them from the server
- * (whose setting `agent.allowed_origins` has to name your page's origin):
+ * To use it in a page of your own, copy this file, `base64.js` and `kept-frames.js`, or import them
+ * from the server (whose setting `agent.allowed_origins` has to name your page's origin):
  *
  *     import { RealtimeClient } from './realtime.js';
  *     const client = new RealtimeClient('wss://voice.example/v1/realtime');
@@ -34,9 +34,10 @@
  */
 
 import { toBase64 } from './base64.js';
+import { KeptFrames } from './kept-frames.js';
 
 /**
- * @typedef {{type: string, [field: string]: any}} RealtimeEvent
+ * @typedef {import('./kept-frames.js').RealtimeEvent} RealtimeEvent
  *
  * @typedef {object} Status
  * @property {'closed' | 'connecting' | 'open' | 'waiting'} state
@@ -84,18 +85,8 @@ const FIRST_RESUME_MS = 100;
 /** Nothing gets through any more, although nobody says so. */
 const STUCK_MS = 4_000;
 
-/** Frames that may have to be sent again; older ones have arrived, or are of no use any more. */
-const MAX_KEPT = 64;
-
-/** What is sent again where it did not arrive. The rest was about a moment that is over. */
-const SENT_AGAIN = new Set([
-  'session.update',
-  'conversation.item.create',
-  'conversation.item.delete',
-  'conversation.item.retrieve',
-  'conversation.item.truncate',
-  'response.create',
-]);
+/** An answer takes a few milliseconds, and a second where the network has just woken up as well. */
+const PROBE_MS = 2_000;
 
 /** @returns {string} the voice socket of the server this page came from */
 export function defaultUrl() {
@@ -117,7 +108,7 @@ export class RealtimeClient extends EventTarget {
    */
   constructor(url, options = {}) {
     super();
-    /** @private */
+    /** Of the next connection. Close the call before it is that of another agent. */
     this.url = url;
     /** @private */
     this.protocols = options.protocols ?? SUBPROTOCOLS;
@@ -141,12 +132,14 @@ export class RealtimeClient extends EventTarget {
     this.sessionId = '';
     /** @private By which the call can be resumed. @type {string | null} */
     this.token = null;
-    /** @private Frames sent in this call. */
-    this.numSent = 0;
-    /** @private The newest of those that may have to be sent again. @type {{number: number, event: RealtimeEvent}[]} */
-    this.kept = [];
+    /** @private */
+    this.kept = new KeptFrames();
     /** @private Since when the socket takes no audio. */
     this.stuckSinceMs = 0;
+    /** The session as the server described it last. @type {{[field: string]: any} | null} */
+    this.session = null;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.probe = undefined;
   }
 
   /** Whether the server selected `halfsec.v1`. */
@@ -214,11 +207,7 @@ export class RealtimeClient extends EventTarget {
   send(event) {
     // A socket that is closing logs an error for each frame.
     if (this.status.state !== 'open' || this.socket?.readyState !== OPEN) return false;
-    this.numSent += 1;
-    if (SENT_AGAIN.has(event.type)) {
-      this.kept.push({ number: this.numSent, event });
-      this.kept.splice(0, this.kept.length - MAX_KEPT);
-    }
+    this.kept.add(event);
     this.socket.send(JSON.stringify(event));
     return true;
   }
@@ -251,6 +240,39 @@ export class RealtimeClient extends EventTarget {
       item: { type: 'message', role: 'user', content },
     });
     this.send({ type: 'response.create' });
+  }
+
+  /** What was appended is a whole utterance: answer it. For sessions without turn detection. */
+  commitAudio() {
+    this.send({ type: 'input_audio_buffer.commit' });
+    this.send({ type: 'response.create' });
+  }
+
+  /** What was appended since the last utterance is none. */
+  clearAudio() {
+    this.send({ type: 'input_audio_buffer.clear' });
+  }
+
+  /**
+   * Is anybody there? Time has passed without us, and the socket may be open on this side only. A
+   * server that does not answer counts as gone; then the call is taken up at once.
+   */
+  check() {
+    const socket = this.socket;
+    const session = { type: this.session?.type ?? 'realtime' }; // nothing is changed by it
+    if (!socket || !this.send({ type: 'session.update', session })) return;
+    clearTimeout(this.probe);
+    this.probe = setTimeout(() => this.lost(socket, 1006, 'no answer after a pause'), PROBE_MS);
+  }
+
+  /**
+   * The server has said when it can be tried again.
+   * @param {number} ms
+   */
+  retryIn(ms) {
+    if (this.status.state !== 'waiting') return;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.connect(), ms * (1 + Math.random() / 4));
   }
 
   /** Stop the reply that is being made. */
@@ -288,6 +310,9 @@ export class RealtimeClient extends EventTarget {
   receive(data) {
     /** @type {RealtimeEvent} */
     const event = JSON.parse(data);
+    if (event.session?.type) this.session = event.session;
+    // Other frames may have lain on this side since before the pause.
+    if (event.type === 'session.updated' || event.type === 'error') clearTimeout(this.probe);
     if (event.type === 'session.created') {
       this.forgetCall();
       this.sessionId = event.session?.id ?? '';
@@ -295,8 +320,9 @@ export class RealtimeClient extends EventTarget {
     }
     if (event.type === 'halfsec.session') this.token = event.resume_token;
     if (event.type === 'halfsec.resumed') {
+      const missing = this.kept.takeMissing(event.received);
       this.opened(true);
-      this.sendAgain(event.received);
+      for (const each of missing) this.send(each);
     }
     this.dispatchEvent(new CustomEvent('event', { detail: event }));
   }
@@ -312,23 +338,10 @@ export class RealtimeClient extends EventTarget {
     this.setStatus({ state: 'open', resumed });
   }
 
-  /**
-   * What the server has not got.
-   * @private
-   * @param {number} received frames of this call that it has dealt with
-   */
-  sendAgain(received) {
-    const missing = this.kept.filter(({ number }) => number > received);
-    this.kept = [];
-    this.numSent = received;
-    for (const { event } of missing) this.send(event);
-  }
-
   /** @private The next connection is another call. */
   forgetCall() {
     this.token = null;
-    this.numSent = 0;
-    this.kept = [];
+    this.kept.forget();
   }
 
   /**
@@ -340,6 +353,7 @@ export class RealtimeClient extends EventTarget {
   lost(socket, code, reason) {
     if (this.socket !== socket) return;
     clearTimeout(this.timer);
+    clearTimeout(this.probe);
     const wasOpen = this.status.state === 'open';
     this.socket = null;
     socket.close(COMES_BACK);

@@ -8,6 +8,7 @@ sends. Script and page run in their own threads; a test waits on conditions, nev
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,11 +23,11 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent.browser import RECORDER_WORKLET
+from agent.pages import Pages
 
 WEB_DEMO = Path(__file__).resolve().parents[2] / "web_demo"
 POLICY = "default-src 'self'"
@@ -146,6 +147,23 @@ async def hear(call: FakeCall, item_id: str, words: str) -> None:
     await transcribe(call, item_id, words)
 
 
+async def obey(call: FakeCall) -> None:
+    """Takes every setting, for as long as the connection lasts."""
+    session: Event = {"type": "realtime"}
+    for count in itertools.count(1):
+        update = await call.until_event("session.update", count)
+        session = _merged(session, update["session"])
+        await call.send("session.updated", session=session)
+
+
+def _merged(old: Event, new: Event) -> Event:
+    both = {**old, **new}
+    for name, value in new.items():
+        if isinstance(value, dict) and isinstance(old.get(name), dict):
+            both[name] = _merged(old[name], value)
+    return both
+
+
 async def transcribe(call: FakeCall, item_id: str, words: str) -> None:
     await call.send(
         "conversation.item.input_audio_transcription.completed",
@@ -166,6 +184,11 @@ class FakeServer:
         self.full = False
         """Refuse sockets before they open, as a server without a free line does."""
         self.num_refused = 0
+        self.refusal: tuple[int, Event, dict[str, str]] | None = None
+        """Status, error and headers of the answer to whoever asks why; None: nobody is told."""
+        self.models: list[Event] = []
+        self.session: Event = {}
+        """What a new session is, beside its id and type."""
         self.resumed: Event | None = None
         """What a connection with a token is told; None: it gets another call."""
         self.traces: dict[str, str] = {}
@@ -223,6 +246,13 @@ class FakeServer:
         async def recorder(request: Request) -> Response:
             return FileResponse(RECORDER_WORKLET)
 
+        async def models(request: Request) -> Response:
+            return JSONResponse({"object": "list", "data": self.models})
+
+        async def why(request: Request) -> Response:
+            status, error, headers = self.refusal or (404, {}, {})
+            return JSONResponse({"error": error}, status, headers)
+
         async def trace(request: Request) -> Response:
             self.trace_keys.append(request.headers.get("authorization"))
             text = self.traces.get(request.path_params["session"])
@@ -230,10 +260,12 @@ class FakeServer:
 
         routes = [
             Route("/readyz", readyz),
+            Route("/v1/models", models),
+            Route("/v1/realtime", why),
             Route("/v1/sessions/{session}/trace", trace),
             Route("/recorder-worklet.js", recorder),
             WebSocketRoute("/v1/realtime", self._realtime),
-            Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
+            Mount("/", Pages()),
         ]
         return Starlette(routes=routes, middleware=[Middleware(_Policy)])
 
@@ -247,7 +279,7 @@ class FakeServer:
         with self._changed:
             self.calls.append(call)
             self._changed.notify_all()
-        session = {"id": "sess_1", "type": "realtime"}
+        session = {"id": "sess_1", "type": "realtime", **self.session}
         if "resume=" in call.query and self.resumed is not None:
             await call.send("session.updated", session=session)
             await call.send("halfsec.resumed", session="sess_1", **self.resumed)

@@ -1,17 +1,18 @@
 """What tests of the page share: flags of the browser, and the page's own sound."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 
 import agent.browser
 from tests.clients.peers import environment
 
-from .fake_server import WEB_DEMO, WIRE_RATE_HZ, Pcm
+from .fake_server import WEB_DEMO, WIRE_RATE_HZ, FakeCall, Pcm
 
 SAMPLE = WEB_DEMO / "sample-question.wav"
 
@@ -50,6 +51,34 @@ def tone(seconds: float) -> Pcm:
     """A quiet hum at 24 kHz, for replies whose sound does not matter."""
     t = np.arange(int(seconds * WIRE_RATE_HZ)) / WIRE_RATE_HZ
     return np.asarray(2_000 * np.sin(2 * np.pi * 220 * t), dtype=np.int16)
+
+
+def remembering(open_page: Open, **preferences: Any) -> Page:
+    """The page in a browser that remembers these."""
+    page = open_page()
+    stored = json.dumps(preferences)
+    page.evaluate("(text) => localStorage.setItem('halfsec.settings', text)", stored)
+    page.reload()
+    expect(page.locator("#server")).to_have_text("Ready")
+    return page
+
+
+def settings_of(page: Page) -> Locator:
+    page.get_by_role("button", name="Settings").click()
+    dialog = page.get_by_role("dialog", name="Settings")
+    expect(dialog).to_be_visible()
+    return dialog
+
+
+def talk(page: Page) -> Locator:
+    return page.locator("#talk")
+
+
+def updates(call: FakeCall) -> list[dict[str, Any]]:
+    """What was set, without the type that stands in each."""
+    found = [dict(event["session"]) for event in call.of_type("session.update")]
+    assert {each.pop("type") for each in found} <= {"realtime"}
+    return found
 
 
 def axe_violations(page: Page) -> list[str]:

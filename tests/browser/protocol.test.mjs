@@ -361,3 +361,56 @@ test('without a key it tries again, unless it was told to end', async (t) => {
 
 /** Promises that are settled have been taken notice of. */
 const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test('a server that does not answer after a pause counts as gone, and the call is taken up', (t) => {
+  const { client, states, last } = setUp(t);
+  client.connect();
+  last().greet();
+  last().onmessage({ data: JSON.stringify({ type: 'halfsec.session', resume_token: 'one' }) });
+  client.check();
+  assert.deepEqual(last().sent, [{ type: 'session.update', session: { type: 'realtime' } }]);
+  last().onmessage({ data: JSON.stringify({ type: 'session.updated', session: {} }) });
+  mock.timers.tick(60_000);
+  assert.equal(client.status.state, 'open');
+  client.check();
+  // What came in before the pause is no sign of life.
+  last().onmessage({ data: JSON.stringify({ type: 'response.done', response: {} }) });
+  mock.timers.tick(2_000);
+  assert.equal(client.status.state, 'waiting');
+  mock.timers.tick(states.at(-1).retryInMs);
+  assert.match(last().url, /resume=one/);
+  client.close();
+  client.check();
+  assert.equal(client.status.state, 'closed');
+});
+
+test('it comes back when the server says, not before', (t) => {
+  const { client, last } = setUp(t);
+  client.retryIn(1);
+  mock.timers.tick(10);
+  assert.equal(FakeSocket.sockets.length, 0, 'nobody had called');
+  client.connect();
+  last().break(1006);
+  client.retryIn(10_000);
+  mock.timers.tick(9_999);
+  assert.equal(FakeSocket.sockets.length, 1);
+  mock.timers.tick(2_501);
+  assert.equal(FakeSocket.sockets.length, 2);
+});
+
+test('what is set when a call is taken up is set once', (t) => {
+  const { client, last } = setUp(t);
+  client.connect();
+  last().greet();
+  last().onmessage({ data: JSON.stringify({ type: 'halfsec.session', resume_token: 'one' }) });
+  client.addEventListener('status', ({ detail }) => {
+    if (detail.resumed) client.truncate('item_1', 500);
+  });
+  client.send({ type: 'response.create' });
+  last().break(1006);
+  mock.timers.tick(1000);
+  last().readyState = 1;
+  last().onmessage({ data: JSON.stringify({ type: 'halfsec.resumed', received: 0, items: [] }) });
+  const types = last().sent.map(({ type }) => type);
+  assert.deepEqual(types, ['conversation.item.truncate', 'response.create']);
+});
