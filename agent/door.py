@@ -22,6 +22,7 @@ from latency_budget.clock import Clock
 from .access import Access
 from .client_secrets import SECRET_PREFIX
 from .errors import IssuerUnreachableError
+from .pages import PAGES
 from .principal import ANYONE, SCOPE_KEY, Principal
 from .visitors import Refusal, Visitors, turn_away
 from .wrong_keys import WrongKeys
@@ -145,9 +146,9 @@ def take_credential(scope: Scope) -> tuple[str | None, Scope]:
 
 
 def open_paths(pages: Path) -> frozenset[str]:
-    """What needs no key: probes, and the files of the pages."""
+    """What needs no key: probes, and the pages with their files."""
     files = ("/" + path.relative_to(pages).as_posix() for path in pages.rglob("*"))
-    return frozenset((*PROBES, "/", *files))
+    return frozenset((*PROBES, "/", *(f"/{name}" for name in PAGES), *files))
 
 
 def _bearer(header: str) -> str:

@@ -20,7 +20,6 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -44,6 +43,7 @@ from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, turn_store_path
 from .openai_routes import openai_routes
+from .pages import WEB_DEMO, Pages
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
@@ -57,8 +57,6 @@ from .stages import Stages
 from .trace_export import TraceExporter
 from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
-
-WEB_DEMO: Final = Path(__file__).resolve().parent.parent / "web_demo"
 
 CONTENT_POLICY: Final = (
     "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
@@ -122,7 +120,7 @@ def create_app(
     ]
     rest = [
         WebSocketRoute("/{path:path}", _no_socket),
-        Mount("/", StaticFiles(directory=WEB_DEMO, html=True)),
+        Mount("/", Pages()),
     ]
     app = Starlette(
         routes=[*with_refusals(routes), *rest],

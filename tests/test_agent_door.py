@@ -15,8 +15,8 @@ from agent.config import Config
 from agent.config_layers import load_config
 from agent.door import MAX_HELD, Door, open_paths
 from agent.keys import KeyFile
+from agent.pages import WEB_DEMO
 from agent.principal import KeyLimits, Principal, principal_of
-from agent.server import WEB_DEMO
 from agent.visitors import Visitors
 from agent.wrong_keys import FREE_TRIES
 from latency_budget.clock import ManualClock, unix_ns

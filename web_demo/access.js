@@ -6,6 +6,7 @@
  */
 
 const STORED_AS = 'halfsec.key';
+const WRONG_KEY = 'This key does not work here. It may be mistyped, expired or revoked.';
 
 export class Access {
   /** @param {(problem: string) => Promise<string>} ask for a key; rejects where none is given */
@@ -16,6 +17,54 @@ export class Access {
     this.needed = false;
     /** @private @type {string | null} */
     this.key = stored()?.getItem(STORED_AS) ?? null;
+    /** @private @type {Promise<string> | null} */
+    this.asking = null;
+  }
+
+  /**
+   * As the browser's, with the key where there is one, and asking for it where one is needed: once,
+   * however many requests wait for it. What is refused in spite of the key is the caller's to tell.
+   * @param {string} path
+   * @param {RequestInit} [init]
+   * @returns {Promise<Response>} rejects as `fetch` does, and where the user gives no key
+   */
+  async fetch(path, init = {}) {
+    const tried = this.key ?? (this.needed ? await this.rightKey('') : null);
+    const answer = await withKey(path, init, tried);
+    if (answer.status !== 401) return answer;
+    if (tried !== null && this.key === tried) this.remember(null);
+    this.needed = true;
+    const key = this.key ?? (await this.rightKey(tried === null ? '' : WRONG_KEY));
+    return withKey(path, init, key);
+  }
+
+  /** Another key is to be used from now on; the next request asks for it. */
+  forget() {
+    this.remember(null);
+  }
+
+  /**
+   * Asks until a key works, which is tried before anyone who waits for it gets it.
+   * @private
+   * @param {string} problem
+   * @returns {Promise<string>}
+   */
+  rightKey(problem) {
+    const ask = async () => {
+      for (;;) {
+        const key = await this.ask(problem);
+        const answer = await withKey('v1/sessions', {}, key);
+        if (answer.status !== 401) {
+          this.remember(key);
+          return key;
+        }
+        problem = WRONG_KEY;
+      }
+    };
+    this.asking ??= ask().finally(() => {
+      this.asking = null;
+    });
+    return this.asking;
   }
 
   /**
@@ -34,7 +83,7 @@ export class Access {
       });
       if (answer.status === 401) {
         this.remember(null);
-        problem = 'This key does not work here. It may be mistyped, expired or revoked.';
+        problem = WRONG_KEY;
         continue;
       }
       const body = await answer.json();
@@ -62,6 +111,17 @@ export class Access {
     if (key === null) stored()?.removeItem(STORED_AS);
     else stored()?.setItem(STORED_AS, key);
   }
+}
+
+/**
+ * @param {string} path
+ * @param {RequestInit} init
+ * @param {string | null} key
+ */
+function withKey(path, init, key) {
+  const headers = new Headers(init.headers);
+  if (key !== null) headers.set('Authorization', `Bearer ${key}`);
+  return fetch(path, { ...init, headers });
 }
 
 /** @returns {Storage | null} null where the browser forbids it: the key then lives with the page */

@@ -1,0 +1,55 @@
+/** How the server is: asked at `/readyz`, often while it is not ready, now and then when it is. */
+
+/**
+ * @typedef {object} Health
+ * @property {'ready' | 'degraded' | 'warming' | 'draining' | 'broken' | 'failed' | 'gone'} status
+ * @property {{name: string, state: string}[]} stages
+ * @property {string[]} problems of parts that no call needs
+ * @property {boolean} needsKey
+ */
+
+const SOON_MS = 1000;
+const LATER_MS = 15_000;
+const BESIDE = ['store', 'exporter', 'tools', 'recorder'];
+
+export class HealthWatch {
+  /** @param {(health: Health) => void} onAnswer */
+  constructor(onAnswer) {
+    /** @private */
+    this.onAnswer = onAnswer;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    document.addEventListener('visibilitychange', () => {
+      if (!document.hidden) void this.ask();
+    });
+  }
+
+  /** Now, and from now on, except in a hidden tab. */
+  async ask() {
+    clearTimeout(this.timer);
+    const health = await askOnce();
+    clearTimeout(this.timer);
+    const isWell = health.status === 'ready' || health.status === 'degraded';
+    if (!document.hidden) {
+      this.timer = setTimeout(() => void this.ask(), isWell ? LATER_MS : SOON_MS);
+    }
+    this.onAnswer(health);
+  }
+}
+
+/** @returns {Promise<Health>} */
+async function askOnce() {
+  try {
+    const answer = await fetch('readyz', { cache: 'no-store' });
+    const body = await answer.json();
+    const stages = Object.entries(body.stages ?? {});
+    return {
+      status: body.status ?? 'ready',
+      stages: stages.map(([name, state]) => ({ name, state: String(state) })),
+      problems: BESIDE.filter((name) => body[name]).map((name) => `${name}: ${body[name]}`),
+      needsKey: body.needs_key === true,
+    };
+  } catch {
+    return { status: 'gone', stages: [], problems: [], needsKey: false };
+  }
+}

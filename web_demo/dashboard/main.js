@@ -1,0 +1,239 @@
+/** The dashboard: puts its parts together, and gives each of them what the server tells. */
+
+import { Access } from '../access.js';
+import { KeyDialog } from '../key-dialog.js';
+import { Analysis } from './analysis.js';
+import { Api, ServerError } from './api.js';
+import { Banner } from './banner.js';
+import { LiveCalls } from './calls.js';
+import { Engine } from './engine.js';
+import { EventStream } from './events.js';
+import { FiguresWatch } from './figures.js';
+import { Filters } from './filters.js';
+import { count, plural } from './format.js';
+import { Head } from './head.js';
+import { HealthWatch } from './health.js';
+import { find, Painter, write } from './painter.js';
+import { Refusals } from './refusals.js';
+import { MAX_ROWS, TurnList } from './turn-list.js';
+import { TurnTable } from './turn-table.js';
+
+/**
+ * @typedef {import('./banner.js').Code} Code
+ * @typedef {import('./events.js').StreamState} StreamState
+ * @typedef {import('./health.js').Health} Health
+ */
+
+/** The list of calls is asked for when a turn has ended: it knows their middle waits. */
+const CALLS_AFTER_MS = 1000;
+
+const painter = new Painter();
+const dialog = new KeyDialog(find(document, '#key-dialog'));
+const access = new Access((problem) => dialog.ask(problem));
+const api = new Api(access);
+const banner = new Banner(find(document, '#banner'), onBanner);
+const head = new Head(find(document, '#head'), painter);
+const refusals = new Refusals(find(document, '#refusals'), painter, (total) => head.setRefused(total));
+const engine = new Engine(find(document, '#engine'), find(document, '#guesses'), painter);
+const analysis = new Analysis(find(document, '#analysis'), painter, engine);
+const filters = new Filters(find(document, '#filters'), () => api.now(), onFilters);
+const calls = new LiveCalls(find(document, '#live'), painter, {
+  onCount: (number) => head.setCalls(number),
+  onChoose: (session) => filters.showSession(session),
+});
+const list = new TurnList(api, (numNew) => onTurns(numNew));
+const table = new TurnTable(find(document, '#turns'), list, painter, (row) => openTurn(row.key));
+const figures = new FiguresWatch(api, filters, {
+  onFigures: (answer) => {
+    head.setSummary(answer.summary);
+    engine.setSummary(answer.summary);
+    analysis.set(answer);
+    table.setTotal(list.noHistory ? list.length : answer.summary.turns);
+    painter.want(drawStatus);
+  },
+  onBurn: (shares) => analysis.setBurn(shares),
+  onProfiles: (names) => filters.offerProfiles(names),
+  onProblem: (problem) => banner.set('failed', problem !== '', problem),
+});
+const health = new HealthWatch(onHealth);
+const stream = new EventStream(api, onEvent, onStream);
+
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let callsTimer;
+/** @type {import('./turn-panel.js').TurnPanel | null} */
+let panel = null;
+
+/** What is known is read anew: at the start, and whenever events may have been missed. */
+async function readAll() {
+  void readCalls();
+  void readRefusals();
+  await list.refresh(filters.query);
+  const hasHistory = list.noHistory === '';
+  figures.hasHistory = hasHistory;
+  filters.enableHistory(hasHistory);
+  banner.set('store', !hasHistory, list.noHistory);
+  await figures.ask();
+}
+
+async function readCalls() {
+  clearTimeout(callsTimer);
+  await orNothing(async () => calls.set((await api.json('v1/sessions')).sessions));
+}
+
+async function readRefusals() {
+  await orNothing(async () => refusals.set(await api.json('v1/latency/refusals')));
+}
+
+/**
+ * Whether the server is there the stream tells, once for all that is asked.
+ * @param {() => Promise<void>} ask
+ */
+async function orNothing(ask) {
+  try {
+    await ask();
+  } catch (error) {
+    if (!(error instanceof ServerError)) throw error;
+  }
+}
+
+function onFilters() {
+  table.scrollToTop();
+  table.setTotal(-1);
+  void list.reset(filters.query);
+  void figures.ask();
+}
+
+/**
+ * @param {string} kind
+ * @param {any} data
+ */
+function onEvent(kind, data) {
+  if (kind === 'mark') calls.onMark(data);
+  else if (kind === 'session') calls.onSession(data);
+  else if (kind === 'engine') engine.set(data, api.now());
+  else if (kind === 'refusal') refusals.add({ at: new Date(api.now()).toISOString(), ...data });
+  else if (kind === 'turn') onTurn(data);
+  else if (kind === 'lost') {
+    banner.set('lost', true);
+    void readAll();
+  }
+}
+
+/** @param {import('./rows.js').Turn} turn */
+function onTurn(turn) {
+  calls.onTurn(turn);
+  if (filters.isLive) list.add({ ...turn, at: turn.at ?? new Date(api.now()).toISOString() });
+  figures.soon();
+  clearTimeout(callsTimer);
+  callsTimer = setTimeout(() => void readCalls(), CALLS_AFTER_MS);
+}
+
+/**
+ * @param {StreamState} state
+ * @param {string} reason
+ */
+function onStream(state, reason) {
+  document.body.dataset.stream = state;
+  banner.set('key', state === 'locked');
+  banner.set('refused', state === 'refused', reason);
+  banner.set('full', state === 'full');
+  banner.set('gone', state === 'gone');
+  const words = state === 'live' || state === 'ended' ? 'Live' : state === 'full' ? 'Not live' : 'Offline';
+  write(find(document, '#stream'), words);
+  if (state === 'live' || state === 'full') void readAll();
+  if (state === 'gone') void health.ask();
+}
+
+/** @param {Health} answer */
+function onHealth({ status, stages, problems, needsKey }) {
+  access.needed = access.needed || needsKey;
+  banner.set('warming', status === 'warming', '', stages);
+  banner.set('draining', status === 'draining');
+  banner.set('broken', status === 'broken' || status === 'failed', '', stages);
+  banner.set('degraded', status === 'degraded', problems.join(' '));
+  if (status !== 'gone' && document.body.dataset.stream === 'gone') void stream.start();
+}
+
+/** @param {Code} code */
+function onBanner(code) {
+  if (code === 'lost') banner.set('lost', false);
+  else if (code === 'failed') void figures.ask();
+  else {
+    if (code === 'refused') access.forget();
+    void stream.start();
+  }
+}
+
+/** @param {number} numNew */
+function onTurns(numNew) {
+  table.changed(numNew);
+  painter.want(drawStatus);
+}
+
+function drawStatus() {
+  const { length, isLoading, hasMore, isFull, problem, noHistory } = list;
+  const empty = find(document, '#turns-empty');
+  empty.hidden = length > 0;
+  empty.dataset.mood = isLoading ? 'loading' : 'empty';
+  const nothing = filters.query.session || filters.query.profile ? 'No turns like that.' : 'No turns yet.';
+  write(empty, isLoading ? 'Reading turns …' : problem || nothing);
+  const end = isFull
+    ? `This page holds the newest ${count(MAX_ROWS)}; choose other times to see older ones.`
+    : hasMore
+      ? 'Older ones come as you scroll.'
+      : noHistory
+        ? 'Older ones are not kept.'
+        : 'That is all of them.';
+  const status = length === 0 ? '' : `${plural(length, 'turn')} here. ${problem || end}`;
+  write(find(document, '#turns-status'), status);
+  /** @type {HTMLButtonElement} */ (find(document, '#export-turns')).disabled = length === 0;
+}
+
+/** @param {string} key */
+function openTurn(key) {
+  filters.setOpenTurn(key);
+  void showTurn();
+}
+
+/** The turn in the address, or none. */
+async function showTurn() {
+  const key = filters.openTurn;
+  if (panel === null && key === '') return;
+  const { TurnPanel } = await import('./turn-panel.js');
+  panel ??= new TurnPanel(find(document, '#turn-dialog'), api, () => filters.setOpenTurn(''));
+  if (key === '') panel.close();
+  else await panel.show(key, list.rowOf(key));
+}
+
+/** @param {(module: typeof import('./csv.js')) => Promise<void>} run */
+async function exportCsv(run) {
+  const said = find(document, '#export-status');
+  try {
+    write(said, 'Collecting …');
+    await run(await import('./csv.js'));
+    write(said, '');
+  } catch (error) {
+    write(said, error instanceof ServerError ? error.message : 'The export failed.');
+  }
+}
+
+find(document, '#export-turns').addEventListener('click', () =>
+  exportCsv(({ saveTurns }) => {
+    const known = list.noHistory ? { session: filters.query.session } : filters.query;
+    const tell = (/** @type {number} */ done) =>
+      write(find(document, '#export-status'), `${plural(done, 'turn')} so far …`);
+    return saveTurns(api, known, tell);
+  }),
+);
+find(document, '#export-distributions').addEventListener('click', () =>
+  exportCsv(async ({ saveDistributions }) => saveDistributions(analysis.histograms)),
+);
+addEventListener('popstate', () => {
+  if (filters.readAddress()) onFilters();
+  void showTurn();
+});
+addEventListener('online', () => void stream.start());
+
+await health.ask();
+void stream.start();
+void showTurn();
