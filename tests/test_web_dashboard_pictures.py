@@ -29,6 +29,9 @@ LOOKS = [
     for scheme in ("light", "dark")
 ]
 
+CHECKED = ("desktop-light", "phone-dark")
+"""Looks at which axe looks as well: both sizes, both schemes."""
+
 Shot = Callable[..., None]
 
 ENGINE = {
@@ -58,6 +61,8 @@ def shot(tmp_path: Path, request: pytest.FixtureRequest) -> Shot:
         page.screenshot(path=path, full_page=whole)
         print(f"picture: {path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if look not in CHECKED:
+            return
         try:
             assert axe_violations(page) == []
         except MissingTool as error:
@@ -177,8 +182,9 @@ def test_trouble(latency: FakeLatency, dashboard: Open, shot: Shot, look: dict[s
     shot(page, "key")
     page.keyboard.press("Escape")
     expect(page.locator("#banner")).to_contain_text("This server needs a key")
-    latency.key = None
     page.get_by_role("button", name="Enter a key").click()
+    page.get_by_role("textbox", name="Key").fill("hs_right")
+    page.keyboard.press("Enter")
     expect(page.locator("#stream")).to_have_text("Live")
     latency.stop()
     expect(page.locator("#banner")).to_contain_text("The server does not answer")

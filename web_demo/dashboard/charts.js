@@ -117,7 +117,7 @@ export function axes(colour) {
   };
   return [
     { ...plain, size: 28, gap: 6, grid: { show: false } },
-    { ...plain, size: 46, gap: 6 },
+    { ...plain, size: 56, gap: 6 },
   ];
 }
 

@@ -48,6 +48,7 @@ const figures = new FiguresWatch(api, filters, {
     head.setSummary(answer.summary);
     engine.setSummary(answer.summary);
     analysis.set(answer);
+    disable('#export-distributions', answer.summary.answered === 0);
     table.setTotal(list.noHistory ? list.length : answer.summary.turns);
     painter.want(drawStatus);
   },
@@ -186,7 +187,15 @@ function drawStatus() {
         : 'That is all of them.';
   const status = length === 0 ? '' : `${plural(length, 'turn')} here. ${problem || end}`;
   write(find(document, '#turns-status'), status);
-  /** @type {HTMLButtonElement} */ (find(document, '#export-turns')).disabled = length === 0;
+  disable('#export-turns', length === 0);
+}
+
+/**
+ * @param {string} button
+ * @param {boolean} isDisabled
+ */
+function disable(button, isDisabled) {
+  /** @type {HTMLButtonElement} */ (find(document, button)).disabled = isDisabled;
 }
 
 /** @param {string} key */
