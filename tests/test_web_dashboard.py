@@ -356,8 +356,8 @@ def test_without_a_store_there_are_the_newest(latency: FakeLatency, dashboard: O
     latency.has_store = False
     latency.turns = many(30)
     page = dashboard(expect_errors=True)
-    expect(page.locator("#banner")).to_contain_text("Only the newest turns are known")
-    expect(page.locator("#banner")).to_contain_text("latency_budget.store is off")
+    expect(page.locator("#notes")).to_contain_text("Only the newest turns are known")
+    expect(page.locator("#notes")).to_contain_text("latency_budget.store is off")
     expect(page.get_by_role("combobox", name="Time")).to_be_disabled()
     expect(page.locator("#turns-status")).to_have_text("30 turns here. Older ones are not kept.")
     assert figure(page, "p50") == f"{round(percentiles(waits(latency.turns))['p50'])} ms"

@@ -154,12 +154,12 @@ def test_nothing_yet(
     stages = {"asr": "ready", "llm_engine": "loading 62 %", "tts": "ready"}
     latency.readiness = (503, {"status": "warming", "stages": stages})
     page = dashboard(expect_errors=True, **look)
-    expect(page.locator("#banner")).to_contain_text("The server is warming up")
-    expect(page.locator("#banner")).to_contain_text("loading 62 %")
+    expect(page.locator("#notes")).to_contain_text("The server is warming up")
+    expect(page.locator("#notes")).to_contain_text("loading 62 %")
     shot(page, "warming")
     latency.readiness = (200, {"status": "ready", "stages": {}})
     latency.hold(False)
-    expect(page.locator("#banner")).to_be_hidden()
+    expect(page.locator("#notes")).to_be_hidden()
     expect(page.locator("#turns-empty")).to_have_text("No turns yet.")
     expect(page.locator("#head")).not_to_have_attribute("aria-busy", "true")
     shot(page, "empty", whole=True)
@@ -171,7 +171,7 @@ def test_trouble(latency: FakeLatency, dashboard: Open, shot: Shot, look: dict[s
     latency.has_store = False
     latency.turns = latency.turns[:40]
     page = dashboard(expect_errors=True, **look)
-    expect(page.locator("#banner")).to_contain_text("Only the newest turns are known")
+    expect(page.locator("#notes")).to_contain_text("Only the newest turns are known")
     shot(page, "no-store")
     latency.publish("lost", events=120)
     expect(page.locator("#banner")).to_contain_text("Some events were missed")

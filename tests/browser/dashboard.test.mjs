@@ -73,6 +73,18 @@ test('a day of turns takes bounded room, and what went can be asked for again', 
   assert.equal(list.at(list.length - 1).turn, oldest.turn - 2);
 });
 
+test('turns that ended just now get their place in the store when it is known', async () => {
+  const { api, list } = await listOf({ turns: [], before: null });
+  list.add(turn(1, { row: null }));
+  assert.equal(list.at(0).row, null);
+  api.answers.push({ turns: [turn(1)], before: null });
+  await list.refresh(ALL);
+  assert.equal(list.at(0).row, 1);
+  for (let row = 2; row <= MAX_ROWS + 1; row += 1) list.add(turn(row, { row: null }));
+  assert.ok(list.wasCut);
+  assert.equal(list.hasMore, false);
+});
+
 test('a turn that ends while the first page is on its way is there once', async () => {
   let answer;
   const list = new TurnList({ json: () => new Promise((done) => (answer = done)) }, () => {});

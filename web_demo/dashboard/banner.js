@@ -1,4 +1,7 @@
-/** What is wrong or not yet right, the gravest first, in plain words and with the way out. */
+/**
+ * What is wrong or not yet right, in plain words and with the way out. There are two cards: one in the
+ * page for what stays a while, one above it for what comes and goes.
+ */
 
 import { element } from '../elements.js';
 import { find, write } from './painter.js';
@@ -9,7 +12,7 @@ import { find, write } from './painter.js';
  * @typedef {{title: string, text: string, mood: 'alarm' | 'note', button?: string}} Trouble
  */
 
-/** The gravest first. @type {Record<Code, Trouble>} */
+/** The gravest of a card first. @type {Record<Code, Trouble>} */
 const TROUBLES = {
   key: {
     title: 'This server needs a key',

@@ -32,6 +32,7 @@ const dialog = new KeyDialog(find(document, '#key-dialog'));
 const access = new Access((problem) => dialog.ask(problem));
 const api = new Api(access);
 const banner = new Banner(find(document, '#banner'), onBanner);
+const notes = new Banner(find(document, '#notes'), onBanner);
 const head = new Head(find(document, '#head'), painter);
 const refusals = new Refusals(find(document, '#refusals'), painter, (total) => head.setRefused(total));
 const engine = new Engine(find(document, '#engine'), find(document, '#guesses'), painter);
@@ -72,7 +73,7 @@ async function readAll() {
   const hasHistory = list.noHistory === '';
   figures.hasHistory = hasHistory;
   filters.enableHistory(hasHistory);
-  banner.set('store', !hasHistory, list.noHistory);
+  notes.set('store', !hasHistory, list.noHistory);
   await figures.ask();
 }
 
@@ -148,10 +149,10 @@ function onStream(state, reason) {
 /** @param {Health} answer */
 function onHealth({ status, stages, problems, needsKey }) {
   access.needed = access.needed || needsKey;
-  banner.set('warming', status === 'warming', '', stages);
-  banner.set('draining', status === 'draining');
-  banner.set('broken', status === 'broken' || status === 'failed', '', stages);
-  banner.set('degraded', status === 'degraded', problems.join(' '));
+  notes.set('warming', status === 'warming', '', stages);
+  notes.set('draining', status === 'draining');
+  notes.set('broken', status === 'broken' || status === 'failed', '', stages);
+  notes.set('degraded', status === 'degraded', problems.join(' '));
   if (status !== 'gone' && document.body.dataset.stream === 'gone') void stream.start();
 }
 
@@ -172,13 +173,13 @@ function onTurns(numNew) {
 }
 
 function drawStatus() {
-  const { length, isLoading, hasMore, isFull, problem, noHistory } = list;
+  const { length, isLoading, hasMore, isFull, wasCut, problem, noHistory } = list;
   const empty = find(document, '#turns-empty');
   empty.hidden = length > 0;
   empty.dataset.mood = isLoading ? 'loading' : 'empty';
   const nothing = filters.query.session || filters.query.profile ? 'No turns like that.' : 'No turns yet.';
   write(empty, isLoading ? 'Reading turns …' : problem || nothing);
-  const end = isFull
+  const end = isFull || (wasCut && !hasMore)
     ? `This page holds the newest ${count(MAX_ROWS)}; choose other times to see older ones.`
     : hasMore
       ? 'Older ones come as you scroll.'

@@ -42,6 +42,8 @@ export class TurnList {
     this.asking = null;
     /** @private @type {Turn[] | null} ended while a first page was on its way */
     this.early = null;
+    /** Older ones were here, and are not any more. */
+    this.wasCut = false;
     /** Nothing has been answered yet. */
     this.isLoading = true;
     /** Why older turns can't be had, in the server's words; empty where they can. */
@@ -94,6 +96,7 @@ export class TurnList {
     this.rows = [];
     this.known.clear();
     this.before = null;
+    this.wasCut = false;
     this.isLoading = true;
     this.onChange(0);
     await this.refresh(wanted);
@@ -204,6 +207,7 @@ export class TurnList {
       this.rows = [];
       this.known.clear();
       this.before = before ?? null;
+      this.wasCut = false;
     }
     const fresh = unknown(turns, this.known);
     this.rows.push(...fresh);
@@ -217,6 +221,7 @@ export class TurnList {
     // Some more than need be, so that not each turn moves all of them.
     for (const { key } of this.rows.splice(0, PAGE)) this.known.delete(key);
     this.before = this.rows[0].row;
+    this.wasCut = true;
   }
 }
 
@@ -229,7 +234,11 @@ function unknown(turns, known) {
   const rows = [];
   for (const turn of turns) {
     const row = rowOf(turn);
-    if (known.has(row.key)) continue;
+    const old = known.get(row.key);
+    if (old !== undefined) {
+      old.row ??= row.row; // when it ended it was not in the store yet
+      continue;
+    }
     known.set(row.key, row);
     rows.push(row);
   }
