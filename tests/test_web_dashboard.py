@@ -93,8 +93,9 @@ def test_a_turn_is_there_as_it_ends(latency: FakeLatency, dashboard: Open) -> No
     latency.publish("turn", **fresh)
     latency.publish("turn", **turn(4))
     expect(page.locator(".turns-body .turn-row")).to_have_count(4)
-    # The figures are asked for anew, not guessed.
-    expect(page.locator('#head [data-figure="p99"] .value')).to_have_text("812 ms")
+    # The figures are asked for anew, not guessed: the later, the longer an answer takes.
+    p99 = page.locator('#head [data-figure="p99"] .value')
+    expect(p99).to_have_text("812 ms", timeout=40_000)
 
 
 def test_a_call_is_shown_while_it_happens(latency: FakeLatency, dashboard: Open) -> None:
@@ -161,7 +162,7 @@ def test_filters_are_in_the_questions_and_in_the_address(
     last = latency.queries(TURNS)[-1]
     assert float(last["until"]) - float(last["since"]) == 86_400
     again = dashboard(page.url.partition("dashboard")[2])
-    expect(again.get_by_role("textbox", name="From")).to_have_value("2026-11-19T10:00:00")
+    expect(again.get_by_role("textbox", name="From")).to_have_value(re.compile("^2026-11-19T10:00"))
     expect(again.get_by_role("combobox", name="Profile")).to_have_value("cpu")
 
 
@@ -391,6 +392,12 @@ def test_a_turn_opens_with_all_that_is_known_of_it(latency: FakeLatency, dashboa
     assert asr is not None
     assert full["width"] / asr["width"] == pytest.approx(231 / 44, rel=0.05)
     assert asr["x"] == pytest.approx(full["x"] + full["width"], abs=1)
+    strip = dialog.get_by_role("slider").bounding_box()
+    assert strip is not None
+    page.mouse.move(strip["x"] + strip["width"] - 1, strip["y"] + 10)
+    expect(dialog.locator(".mark-readout")).to_have_text(
+        "+420 ms: The client played that sound, by its reports"
+    )
     with page.expect_download() as download:
         dialog.get_by_role("button", name="Download the trace").click()
     assert download.value.path().read_text() == '{"format":1}\n'

@@ -243,7 +243,11 @@ class FakeLatency:
 
     def _wake(self) -> None:
         if self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(lambda: [each.set() for each in self._pulses])
+            self._loop.call_soon_threadsafe(self._set_all)
+
+    def _set_all(self) -> None:
+        for pulse in self._pulses:
+            pulse.set()
 
 
 def _error(status: int, message: str) -> Response:

@@ -40,6 +40,8 @@ export class FiguresWatch {
     this.told = told;
     /** Whether the server keeps turns over time. */
     this.hasHistory = true;
+    /** @private A turn has ended since they were asked for. */
+    this.isStale = false;
     /** @private */
     this.tookMs = 0;
     /** @private */
@@ -55,9 +57,9 @@ export class FiguresWatch {
 
   /** A turn has ended: soon, but not for each one. */
   soon() {
+    this.isStale = true;
     if (this.asking !== null || document.hidden) return;
-    const rest = Math.max(AFTER_TURN_MS, REST_FACTOR * this.tookMs);
-    this.askIn(Math.max(0, this.askedAt + rest - performance.now()));
+    this.askIn(Math.max(0, this.askedAt + this.restMs - performance.now()));
   }
 
   /** At once, whatever is being asked. */
@@ -65,6 +67,7 @@ export class FiguresWatch {
     clearTimeout(this.timer);
     this.asking?.abort();
     if (document.hidden) return;
+    this.isStale = false;
     const asking = (this.asking = new AbortController());
     const began = performance.now();
     try {
@@ -81,7 +84,12 @@ export class FiguresWatch {
     this.asking = null;
     this.askedAt = performance.now();
     this.tookMs = this.askedAt - began;
-    this.askIn(Math.max(SELDOM_MS, REST_FACTOR * this.tookMs));
+    this.askIn(this.isStale ? this.restMs : Math.max(SELDOM_MS, this.restMs));
+  }
+
+  /** @private */
+  get restMs() {
+    return Math.max(AFTER_TURN_MS, REST_FACTOR * this.tookMs);
   }
 
   /**
