@@ -6,9 +6,11 @@ events, ends streams, and reads what was asked; the server runs in a thread of i
 """
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -51,12 +53,11 @@ class FakeLatency:
         self.asked: list[tuple[str, Json, Json]] = []
         """Path, query and headers of each request for data."""
         self.port = 0
-        self._events: list[tuple[str, Json]] = []
-        self._generation = 0
+        self.events: list[tuple[str, Json]] = []
+        self.generation = 0
+        """Of streams: those of one before have to end."""
+        self.news = _News()
         self._is_held = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pulses: set[asyncio.Event] = set()
-        """One for each answer that waits, set when something has changed."""
         self._changed = threading.Condition()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -73,18 +74,18 @@ class FakeLatency:
 
     def publish(self, kind: str, **data: Any) -> None:
         """To all who listen, and whoever asks for what he missed."""
-        self._events.append((kind, data))
-        self._wake()
+        self.events.append((kind, data))
+        self.news.tell()
 
     def end_streams(self) -> None:
         """As the real ones end after some minutes."""
-        self._generation += 1
-        self._wake()
+        self.generation += 1
+        self.news.tell()
 
     def hold(self, is_held: bool) -> None:
         """Whether answers are to wait."""
         self._is_held = is_held
-        self._wake()
+        self.news.tell()
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
         with self._changed:
@@ -92,7 +93,7 @@ class FakeLatency:
                 raise AssertionError(f"never happened: {what}")
 
     def wait_for_stream(self, number: int = 1) -> Json:
-        """The headers with which the page listened for the so-manieth time."""
+        """The headers with which the page asked for its stream of this number."""
         path = "/v1/latency/events"
         self.wait_for(lambda: len(self.headers(path)) >= number, f"stream {number}")
         return self.headers(path)[number - 1]
@@ -126,14 +127,15 @@ class FakeLatency:
             status, body = self.readiness
             return JSONResponse({"needs_key": self.key is not None, **body}, status_code=status)
 
+        told = _Answers(self)
         data = {
-            "/v1/sessions": self._sessions,
-            "/v1/sessions/{session}/trace": self._trace,
-            "/v1/sessions/{session}/recording": self._recording,
-            "/v1/latency/summary": self._summary,
-            "/v1/latency/turns": self._listed,
-            "/v1/latency/refusals": self._refused,
-            "/v1/latency/events": self._stream,
+            "/v1/sessions": told.sessions,
+            "/v1/sessions/{session}/trace": told.trace,
+            "/v1/sessions/{session}/recording": told.recording,
+            "/v1/latency/summary": told.summary,
+            "/v1/latency/turns": told.listed,
+            "/v1/latency/refusals": told.refused,
+            "/v1/latency/events": told.stream,
         }
         routes = [Route(path, self._guarded(answer)) for path, answer in data.items()]
         return Starlette(
@@ -147,8 +149,7 @@ class FakeLatency:
             with self._changed:
                 self.asked.append((request.url.path, query, dict(request.headers)))
                 self._changed.notify_all()
-            self._loop = asyncio.get_running_loop()
-            await self._until(lambda: not self._is_held)
+            await self.news.until(lambda: not self._is_held)
             if (
                 self.key is not None
                 and request.headers.get("authorization") != f"Bearer {self.key}"
@@ -160,94 +161,112 @@ class FakeLatency:
 
         return serve
 
-    def _sessions(self, request: Request) -> Response:
-        return JSONResponse({"sessions": self.calls})
 
-    def _trace(self, request: Request) -> Response:
-        text = self.traces.get(request.path_params["session"])
+class _News:
+    """Lets answers wait until a test has changed something."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def tell(self) -> None:
+        for pulse, loop in list(self._waiting.items()):
+            with contextlib.suppress(RuntimeError):  # its server has been stopped
+                loop.call_soon_threadsafe(pulse.set)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        pulse = asyncio.Event()
+        self._waiting[pulse] = asyncio.get_running_loop()
+        try:
+            while not condition():
+                pulse.clear()
+                if not condition():
+                    await pulse.wait()
+        finally:
+            del self._waiting[pulse]
+
+
+class _Answers:
+    """What is answered to questions, of what the fake server has at the moment."""
+
+    def __init__(self, fake: FakeLatency) -> None:
+        self._fake = fake
+
+    def sessions(self, request: Request) -> Response:
+        return JSONResponse({"sessions": self._fake.calls})
+
+    def trace(self, request: Request) -> Response:
+        text = self._fake.traces.get(request.path_params["session"])
         return _error(404, "There is no trace of this session.") if text is None else Response(text)
 
-    def _recording(self, request: Request) -> Response:
-        sound = self.recordings.get(request.path_params["session"])
+    def recording(self, request: Request) -> Response:
+        sound = self._fake.recordings.get(request.path_params["session"])
         if sound is None:
             return _error(404, "This call was not recorded.")
         first, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
         return Response(sound[int(first) : int(last) + 1], 206, media_type="audio/wav")
 
-    def _refused(self, request: Request) -> Response:
-        return JSONResponse({"refusals": self.refusals, "total": len(self.refusals)})
+    def refused(self, request: Request) -> Response:
+        return JSONResponse({"refusals": self._fake.refusals, "total": len(self._fake.refusals)})
 
     def _wanted(self, request: Request) -> list[Json]:
         params = request.query_params
         return [
             turn
-            for turn in self.turns
+            for turn in self._fake.turns
             if params.get("session") in (None, turn["session"])
             and params.get("profile") in (None, turn["budget"]["profile"])
         ]
 
-    def _listed(self, request: Request) -> Response:
+    def listed(self, request: Request) -> Response:
         params = request.query_params
-        if not self.has_store and "since" in params:
+        if not self._fake.has_store and "since" in params:
             return _error(400, NO_STORE)
         before = int(params.get("before", 2**40))
         limit = int(params.get("limit", 100))
         found = [turn for turn in self._wanted(request) if turn["row"] < before]
         page = found[-limit:]
-        if not self.has_store or "since" not in params:
+        if not self._fake.has_store or "since" not in params:
             return JSONResponse({"turns": page})
         cursor = page[0]["row"] if len(page) == limit else None
         known = [{**turn, "marks": None} for turn in page]
         return JSONResponse({"turns": known, "before": cursor})
 
-    def _summary(self, request: Request) -> Response:
-        if not self.has_store and "since" in request.query_params:
+    def summary(self, request: Request) -> Response:
+        if not self._fake.has_store and "since" in request.query_params:
             return _error(400, NO_STORE)
         found = self._wanted(request)
         answer: Json = {
             "summary": summary_of(found),
-            "profiles": {turn["budget"]["profile"]: {} for turn in self.turns},
+            "profiles": {turn["budget"]["profile"]: {} for turn in self._fake.turns},
             "errors": [],
         }
         if request.query_params.get("histogram") == "1":
-            answer["histograms"] = self.histograms
+            answer["histograms"] = self._fake.histograms
         if "window" in request.query_params:
-            answer["windows"] = self.windows
+            answer["windows"] = self._fake.windows
         return JSONResponse(answer)
 
-    def _stream(self, request: Request) -> Response:
+    def stream(self, request: Request) -> Response:
         seen = request.headers.get("last-event-id")
-        first = len(self._events) if seen is None else min(int(seen), len(self._events))
-        return StreamingResponse(
-            self._told(first, self._generation), media_type="text/event-stream"
-        )
+        there = len(self._fake.events)
+        told = self._told(there if seen is None else min(int(seen), there))
+        return StreamingResponse(told, media_type="text/event-stream")
 
-    async def _told(self, next_place: int, generation: int) -> AsyncIterator[str]:
+    async def _told(self, next_place: int) -> AsyncIterator[str]:
+        fake, generation = self._fake, self._fake.generation
+
+        def is_over() -> bool:
+            return fake.generation != generation
+
         yield ": hello\n\n"
-        while generation == self._generation:
-            for kind, data in self._events[next_place:]:
+        while not is_over():
+            for kind, data in fake.events[next_place:]:
                 next_place += 1
                 yield f"id: {next_place}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
-            seen = next_place
-            await self._until(
-                lambda: len(self._events) > seen or self._generation != generation  # noqa: B023
-            )
+            await fake.news.until(partial(self._is_news, next_place, is_over))
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        pulse = asyncio.Event()
-        self._pulses.add(pulse)
-        while not condition():
-            pulse.clear()
-            await pulse.wait()
-        self._pulses.discard(pulse)
-
-    def _wake(self) -> None:
-        if self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._set_all)
-
-    def _set_all(self) -> None:
-        for pulse in self._pulses:
-            pulse.set()
+    def _is_news(self, next_place: int, is_over: Callable[[], bool]) -> bool:
+        return len(self._fake.events) > next_place or is_over()
 
 
 def _error(status: int, message: str) -> Response:

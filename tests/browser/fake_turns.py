@@ -78,17 +78,22 @@ def turn(
             "wasted_output_tokens": 0,
             "incomplete": [],
         },
-        "marks": [
-            {"name": "speech_paused", "ms": 85.0},
-            {"name": "caller_last_voiced", "ms": 0.0},
-            {"name": "asr_start", "ms": -180.0},
-            {"name": "endpoint", "ms": 243.0},
-            {"name": "released", "ms": wait - times.get("transport", 0.0)},
-            {"name": "heard", "ms": wait},
-        ],
+        "marks": _marks(wait, wait - times.get("transport", 0.0)),
         "recording": None,
         **fields,
     }
+
+
+def _marks(heard_ms: float, released_ms: float) -> list[Json]:
+    found = {
+        "speech_paused": 85.0,
+        "caller_last_voiced": 0.0,
+        "asr_start": -180.0,
+        "endpoint": 243.0,
+        "released": released_ms,
+        "heard": heard_ms,
+    }
+    return [{"name": name, "ms": ms} for name, ms in found.items()]
 
 
 def many(count: int, seed: int = 8, first: int = 1) -> list[Json]:

@@ -64,3 +64,13 @@ def axe_violations(page: Page) -> list[str]:
     return [
         f"{each['id']}: {' | '.join(str(node['html']) for node in each['nodes'])}" for each in found
     ]
+
+
+def head_figure(page: Page, name: str) -> str:
+    """What the dashboard's head row says."""
+    return page.locator(f'#head [data-figure="{name}"] .value').inner_text()
+
+
+def shown_turns(page: Page) -> list[str]:
+    """The dashboard's rows in sight and a few beyond, as "session · turn", from the top."""
+    return page.locator(".turns-body .turn-session").all_inner_texts()
