@@ -10,6 +10,7 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
     "turns": ("agent.bench_turns", "answers over many turns: how soon, how often too soon"),
     "clause": ("agent.bench_clause", "how soon a reply can be spoken, with a first clause or not"),
     "abuse": ("agent.bench_abuse", "what a caller notices while others attack the server"),
+    "web": ("agent.bench_web", "the pages in a real browser: what is heard, and what they tell"),
     "quiet": ("agent.bench_quiet", "what is answered of silence, noise and music"),
     "asr": ("asr.bench", "word error rate and time of the speech recognizer"),
     "tts": ("agent.bench_tts", "the voices: speed, first sound, and what a listener understands"),

@@ -46,13 +46,15 @@ Sound = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class PageSound:
-    """What a page played and what it took from its microphone, on one time axis."""
+    """What a page gave to the device and what it took from its microphone, on one time axis."""
 
     played: Sound
     """float32 [n]."""
     captured: Sound
     """float32 [n]."""
     rate_hz: int
+    latency_s: float
+    """From there to the loudspeaker, as the browser says."""
 
 
 def find_browser() -> Path:
@@ -107,7 +109,10 @@ def recorded(page: "Page") -> PageSound:
     played, captured = (_samples(page, name) for name in ("recordedChunks", "capturedChunks"))
     num = min(len(played), len(captured))
     rate_hz = page.evaluate("globalThis.recordedRate ?? 0")
-    return PageSound(played[:num], captured[:num], int(rate_hz))
+    latency_s = page.evaluate(
+        "globalThis.recordedContext?.outputLatency || globalThis.recordedContext?.baseLatency || 0"
+    )
+    return PageSound(played[:num], captured[:num], int(rate_hz), float(latency_s))
 
 
 def _samples(page: "Page", name: str) -> Sound:

@@ -1,5 +1,6 @@
 """The page against the real service with the real models: a conversation in a browser."""
 
+import contextlib
 import os
 import re
 import signal
@@ -30,18 +31,21 @@ ANSWER_MS = 20_000
 """Until something is said; only a hang takes that long."""
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[str]:
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def served(port: int) -> Iterator[str]:
     """Address of a `halfsec serve` of its own."""
     for name in MODELS:
         model_path(name)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "agent", "serve", "--port", str(port)),
-            *("--set", "latency_budget.store=false"),
+            *("--set", "latency_budget.store=false", "--set", "agent.drain_s=0"),
             *("--set", "latency_budget.enforce=false", "--set", "latency_budget.admission=false"),
         ],
         cwd=ROOT,
@@ -57,6 +61,12 @@ def service() -> Iterator[str]:
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=30)[0]
     assert process.returncode == 0, output
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    with served(free_port()) as address:
+        yield address
 
 
 @pytest.fixture
@@ -112,3 +122,32 @@ def test_a_written_question_is_answered(page: Page) -> None:
     expect(page.locator(".message.caller .sure")).to_have_text("What is the capital of France?")
     expect(page.locator(".message.agent[data-state=done]")).to_have_count(1, timeout=ANSWER_MS)
     expect(page.locator(".message.agent .sure")).to_contain_text("Paris")
+
+
+def test_the_dashboard_tells_of_that_very_turn(page: Page, service: str) -> None:
+    page.get_by_role("button", name="Play a sample question").click()
+    wait_for_answer(page, 1)
+    wait_ms = page.locator(".message.agent .turn").get_attribute("data-wait-ms")
+    board = page.context.new_page()
+    board.goto(f"{service}dashboard")
+    expect(board.locator(".turns-body .turn-row .turn-wait").first).to_have_text(f"{wait_ms} ms")
+    expect(board.locator("#live")).to_contain_text("default")
+
+
+def test_a_call_goes_on_when_the_server_has_started_anew(browser: Browser) -> None:
+    port = free_port()
+    context = browser.new_context()
+    with served(port) as address:
+        page = context.new_page()
+        page.goto(address)
+        expect(page.locator("#server")).to_have_text("Ready", timeout=WARM_MS)
+        page.get_by_label("Write to the agent").fill("Hello.")
+        page.keyboard.press("Enter")
+        expect(page.locator(".message.agent")).to_have_count(1, timeout=ANSWER_MS)
+    expect(page.locator("#server")).to_have_text("Connection lost")
+    with served(port):
+        expect(page.locator("#server")).to_have_text("Connected", timeout=WARM_MS)
+        page.get_by_label("Write to the agent").fill("What is the capital of France?")
+        page.keyboard.press("Enter")
+        expect(page.locator(".message.agent").last).to_contain_text("Paris", timeout=ANSWER_MS)
+        context.close()
