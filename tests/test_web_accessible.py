@@ -179,6 +179,7 @@ def test_the_focus_goes_in_order_and_can_be_seen(open_page: Open, server: FakeSe
     ]
     assert places == [
         "download",
+        "latency",
         "settings",
         "transcript",
         "talk",

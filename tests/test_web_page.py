@@ -220,7 +220,11 @@ def test_partials_transcript_and_latency_are_shown(open_page: Open, server: Fake
     bar = page.locator(".message.agent .turn")
     expect(bar).to_have_attribute("data-wait-ms", "412")
     expect(bar.locator(".turn-headline")).to_contain_text("412 ms from your last word")
-    assert bar.locator(".turn-part").count() == 5
+    parts = bar.locator(".turn-part")
+    colours = parts.evaluate_all(
+        "(all) => all.map((part) => getComputedStyle(part).backgroundColor)"
+    )
+    assert len(set(colours)) == len(colours) == 5
     entries = bar.locator(".legend > span")  # whatever is drawn is named, however small it is
     expect(entries).to_have_text(
         ["End of turn 240", "Recognition 60", "First words 80", "Voice 29", "Pacing 3"]
