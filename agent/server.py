@@ -13,6 +13,7 @@ import socket
 import ssl
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -54,6 +55,7 @@ from .secret_endpoint import SecretEndpoint
 from .server_log import SELDOM, log_to_stderr
 from .server_tools import ServerTools
 from .service_endpoints import Endpoints
+from .session_check import check_session
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
@@ -93,9 +95,7 @@ def create_app(
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
     endpoints = Endpoints(stages, calls, access, tools)
-    secrets = SecretEndpoint(
-        config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
-    )
+    secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
     visitors = Visitors(config.agent)
     voice = RealtimeSocket(config, stages, calls, clock, access, tools)
 
