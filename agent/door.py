@@ -194,6 +194,11 @@ def _wrong_key(credential: str) -> Refusal:
             "This client secret is unknown here or has expired; make another with "
             "POST /v1/realtime/client_secrets."
         )
+    if credential.startswith("eyJ") and credential.count(".") == 2:  # as every web token
+        return _unauthorized(
+            "This web token is not taken here: it has expired, is of another issuer or for another "
+            "audience, or is signed with a key or an algorithm that the issuer does not name."
+        )
     return _unauthorized(
         "This key is unknown here: mistyped, expired or revoked. Who runs the server makes one: "
         "halfsec keys add NAME."

@@ -16,10 +16,11 @@ from starlette.requests import ClientDisconnect, Request
 from llm_engine.errors import RequestError
 
 from .patience import first_of, patience
+from .wire.realtime.frames import MAX_MARKS, num_marks
 
 MAX_BODY_BYTES: Final = 4 << 20
 """Far beyond any context: a million tokens of text. Reading as much JSON takes 0.1 s at worst, in
-which no call is served."""
+which no call is served, given no more brackets and commas than a frame may have (`MAX_MARKS`)."""
 
 MAX_HELD_BYTES: Final = 64 << 20
 """Bodies of all requests that wait or are being read. As many connections as the server allows,
@@ -81,6 +82,10 @@ class JsonBodies:
 
 
 def _parsed(received: bytearray) -> object:
+    marks = num_marks(received)
+    if marks > MAX_MARKS:
+        problem = f"has {marks} brackets and commas; at most {MAX_MARKS} are taken"
+        raise RequestError("body", problem)
     try:
         body: object = json.loads(received)
     except RecursionError:

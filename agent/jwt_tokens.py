@@ -9,6 +9,7 @@ make us flood the issuer. Where fetching fails, keys that are there stay good.
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -34,8 +35,19 @@ LEEWAY_S: Final = 30
 """By how much the issuer's clock may differ from ours."""
 _KINDS: Final = ("RSA", "EC", "OKP")
 """Of keys with a public part. A secret one ("oct") in a public list is a mistake or an attack."""
+_OF_ANY_RSA: Final = tuple(name for name in ALGORITHMS if name.startswith(("RS", "PS")))
+"""What an RSA key is good for whose set does not say (RFC 7517, section 4.4: it need not). The
+others' curves say it."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    public: Any
+    """As PyJWT's algorithms take it."""
+    algorithms: tuple[str, ...]
+    """That it may have signed by."""
 
 
 class JwtTokens:
@@ -50,7 +62,7 @@ class JwtTokens:
         self._settings = settings
         self._clock = clock
         self._transport = transport
-        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys: dict[str, _Key] = {}
         self._fetched_ns: int | None = None
         self._tried_ns: int | None = None
         self._fetching = asyncio.Lock()
@@ -67,8 +79,8 @@ class JwtTokens:
                 return None
             claims: dict[str, Any] = jwt.decode(
                 text,
-                key,
-                algorithms=list(ALGORITHMS),
+                key.public,
+                algorithms=list(key.algorithms),
                 audience=self._settings.jwt_audience,
                 issuer=self._settings.jwt_issuer,
                 leeway=LEEWAY_S,
@@ -80,7 +92,7 @@ class JwtTokens:
         subject = str(claims["sub"])[:200]
         return Principal(subject, "jwt", KeyLimits(), key_id=f"jwt:{subject}")
 
-    async def _key(self, name: str) -> jwt.PyJWK | None:
+    async def _key(self, name: str) -> _Key | None:
         """The issuer's key of that name; a token that names none has the only one."""
         async with self._fetching:
             if self._is_due(name):
@@ -131,7 +143,7 @@ async def _document(http: httpx.AsyncClient, url: str) -> object:
     return document
 
 
-def _keys_of(document: object) -> dict[str, jwt.PyJWK]:
+def _keys_of(document: object) -> dict[str, _Key]:
     """By name. Raises ValueError where there is none that can be used."""
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
@@ -140,12 +152,17 @@ def _keys_of(document: object) -> dict[str, jwt.PyJWK]:
     for entry in listed:
         if not isinstance(entry, dict) or entry.get("kty") not in _KINDS:
             continue
-        if entry.get("use", "sig") != "sig":
+        if entry.get("use", "sig") != "sig" or entry.get("alg") not in (None, *ALGORITHMS):
             continue
         try:
-            keys[str(entry.get("kid", ""))] = jwt.PyJWK(entry)
+            key = jwt.PyJWK(entry)
         except jwt.PyJWTError:
             continue  # of a kind that this PyJWT does not know; others may be of use
+        if key.algorithm_name not in ALGORITHMS:
+            continue  # as its curve says
+        is_any = entry["kty"] == "RSA" and entry.get("alg") is None
+        algorithms = _OF_ANY_RSA if is_any else (key.algorithm_name,)
+        keys[str(entry.get("kid", ""))] = _Key(key.key, algorithms)
     if not keys:
         raise ValueError("no key in it can be used to check a signature")
     return keys

@@ -3,10 +3,11 @@
 Size is the parser's business (h11 refuses with 400 what is longer than `MAX_HEAD_BYTES`, two hosts,
 two lengths that differ, and whatever is not HTTP). Left for here is what one parser takes and two
 may take differently: a body that has a length and comes in chunks (RFC 9112, 6.3, calls that an
-attempt at smuggling), and numbers of headers that are nobody's.
+attempt at smuggling), numbers of headers that are nobody's, and targets that name a host as well.
 """
 
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,6 +41,7 @@ class HeadCheck:
             refusal = refuse_head(scope)
             if refusal is not None:
                 return await turn_away(scope, receive, _closing(send), refusal)
+            scope = with_path(scope)
         return await self._app(scope, receive, send)
 
 
@@ -65,3 +67,22 @@ def refuse_head(scope: Scope) -> Refusal | None:
     if b"content-length" in names and b"transfer-encoding" in names:
         return TWO_LENGTHS
     return None
+
+
+def with_path(scope: Scope) -> Scope:
+    """The same request, where its target is a whole address, with the path as its target.
+
+    Servers have to take `GET http://host/path`, as proxies are sent it, and to go by that host and
+    not by the header's (RFC 9112, section 3.2.2).
+    """
+    scheme, mark, rest = scope["raw_path"].partition(b"://")
+    if not mark or scheme.lower() not in (b"http", b"https"):
+        return scope
+    host, _, path = rest.partition(b"/")
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {
+        **scope,
+        "raw_path": b"/" + path,
+        "path": unquote("/" + path.decode("ascii")),
+        "headers": [(b"host", host), *others],
+    }

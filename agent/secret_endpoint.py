@@ -6,7 +6,7 @@ gives {"value": "ek_...", "expires_at", "session"} with the whole session as it 
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from .http_requests import JsonBodies, RefusedError
 from .identifiers import new_session_id
 from .principal import Principal, principal_of
 from .session_start import SessionStart, session_start
+from .settings import SessionSettings
 from .visitors import Refusal
 from .wire.realtime.fields import Fields, wrong_type
 from .wire.realtime.frames import read_frame
@@ -44,20 +45,20 @@ class _Wish:
 
 
 class SecretEndpoint:
-    """One instance for all requests. `check_voice` raises ClientError for a voice that is not
-    there."""
+    """One instance for all requests. `check` raises ClientError for a session that could have no
+    reply: its voice is not there, or the model can't take its instructions or tools."""
 
     def __init__(
         self,
         config: Config,
         secrets: ClientSecrets,
         clock: Clock,
-        check_voice: Callable[[str], object],
+        check: Callable[[SessionSettings], Awaitable[None]],
     ) -> None:
         self._config = config
         self._secrets = secrets
         self._clock = clock
-        self._check_voice = check_voice
+        self._check = check
         self._bodies = JsonBodies()
 
     async def serve(self, request: Request) -> Response:
@@ -65,7 +66,7 @@ class SecretEndpoint:
             async with self._bodies.read(request) as body:
                 # On a thread: four megabytes are looked through.
                 wish = await asyncio.to_thread(_wish, body)
-            answer = self._mint(principal_of(request.scope), wish)
+            answer = await self._mint(principal_of(request.scope), wish)
         except RefusedError as error:
             return _error(error.status, str(error), "invalid_request")
         except RequestError as error:
@@ -79,13 +80,13 @@ class SecretEndpoint:
             return answer.response()
         return JSONResponse(answer, headers={"cache-control": "no-store"})
 
-    def _mint(self, maker: Principal, wish: _Wish) -> dict[str, Any] | Refusal:
+    async def _mint(self, maker: Principal, wish: _Wish) -> dict[str, Any] | Refusal:
         """Raises ClientError."""
         holder = Principal(maker.name, "ephemeral", maker.limits, wish.session, maker.key_id)
         start = session_start(self._config, holder, None)
         if isinstance(start, Refusal):
             return start
-        self._check_voice(start.settings.voice)
+        await self._check(start.settings)
         value = self._secrets.mint(holder, wish.lifetime_s, self._clock.now_ns())
         return {
             "value": value,
@@ -102,10 +103,12 @@ def _shown(start: SessionStart) -> dict[str, Any]:
 
 
 def _wish(body: object) -> _Wish:
-    """What a body asks for. Raises ClientError."""
+    """What a body asks for. Raises RequestError and ClientError."""
+    if not isinstance(body, dict):
+        raise RequestError("body", "must be a JSON object")
     try:
         # Through the reader of frames: it refuses what JSON allows and nothing behind can take.
-        fields = Fields(read_frame(json.dumps(body)) if isinstance(body, dict) else body, "")
+        fields = Fields(read_frame(json.dumps(body)))
     except RecursionError:
         raise ClientError("The body is nested too deeply.", code="invalid_value") from None
     lifetime_s = DEFAULT_LIFETIME_S

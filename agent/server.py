@@ -13,6 +13,7 @@ import socket
 import ssl
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -38,6 +39,7 @@ from .door import Door, open_paths
 from .errors import ConfigError
 from .event_loop import loop_factory
 from .keys import KeyFile, keys_path
+from .last_answers import LastAnswers
 from .latency_endpoints import LatencyEndpoints
 from .local_key import forget_local_key, make_local_key
 from .metrics import Metrics, tell_of_engine
@@ -50,8 +52,10 @@ from .realtime_socket import RealtimeSocket
 from .request_heads import MAX_HEAD_BYTES, HeadCheck
 from .routing import with_refusals
 from .secret_endpoint import SecretEndpoint
+from .server_log import SELDOM, log_to_stderr
 from .server_tools import ServerTools
 from .service_endpoints import Endpoints
+from .session_check import check_session
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
 from .trace_export import TraceExporter
@@ -91,9 +95,7 @@ def create_app(
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
     endpoints = Endpoints(stages, calls, access, tools)
-    secrets = SecretEndpoint(
-        config, access.secrets, clock, lambda voice: stages.open_voice(voice, 24_000)
-    )
+    secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
     visitors = Visitors(config.agent)
     voice = RealtimeSocket(config, stages, calls, clock, access, tools)
 
@@ -126,6 +128,7 @@ def create_app(
         routes=[*with_refusals(routes), *rest],
         middleware=[
             Middleware(SecurityHeaders),
+            Middleware(LastAnswers),
             Middleware(HeadCheck),
             Middleware(HostCheck, visitors=visitors),
             Middleware(Door, access, visitors, clock, open_paths(WEB_DEMO)),
@@ -161,11 +164,6 @@ class SecurityHeaders:
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """uvicorn takes a socket that was answered with an HTTP status for one that was forgotten."""
-    return "without completing handshake" not in record.getMessage()
-
-
 class Server(uvicorn.Server):
     """uvicorn, with a drain in place of its own handling of signals."""
 
@@ -177,7 +175,7 @@ class Server(uvicorn.Server):
 def make_server(app: Starlette, settings: Config, tls: ssl.SSLContext | None = None) -> Server:
     """The HTTP and WebSocket server around the app, with the service's limits. Raises
     ConfigError."""
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.getLogger("uvicorn.error").addFilter(SELDOM)
     http, voice = connection_types(settings.access)
     config = uvicorn.Config(
         app,
@@ -204,7 +202,7 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
 
     Raises ConfigError where it can't listen.
     """
-    _log_to_stderr(config.agent.log_level)
+    log_to_stderr(config.agent.log_level)
     clock = SystemClock()
     started_ns = clock.now_ns()
     listener = listen(config.agent.host, config.agent.port)
@@ -219,13 +217,6 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
-
-
-def _log_to_stderr(level: str) -> None:
-    """Our own packages as the setting says; of the libraries what is wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    for package in ("agent", "asr", "llm_engine", "tts", "latency_budget"):
-        logging.getLogger(package).setLevel(level.upper())
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -32,6 +32,10 @@ REALM: Final = "halfsec"
 MAX_SHOWN_CHARS: Final = 80
 """Of what a stranger sent, in messages and logs."""
 
+_NOT_IN_A_HOST: Final = frozenset("@/\\?#")
+"""Parts of an address that stand around a host (RFC 3986, section 3). A browser sends none of them;
+whoever reads `user@localhost` another way than we do sees another host."""
+
 _WILDCARDS: Final = ("0.0.0.0", "::", "")
 _log = logging.getLogger(__name__)
 
@@ -135,6 +139,8 @@ class HostCheck:
 
 def name_of(host: str) -> str | None:
     """The name or address in a Host header, without the port. None where there is none."""
+    if not _NOT_IN_A_HOST.isdisjoint(host):
+        return None
     try:
         name = urlsplit(f"//{host.strip().lower()}").hostname
     except ValueError:

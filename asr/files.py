@@ -7,16 +7,21 @@ parser is one more that a stranger may try.
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 import soundfile
 
+from . import mp3_file
 from .audio import Pcm
 from .errors import AudioError
+from .mp3_file import Mp3File
 from .resample import Resampler
+from .wav_header import OpenEndedWav, audio_begins
 
 BLOCK_S: Final = 1.0
 """Read at a time. Smaller spends its time in calls, larger only memory."""
@@ -28,8 +33,8 @@ _MAX_PAGE: Final = 65_307
 """Bytes of an Ogg page, at most."""
 
 _MAGIC: Final = (
-    *(b"RIFF", b"RF64", b"riff", b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"caff"),
-    *(bytes([0xFF, second]) for second in (0xFB, 0xFA, 0xF3, 0xF2, 0xE3, 0xE2)),  # MPEG layer III
+    *(b"RIFF", b"RF64", b"riff", b"fLaC", b"OggS", b"FORM", b".snd", b"caff"),
+    *mp3_file.MAGIC,
 )
 """How the files begin that a stranger may send."""
 
@@ -56,7 +61,6 @@ def read_blocks(
     Raises AudioError, naming the file (or what `name` calls it) and what is wrong with it, when it
     is not audio, is empty, ends before its header says, or goes beyond the limits.
     """
-    # A path, not an open file: through one of those libsndfile takes some MP3s for damaged.
     name = name or str(path)
     if not path.is_file():
         raise AudioError(f"{name}: no such file")
@@ -66,18 +70,54 @@ def read_blocks(
         raise AudioError(f"{name}: the file is empty (0 bytes)")
     if limits is not None and not start.startswith(_MAGIC):
         raise AudioError(f"{name}: this is no sound file of a kind known here; {_HOW_TO_CONVERT}")
+    with closing(_blocks(path, start, name, limits)) as blocks:
+        yield from blocks
+
+
+def _blocks(
+    path: Path, start: bytes, name: str, limits: FileLimits | None
+) -> Generator[Pcm, None, None]:
+    if start.startswith(mp3_file.MAGIC):
+        mp3 = Mp3File(path, name)
+        _check_limits(mp3, name, limits)
+        with closing(mp3.blocks(BLOCK_S)) as blocks:
+            yield from _resampled(mp3, blocks, name, limits)
+        return
     try:
-        with soundfile.SoundFile(path) as sound:
+        with ExitStack() as stack:
+            file = stack.enter_context(_opened(path, start, name))
+            sound = stack.enter_context(soundfile.SoundFile(file))
+            if sound.subtype.startswith("MPEG"):  # it would be read in the way of `mp3_file.py`
+                raise AudioError(
+                    f"{name}: MP3 inside {sound.format} is not read here; {_HOW_TO_CONVERT}"
+                )
             _check_limits(sound, name, limits)
-            _check_length(sound, path, name)
-            yield from _resampled(sound, name, limits)
+            yield from _resampled(sound, _read(sound), name, limits)
     except soundfile.LibsndfileError as error:
         raise AudioError(
             f"{name}: not readable as audio ({error.error_string.rstrip('.')}); {_HOW_TO_CONVERT}"
         ) from error
 
 
-def _check_limits(sound: soundfile.SoundFile, name: str, limits: FileLimits | None) -> None:
+def _opened(path: Path, start: bytes, name: str) -> BinaryIO:
+    """As libsndfile is to see it. Raises AudioError where the file ends too early, which that
+    passes over without a word."""
+    if start.startswith(b"OggS"):
+        _check_last_page(path, name)
+    if start.startswith(b"RIFF") and (begins := audio_begins(path, name)) is not None:
+        return OpenEndedWav(path, begins)
+    return path.open("rb")
+
+
+def _read(sound: soundfile.SoundFile) -> Iterator[npt.NDArray[np.float32]]:
+    num_each = max(1, int(sound.samplerate * BLOCK_S))
+    while len(block := sound.read(num_each, dtype="float32")):
+        yield block
+
+
+def _check_limits(
+    sound: soundfile.SoundFile | Mp3File, name: str, limits: FileLimits | None
+) -> None:
     """By the header, before there is anything to hold."""
     if limits is None:
         return
@@ -94,13 +134,15 @@ def _too_long(name: str, limits: FileLimits) -> AudioError:
     return AudioError(f"{name}: the recording is longer than {limits.max_s:g} s; send it in parts")
 
 
-def _resampled(sound: soundfile.SoundFile, name: str, limits: FileLimits | None) -> Iterator[Pcm]:
+def _resampled(
+    sound: soundfile.SoundFile | Mp3File,
+    blocks: Iterator[npt.NDArray[np.float32]],
+    name: str,
+    limits: FileLimits | None,
+) -> Iterator[Pcm]:
     resampler = Resampler(sound.samplerate)
     seen = 0
-    while True:
-        block = sound.read(max(1, int(sound.samplerate * BLOCK_S)), dtype="float32")
-        if len(block) == 0:
-            break
+    for block in blocks:
         seen += len(block)
         if limits is not None and seen > limits.max_s * sound.samplerate:
             raise _too_long(name, limits)
@@ -109,40 +151,16 @@ def _resampled(sound: soundfile.SoundFile, name: str, limits: FileLimits | None)
         raise AudioError(f"{name}: the file has no audio in it")
     if 0 < seen < sound.frames < _UNKNOWN_LENGTH:
         raise AudioError(
-            f"{name}: the file is cut short: {seen} of {sound.frames} frames are there"
+            f"{name}: the file is damaged or cut short: {seen} of {sound.frames} frames are there"
         )
     yield resampler.flush()
 
 
-def _check_length(sound: soundfile.SoundFile, path: Path, name: str) -> None:
-    """libsndfile shortens WAV and OGG to what is there without a word; the file knows better."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        if sound.format == "OGG":
-            _check_last_page(file, size, name)
-        elif sound.format in ("WAV", "WAVEX"):
-            _check_data_chunk(file, size, name)
-
-
-def _check_data_chunk(file: BinaryIO, size: int, name: str) -> None:
-    file.seek(12)
-    while len(header := file.read(8)) == 8:
-        length = int.from_bytes(header[4:8], "little")
-        if header[:4] == b"data":
-            # 0xFFFFFFFF and 0 are what programs write that stream to a pipe.
-            if length not in (0, 0xFFFFFFFF) and file.tell() + length > size:
-                raise AudioError(
-                    f"{name}: the file is cut short: {size - file.tell()} of {length} bytes of "
-                    "audio are there"
-                )
-            return
-        file.seek(length + length % 2, 1)
-
-
-def _check_last_page(file: BinaryIO, size: int, name: str) -> None:
+def _check_last_page(path: Path, name: str) -> None:
     """The last page of an Ogg file says that it is the last (RFC 3533, section 6)."""
-    file.seek(max(0, size - _MAX_PAGE))
-    end = file.read()
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - _MAX_PAGE))
+        end = file.read()
     page = end.rfind(b"OggS")
     if page < 0 or len(end) < page + 27 or not end[page + 5] & 4:
         raise AudioError(f"{name}: the file is cut short: its last page is missing")

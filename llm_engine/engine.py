@@ -29,8 +29,8 @@ from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage, ChatTemplate
 from llm_engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
-from llm_engine.tool_calls import Dialect, dialect_of
-from llm_engine.tooling import Tooling
+from llm_engine.tool_calls import Dialect, ToolUse, dialect_of
+from llm_engine.tooling import Head, Tooling
 from llm_engine.weights import load_checkpoint
 from llm_engine.worker import Worker
 
@@ -53,6 +53,31 @@ class Vocabulary:
     def dialect(self) -> Dialect:
         """How the model calls tools."""
         return dialect_of(self.template.probe_calls() if self.template else "")
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Raises RequestError where there is none."""
+        if self.template is None:
+            raise RequestError("model", "has no chat template: it can only continue token ids")
+        return self.template
+
+    async def dialogue(
+        self,
+        template: ChatTemplate,
+        context_length: int,
+        system: str,
+        examples: Sequence[ChatMessage] = (),
+        *,
+        keep_all: bool = False,
+    ) -> Dialogue:
+        """One that begins so. Raises RequestError where that does not fit."""
+        token_bytes = self.tokenizer.token_bytes
+        make = partial(
+            Dialogue, template, token_bytes, context_length, system, examples, keep_all=keep_all
+        )
+        num_chars = len(system) + sum(len(example.text) for example in examples)
+        is_long = num_chars > LONG_TEXT_CHARS  # 2,000 take 0.4 ms of the loop, 20,000 take 12
+        return await asyncio.to_thread(make) if is_long else make()
 
 
 class Engine:
@@ -85,6 +110,7 @@ class Engine:
             drafters=drafters,
             constraints=self._constraints,
         )
+        self._tooling = Tooling(self.dialect, self._template_with, self._constraints.compile)
         self._worker = Worker(self._core)
         self.health = self._worker.health
         if backend_for(config.precision) is BackendName.CUDA:
@@ -181,18 +207,9 @@ class Engine:
         is refused. Raises RequestError when these do not fit or too many conversations are open.
         """
         template = await self._template_with(tools)
-        make_dialogue = partial(
-            Dialogue,
-            template,
-            self.vocabulary.tokenizer.token_bytes,
-            self.context_length,
-            system,
-            examples,
-            keep_all=keep_all,
+        dialogue = await self.vocabulary.dialogue(
+            template, self.context_length, system, examples, keep_all=keep_all
         )
-        num_chars = len(system) + sum(len(example.text) for example in examples)
-        is_long = num_chars > LONG_TEXT_CHARS  # 2,000 take 0.4 ms of the loop, 20,000 take 12
-        dialogue = await asyncio.to_thread(make_dialogue) if is_long else make_dialogue()
         sequence = await self._open_sequence()
         return Conversation(
             self._worker,
@@ -201,9 +218,17 @@ class Engine:
             dialogue,
             end_ids=self.vocabulary.end_ids,
             sampling=sampling,
-            tooling=Tooling(self.dialect, self._template_with, self._constraints.compile),
+            tooling=self._tooling,
             system=system,
         )
+
+    async def check_setting(self, system: str, tools: ToolUse | None) -> None:
+        """Raise RequestError where no conversation could have this system prompt, or no reply in it
+        these tools. None is opened, so that it does not matter how many there are."""
+        vocabulary = self.vocabulary
+        dialogue = await vocabulary.dialogue(vocabulary.chat_template, self.context_length, system)
+        if tools is not None:
+            await Head(dialogue, self._tooling, system).check_tools(_DEFAULT_SAMPLING, tools)
 
     async def chat(
         self,
@@ -276,19 +301,14 @@ class Engine:
 
     async def _template_with(self, tools: tuple[str, ...]) -> ChatTemplate:
         if not tools:
-            return self._chat_template()
+            return self.vocabulary.chat_template
         longest = max(map(len, self.vocabulary.tokenizer.token_bytes), default=1)
         num_tokens = sum(map(len, tools)) // longest
         if num_tokens > self.context_length:
             limit = self.context_length
             problem = f"too long: more than {num_tokens} tokens; the context holds {limit}"
             raise RequestError("tools", problem)
-        return await asyncio.to_thread(self._chat_template().with_tools, tools)
-
-    def _chat_template(self) -> ChatTemplate:
-        if self.vocabulary.template is None:
-            raise RequestError("model", "has no chat template: it can only continue token ids")
-        return self.vocabulary.template
+        return await asyncio.to_thread(self.vocabulary.chat_template.with_tools, tools)
 
     async def _encoded(
         self, prompt: str | Sequence[ChatMessage] | Sequence[int]
@@ -314,7 +334,7 @@ class Engine:
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
         ids = [item for item in prompt if isinstance(item, int)]
         if len(messages) == len(prompt):
-            return tuple(message_ids(self._chat_template(), messages))
+            return tuple(message_ids(self.vocabulary.chat_template, messages))
         num_known = len(self.vocabulary.tokenizer.token_bytes)
         if len(ids) != len(prompt) or not all(0 <= token_id < num_known for token_id in ids):
             raise RequestError("prompt", f"must be text, messages, or token ids below {num_known}")

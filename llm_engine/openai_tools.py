@@ -17,6 +17,10 @@ from llm_engine.tool_calls import Tool, ToolCall, ToolUse
 MAX_TOOLS: Final = 128
 """As many as OpenAI takes."""
 
+MAX_TOOLS_CHARS: Final = 1 << 18
+"""Of the definitions of all tools together, as on the voice socket. No model here has a context for
+more, and a grammar for 3.6 million characters takes a core for 46 s."""
+
 _NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -91,6 +95,7 @@ def _tools(values: object) -> tuple[Tool, ...]:
     if len(values) > MAX_TOOLS:
         raise RequestError("tools", f"has {len(values)} tools; {MAX_TOOLS} is the limit")
     tools: dict[str, Tool] = {}
+    num_chars = 0
     for index, value in enumerate(values):
         field = f"tools[{index}]"
         function = value.get("function") if isinstance(value, dict) else None
@@ -104,7 +109,12 @@ def _tools(values: object) -> tuple[Tool, ...]:
         description = function.get("description")
         if description is not None and not isinstance(description, str):
             raise RequestError(f"{field}.function.description", "must be a string")
-        tools[name] = Tool(name, _definition(function), _parameters(function, field))
+        definition = _definition(function)
+        num_chars += len(definition)
+        if num_chars > MAX_TOOLS_CHARS:
+            problem = f"have more than {MAX_TOOLS_CHARS} characters together, counted to {field}"
+            raise RequestError("tools", problem)
+        tools[name] = Tool(name, definition, _parameters(function, field))
     return tuple(tools.values())
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from agent import http_requests
+from agent.wire.realtime.frames import MAX_MARKS
 
 from .live import LiveServer
 from .live_call import call_to
@@ -74,6 +75,10 @@ def text(fields: str) -> bytes:
     return b'{"messages":[{"role":"user","content":"x"}],' + fields.encode() + b"}"
 
 
+def tool(name: str, description: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description}}
+
+
 DEEP = "[" * 900 + "]" * 900
 REFUSED: dict[str, tuple[Any, int, str | None]] = {
     "nothing": (b"", 400, "body"),
@@ -83,6 +88,13 @@ REFUSED: dict[str, tuple[Any, int, str | None]] = {
     "a list": (b"[]", 400, "body"),
     "too deep": (b"[" * 100_000, 400, "body"),
     "too deep for a message": (text(f'"logit_bias":{DEEP}'), 400, None),
+    "more values than text": (text('"x":[' + "[]," * 70_000 + "0]"), 400, "body"),
+    "the same in a text": (message(", " * MAX_MARKS), 400, "body"),
+    "more tools than fit": (
+        {**message("x"), "tools": [tool(f"f{i}", "x" * 30_000) for i in range(10)]},
+        400,
+        "tools",
+    ),
     "objects in objects": (b'{"a":' * 50_000, 400, "body"),
     "digits without end": (text('"seed":' + "9" * 5000), 400, "body"),
     "a huge number": (text('"temperature":' + "9" * 4000), 400, "temperature"),

@@ -210,6 +210,12 @@ async def test_how_keys_are_written_does_not_matter(closed: House) -> None:
         ).status == 200
 
 
+async def test_a_web_token_is_called_one(closed: House) -> None:
+    answer = await closed.knock("/v1/models", "eyJhbGciOiJSUzUxMiJ9.eyJzdWIiOiJhIn0.c2ln")
+    assert answer.message.startswith("This web token is not taken here")
+    assert "halfsec keys add" in (await closed.knock("/v1/models", "hs_x.y.z")).message
+
+
 async def test_a_key_in_the_address_is_not_read(closed: House) -> None:
     for name in ("api_key", "key", "token", "access_token"):
         query = f"model=x&{name}={closed.ana}".encode()

@@ -1,6 +1,8 @@
 """Web tokens: which are believed, and how often their issuer is asked for its keys."""
 
 import asyncio
+import base64
+import hmac
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from agent.access import Access
 from agent.access_settings import AccessSettings
@@ -33,7 +36,7 @@ def jwk(key: Any, kid: str | None, algorithm: str) -> dict[str, Any]:
     public: dict[str, Any] = jwt.get_algorithm_by_name(algorithm).to_jwk(
         key.public_key(), as_dict=True
     )
-    return {**public, "use": "sig", **({} if kid is None else {"kid": kid})}
+    return {**public, "use": "sig", "alg": algorithm, **({} if kid is None else {"kid": kid})}
 
 
 KEYS = [jwk(RSA, "r", "RS256"), jwk(EC, "e", "ES256"), jwk(ED, "d", "EdDSA")]
@@ -73,6 +76,45 @@ async def test_the_issuers_tokens_are_believed(key: Any, kid: str, algorithm: st
     principal = await Issuer().tokens.read(token(key, kid, algorithm))
     assert principal is not None
     assert (principal.name, principal.kind, principal.key_id) == ("ana", "jwt", "jwt:ana")
+
+
+def unsaid(entry: dict[str, Any]) -> dict[str, Any]:
+    """The same key of a set that does not say what for: `alg` is optional (RFC 7517, 4.4)."""
+    return {name: value for name, value in entry.items() if name != "alg"}
+
+
+@pytest.mark.parametrize(
+    ("key", "kid", "algorithm"),
+    [
+        *((RSA, "r", name) for name in ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
+        (EC, "e", "ES256"),
+        (ED, "d", "EdDSA"),
+    ],
+)
+async def test_a_key_whose_set_does_not_say_what_for(key: Any, kid: str, algorithm: str) -> None:
+    issuer = Issuer()
+    issuer.keys = list(map(unsaid, KEYS))
+    assert await issuer.tokens.read(token(key, kid, algorithm)) is not None
+    public = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for kid in "red":
+        for forged in (token(OTHER_RSA, kid, "PS256"), signed_with(public, kid)):
+            assert await issuer.tokens.read(forged) is None
+
+
+def signed_with(public: bytes, kid: str) -> str:
+    """By HMAC, with what everybody can read. PyJWT does not make such tokens."""
+    head, body, _ = token(SECRET, kid, "HS256").split(".")
+    digest = hmac.digest(public, f"{head}.{body}".encode(), "sha256")
+    return f"{head}.{body}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "ES256", "none", "RSA-OAEP", 5, ["RS256"]])
+async def test_a_key_for_something_else_is_good_for_nothing(algorithm: object) -> None:
+    issuer = Issuer()
+    issuer.keys = [*KEYS[1:], {**KEYS[0], "alg": algorithm}]
+    for each in ("RS256", "PS256"):
+        assert await issuer.tokens.read(token(algorithm=each)) is None
+    assert await issuer.tokens.read(token(EC, "e", "ES256")) is not None
 
 
 async def test_one_key_needs_no_name() -> None:

@@ -106,3 +106,33 @@ async def test_nothing_is_smuggled(way: str) -> None:
     assert "/second" not in site.asked
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "path"),
+    [
+        (b"http://localhost/second?x=1", "localhost", "/second"),
+        (b"HTTPS://a.example:81/a%20b", "a.example:81", "/a b"),
+        (b"http://a.example", "a.example", "/"),
+        (b"http://a.example?x=/", "a.example", "/"),
+        (b"http:///second", "", "/second"),
+        (b"/http://b.example/", "header.example", "/http://b.example/"),
+        (b"ftp://b.example/", "header.example", "ftp://b.example/"),
+    ],
+)
+async def test_a_target_that_is_a_whole_address(target: bytes, host: str, path: str) -> None:
+    """Its host counts, not the header's."""
+    seen: list[tuple[str, list[bytes]]] = []
+
+    async def note(scope: Any, receive: Any, send: Any) -> None:
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        seen.append((scope["path"], hosts))
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    house = House(HeadCheck(note))
+    wire = house.connect()
+    wire.protocol.data_received(b"GET " + target + b" HTTP/1.1\r\nHost: header.example\r\n\r\n")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await end(wire)
+    assert seen == [(path, [host.encode()])]

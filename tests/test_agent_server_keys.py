@@ -127,6 +127,49 @@ async def test_a_wrong_key_works_nowhere(
     assert wrong not in caplog.text
 
 
+IMPOSSIBLE: Any = {"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("session", "param", "words"),
+    [
+        (
+            {"tools": [{"type": "function", "name": "f", "parameters": IMPOSSIBLE}]},
+            "session.tools",
+            "tools[0].parameters: can't be followed: Unsatisfiable schema",
+        ),
+        ({"instructions": "word " * 12_000}, "session.instructions", "context"),
+        (
+            {"tools": [{"type": "function", "name": "f", "description": "word " * 12_000}]},
+            "session.tools",
+            "context",
+        ),
+    ],
+    ids=["an impossible tool", "long instructions", "a long tool"],
+)
+async def test_a_secret_that_could_have_no_reply_is_not_made(
+    live: LiveServer, session: dict[str, Any], param: str, words: str
+) -> None:
+    num_secrets = len(live.access.secrets)
+    async with httpx.AsyncClient(base_url=live.http, timeout=60) as http:
+        answer = await http.post(
+            "/v1/realtime/client_secrets", json={"session": {"type": "realtime", **session}}
+        )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert words in error["message"]
+    assert len(live.access.secrets) == num_secrets
+
+
+async def test_a_secret_with_tools_is_made(live: LiveServer) -> None:
+    fine = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    session = {"type": "realtime", "tools": [fine], "tool_choice": "required"}
+    async with httpx.AsyncClient(base_url=live.http, timeout=60) as http:
+        answer = await http.post("/v1/realtime/client_secrets", json={"session": session})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["session"]["tools"][0]["name"] == "f"
+
+
 async def test_a_secret_speaks_for_who_made_it(live: LiveServer, locks: Locks) -> None:
     key = locks.add("ana")
     async with client(live, key) as sdk:

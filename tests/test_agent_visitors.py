@@ -8,7 +8,9 @@ from agent.visitors import Visitors, name_of
 LOCAL = ("127.0.0.1:8080", "localhost", "LOCALHOST:8472", "localhost.:80", "[::1]:8080",
          "127.8.9.1", "page.localhost:8080")  # fmt: skip
 FOREIGN = ("evil.example:8472", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
-           "[bad", "", "[::1", "localhost@evil.example", "evil.example:x")  # fmt: skip
+           "[bad", "", "[::1", "localhost@evil.example", "evil.example:x",
+           "user@localhost", "127.0.0.1/..", "evil\\@localhost", "localhost?x", "localhost#x",
+           "user:word@127.0.0.1:80", "evil.example\\.localhost")  # fmt: skip
 ADDRESSES = ("192.168.1.5:8080", "[fe80::1]:8080", "10.0.0.1")
 
 

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import struct
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -182,3 +183,89 @@ def test_a_stranger_may_not_try_every_parser(on_disk: OnDisk, kind: str) -> None
     file.write(kind.encode())
     with pytest.raises(AudioError, match="no sound file of a kind known here; give WAV"):
         next(read_blocks(on_disk(file.getvalue()), "a", FileLimits(max_s=10)))
+
+
+JUNK_MP3 = {
+    "frames of junk": b"\xff\xfb\x10\xc4" * 50_000,
+    "frames of zeros": (b"\xff\xf3\x18\xc4" + b"\0" * 68) * 1000,
+    "a tag and no frame": b"ID3\x04\0\0\x7f\x7f\x7f\x7f" + b"\0" * 1000,
+    "a tag that counts what is not there": (
+        b"\xff\xfb\x90\xc4" + b"\0" * 32 + b"Xing\0\0\0\x0f" + b"\xff" * 8 + b"\0" * 2000
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", JUNK_MP3)
+def test_no_mp3_speaks_past_the_log(
+    on_disk: OnDisk, capfd: pytest.CaptureFixture[str], kind: str
+) -> None:
+    with pytest.raises(AudioError, match="a: not readable as audio: there are no MP3 frames"):
+        next(read_blocks(on_disk(JUNK_MP3[kind]), "a", FileLimits(max_s=60)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nor_does_one_inside_a_wav(on_disk: OnDisk, capfd: pytest.CaptureFixture[str]) -> None:
+    frames = JUNK_MP3["frames of junk"]
+    form = struct.pack("<HHIIHHHHIHHH", 0x55, 1, 44_100, 4000, 1, 0, 12, 1, 2, 104, 1, 1393)
+    wave = b"WAVEfmt " + struct.pack("<I", len(form)) + form
+    wave += b"data" + struct.pack("<I", len(frames)) + frames
+    with pytest.raises(AudioError, match="a: MP3 inside WAV is not read here; give WAV"):
+        next(read_blocks(on_disk(b"RIFF" + struct.pack("<I", len(wave)) + wave), "a"))
+    assert len(capfd.readouterr().err.splitlines()) < 10
+
+
+def test_a_damaged_mp3_says_what_is_missing(
+    on_disk: OnDisk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = BytesIO()
+    soundfile.write(file, tone(24_000, 4, 1), 24_000, format="MP3")
+    data = bytearray(file.getvalue())
+    data[3000:3600] = b"junk" * 150
+    with pytest.raises(
+        AudioError, match=r"a: the file is damaged or cut short: .* of 96000 frames"
+    ):
+        list(read_blocks(on_disk(bytes(data)), "a", FileLimits(max_s=60)))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_an_mp3_is_what_was_written(on_disk: OnDisk, channels: int) -> None:
+    pcm = tone(44_100, 2.5, channels)
+    file = BytesIO()
+    soundfile.write(file, pcm, 44_100, format="MP3")
+    tag = b"ID3\x04\0\0\0\0\x01\x00" + b"\0" * 128
+    for data in (file.getvalue(), tag + file.getvalue()):
+        read = np.concatenate(list(read_blocks(on_disk(data), "a", FileLimits(max_s=3))))
+        assert len(read) == pytest.approx(2.5 * RATE_HZ, abs=2)
+        assert np.sqrt(np.mean(read[4000:-4000] ** 2) * 2) == pytest.approx(0.3, rel=0.05)
+        with pytest.raises(AudioError, match="cut short"):
+            list(read_blocks(on_disk(data[:-4000]), "a", FileLimits(max_s=3)))
+        with pytest.raises(AudioError, match="longer than 2 s"):
+            next(read_blocks(on_disk(data), "a", FileLimits(max_s=2)))
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+def test_a_wav_that_was_never_told_its_length(on_disk: OnDisk, subtype: str) -> None:
+    file = BytesIO()
+    soundfile.write(file, tone(16_000, 2.5, 1), 16_000, format="WAV", subtype=subtype)
+    data = bytearray(file.getvalue())
+    at = data.index(b"data") + 4
+    whole = np.concatenate(list(read_blocks(on_disk(bytes(data)))))
+    data[at : at + 4] = bytes(4)
+    for size in (
+        0,
+        36,
+        len(data) - 8,
+        0xFFFFFFFF,
+    ):  # of which the file's other length knows as much
+        data[4:8] = size.to_bytes(4, "little")
+        read = np.concatenate(list(read_blocks(on_disk(bytes(data)))))
+        assert np.array_equal(read, whole)
+
+
+def test_chunks_behind_no_audio_are_no_audio(on_disk: OnDisk) -> None:
+    file = BytesIO()
+    soundfile.write(file, np.zeros(0), 16_000, format="WAV")
+    data = file.getvalue() + b"LIST\x04\0\0\0INFO" + b"note\x03\0\0\0abc\0"
+    with pytest.raises(AudioError, match="no audio in it"):
+        next(read_blocks(on_disk(data)))

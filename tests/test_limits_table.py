@@ -32,6 +32,7 @@ from agent.live_events import MAX_LISTENERS
 from agent.notices import Problem
 from agent.wire.realtime import fields, frames, items, parse, protocol, response_create
 from agent.wire.realtime import session_update as updates
+from llm_engine import openai_tools
 
 from .wire_frames import make
 
@@ -101,6 +102,14 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         number(http_requests.MAX_BODY_BYTES),
         "test_agent_chat_bad_input.py::test_a_body_without_end",
     ),
+    "its brackets and commas": (
+        number(frames.MAX_MARKS),
+        "test_agent_chat_bad_input.py::test_everything_refused_and_nobody_disturbed",
+    ),
+    "all tools of a chat request": (
+        f"{number(openai_tools.MAX_TOOLS_CHARS)} characters",
+        "test_llm_engine_openai_tools.py::test_what_is_refused_names_the_field",
+    ),
     "time for a body": (
         seconds(http_requests.BODY_TIMEOUT_S),
         "test_agent_chat_bad_input.py::test_a_body_without_end",
@@ -112,6 +121,14 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     "an upload": (
         number(form_bodies.MAX_FORM_BYTES),
         "test_agent_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further",
+    ),
+    "charsets of an upload's texts": (
+        "UTF-8 and ISO 8859-1",
+        "test_agent_form_bodies.py::test_other_charsets_are_named_and_not_tried",
+    ),
+    "a message in the log that strangers cause": (
+        "the 1st, 2nd, 4th, 8th, ...",
+        "test_agent_server_log.py::test_requests_that_are_none_do_not_fill_the_log",
     ),
     "time for an upload": (
         seconds(form_bodies.UPLOAD_TIMEOUT_S),

@@ -115,6 +115,9 @@ def form(schema: object) -> dict[str, Any]:
 REFUSED: dict[str, dict[str, Any]] = {
     "tools: must be a list": {"tools": {"a": 1}},
     "tools: has 129": {"tools": [function(f"f{index}") for index in range(129)]},
+    "tools: have more than 262144 characters together, counted to tools[2]": {
+        "tools": [function(f"f{index}", description="x" * 100_000) for index in range(5)]
+    },
     "tools[0]: must be of type function": {"tools": [{"type": "custom", "custom": {}}]},
     "tools[1]: must be of type function": {"tools": [function("f"), 5]},
     "tools[0].function.name: must be 1 to 64": {"tools": [function("a b")]},

@@ -44,8 +44,15 @@ def read_frame(frame: str | bytes) -> dict[str, Any]:
     return value
 
 
+def num_marks(text: str | bytearray) -> int:
+    """Brackets that open something, and commas: no more values than these, and one, are in it."""
+    if isinstance(text, str):
+        return sum(map(text.count, ",[{"))
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
 def _check_marks(text: str) -> None:
-    marks = text.count(",") + text.count("[") + text.count("{")
+    marks = num_marks(text)
     if marks > MAX_MARKS:
         raise _invalid(
             f"This frame has {marks} brackets and commas; at most {MAX_MARKS} are taken."

@@ -1,0 +1,72 @@
+"""Forms: in which charsets their texts are read."""
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agent.form_bodies import read_form
+from agent.http_answers import guarded
+
+KIND = "multipart/form-data; boundary=B"
+
+
+async def posted(kind: str, value: bytes) -> httpx.Response:
+    """What comes back for a form with one field: its value."""
+
+    async def answer(request: Request) -> Response:
+        async with read_form(request) as form:
+            return JSONResponse(form["prompt"])
+
+    async def endpoint(request: Request) -> Response:
+        return await guarded(answer(request))
+
+    app = Starlette(routes=[Route("/", endpoint, methods=["POST"])])
+    part = (
+        b'--B\r\nContent-Disposition: form-data; name="prompt"\r\n\r\n' + value + b"\r\n--B--\r\n"
+    )
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://localhost"
+    ) as http:
+        return await http.post("/", content=part, headers={"content-type": kind})
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("", "Grüße".encode()),
+        ("; charset=UTF-8", "Grüße".encode()),
+        ('; charset="utf8"', "Grüße".encode()),
+        ("; charset=iso-8859-1", "Grüße".encode("latin-1")),
+        ("", "Grüße".encode("latin-1")),  # what is no UTF-8 is taken for this
+    ],
+)
+async def test_texts_are_read(parameter: str, value: bytes) -> None:
+    answer = await posted(KIND + parameter, value)
+    assert (answer.status_code, answer.json()) == (200, "Grüße")
+
+
+@pytest.mark.parametrize(
+    ("charset", "value"),
+    [
+        ("punycode", b"a-b"),
+        ("unicode_escape", b"\\ud800"),
+        ("raw_unicode_escape", b"\\ud800"),
+        ("utf-7", b"+2AA-"),
+        ("utf-16", b"\0a"),
+        ("idna", b"\xff" * 300),
+        ("undefined", b"x"),
+        ("rot13", b"x"),
+        ("../../x", b"x"),
+        ("x" * 1000, b"x"),
+        ("", b"x"),
+    ],
+)
+async def test_other_charsets_are_named_and_not_tried(charset: str, value: bytes) -> None:
+    answer = await posted(f'{KIND}; charset="{charset}"', value)
+    message = answer.json()["error"]["message"]
+    assert (answer.status_code, len(message) < 250) == (415, True)
+    assert repr(charset[:40]) in message
+    assert "send it as UTF-8" in message
