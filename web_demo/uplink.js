@@ -13,8 +13,11 @@
 import { WIRE_RATE_HZ } from './pcm.js';
 import { PushToTalk } from './push-to-talk.js';
 
-/** Two seconds of 20 ms batches: said while the socket was still opening, sent when it is open. */
-const MAX_EARLY_BATCHES = 100;
+/**
+ * 1.2 s in batches of 20 ms: said while the socket was still opening, sent when it is open. More would
+ * not fit into the socket at once, and look like a slow connection.
+ */
+const MAX_EARLY_BATCHES = 60;
 
 export class Uplink extends EventTarget {
   /** @param {import('./realtime.js').RealtimeClient} client */

@@ -7,6 +7,7 @@ import { samplesFromBase64, toBase64 } from '../../web_demo/base64.js';
 import { Conversation } from '../../web_demo/conversation.js';
 import { toInt16 } from '../../web_demo/pcm.js';
 import { RealtimeClient } from '../../web_demo/realtime.js';
+import { Uplink } from '../../web_demo/uplink.js';
 
 class FakeSocket {
   static sockets = [];
@@ -177,6 +178,25 @@ test('a connection by which nothing gets through is given up, the call is not', 
   assert.equal(client.status.state, 'waiting');
   mock.timers.tick(125);
   assert.equal(last().url, 'ws://here/v1/realtime?resume=resume_1');
+});
+
+test('what is said while a key is asked for does not make the connection slow', (t) => {
+  const { client, last } = setUp(t);
+  const uplink = new Uplink(client);
+  let slow = 0;
+  uplink.addEventListener('slow', () => (slow += 1));
+  client.connect();
+  for (let i = 0; i < 500; i += 1) uplink.add(new Int16Array(480).fill(i), true);
+  last().send = function (text) {
+    this.bufferedAmount += text.length; // nothing leaves within one task
+    this.sent.push(JSON.parse(text));
+  };
+  last().greet();
+  uplink.flush();
+  assert.equal(slow, 0);
+  const newest = samplesFromBase64(last().sent.at(-1).audio);
+  assert.equal(Math.round(newest[0] * 32768), 499);
+  assert.ok(last().sent.length >= 50);
 });
 
 test('a refusal in principle is final, and so is hanging up', (t) => {
