@@ -17,7 +17,7 @@ _LIFETIME: Final = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="{add,list,revoke}", required=True)
     add = actions.add_parser("add", help="make a key and print it, once")
     add.add_argument("name", help="whose it is, or what for")
     add.add_argument("--max-calls", type=int, metavar="N", help="calls at once with it")
