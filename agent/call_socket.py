@@ -134,8 +134,7 @@ class CallSocket:
             requests = await take(frame)
             if not self._is_stopped:
                 self._is_receiving = True  # what was read is dealt with: stopping need not wait
-                for request in requests:
-                    await self._intake.keep_pace(request)
+                await self._intake.keep_pace(frame, requests)
                 self._is_receiving = False
         return None
 

@@ -86,6 +86,8 @@ class HttpConnection(H11Protocol):
         self._upgraded = True
         self._limits.closed(self._place)  # it counts itself from here on
         super().handle_websocket_upgrade(event)
+        if ahead := self.conn.trailing_data[0]:  # which uvicorn would drop
+            cast(asyncio.Protocol, self.transport.get_protocol()).data_received(ahead)
 
     def on_response_complete(self) -> None:
         """The next request is read now, or once its address is not too fast any more."""

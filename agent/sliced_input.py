@@ -28,7 +28,7 @@ class SlicedInput:
         self._unread = bytearray()
         self._timer: asyncio.Handle | None = None
         self.on_parsed: Callable[[], None] = lambda: None
-        """Called after each slice that was put off."""
+        """Called whenever the backlog may have changed."""
 
     @property
     def is_put_off(self) -> bool:
@@ -46,15 +46,9 @@ class SlicedInput:
 
     def go_on(self) -> None:
         """Parse one slice, unless that is to happen later; the next ones follow."""
-        if not self._unread or self._timer is not None or self._is_held():
-            return
-        piece = bytes(self._unread[:SLICE_BYTES])
-        del self._unread[:SLICE_BYTES]
-        wait_s = self._parse(piece)
-        if wait_s > 0:
-            self._timer = self._loop.call_later(wait_s, self._resume)
-        elif self._unread:
-            self._timer = self._loop.call_soon(self._resume)
+        if self._unread and self._timer is None and not self._is_held():
+            self._parse_slice()
+        self.on_parsed()
 
     def clear(self) -> None:
         """Forget everything: the connection is over."""
@@ -63,7 +57,15 @@ class SlicedInput:
             self._timer.cancel()
             self._timer = None
 
+    def _parse_slice(self) -> None:
+        piece = bytes(self._unread[:SLICE_BYTES])
+        del self._unread[:SLICE_BYTES]
+        wait_s = self._parse(piece)
+        if wait_s > 0:
+            self._timer = self._loop.call_later(wait_s, self._resume)
+        elif self._unread:
+            self._timer = self._loop.call_soon(self._resume)
+
     def _resume(self) -> None:
         self._timer = None
         self.go_on()
-        self.on_parsed()

@@ -8,11 +8,17 @@ client was hung up on in the middle of its recording. A peer that is gone sends 
 ping still finds it.
 
 *Bytes are parsed a slice at a time*, with other connections' turns between, and no faster than
-`MESSAGES_PER_S` once `MESSAGES_AT_ONCE` came. A network read brings up to 256 kB. That is one frame
+`FRAMES_PER_S` once `FRAMES_AT_ONCE` came. A network read brings up to 256 kB. That is one frame
 of an honest client, and forty thousand of somebody who sends the smallest that there are: parsing
-those in one go kept every call waiting for 0.2 s. While the session has not taken a message
-nothing is parsed at all. What is not parsed is kept, a network read of it at most, and the socket
-is not read from.
+those in one go kept every call waiting for 0.2 s. What is not parsed is kept, a network read of it
+at most, and the socket is not read from.
+
+*Messages wait for the session* (`waiting_messages.py`), and beyond a bound nothing is parsed. A
+client that sends a long recording at once is made to wait by its session (`intake.py`). Its pings
+stand behind the recording, and it gives the call up when one gets no answer in time: so frames go
+on being read while the session takes none.
+
+*Before the handshake is answered* no frame is parsed: `websockets` can't answer a bad one then.
 
 *A fragmented message* grows in one buffer. A list of its fragments had no bound, for empty ones add
 nothing to the size that is limited.
@@ -30,7 +36,7 @@ import asyncio
 from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import DATA_OPCODES, Frame
+from websockets.frames import Frame
 
 from .access_settings import AccessSettings
 from .address_limits import AddressLimits
@@ -38,20 +44,18 @@ from .addresses import NOWHERE
 from .errors import CLOSE_NOT_UTF8
 from .pace import Pace
 from .sliced_input import SlicedInput
+from .waiting_messages import WaitingMessages
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """For the peer to take the end of what it was sent, and to answer the close. On a slow link 64 kB
 take two seconds."""
 
-MESSAGES_PER_S: Final = 200
-"""Four times as many as of a client that sends 20 ms of audio in each. One that makes work, as a
-change of the session does, takes a third of a millisecond."""
+FRAMES_PER_S: Final = 4000
+"""Eighty times as many as of a client that sends 20 ms of audio in each."""
 
-MESSAGES_AT_ONCE: Final = 6000
-"""Two minutes of audio in messages of 20 ms."""
-
-FRAGMENT: Final = 0.05
-"""What a fragment or a ping counts, in messages."""
+FRAMES_AT_ONCE: Final = 120_000
+"""Forty minutes of audio in messages of 20 ms. Fewer: pings wait behind a recording that is sent at
+once. The smallest ones take half a second, in slices."""
 
 _REASON: Final = (
     b"This is no WebSocket handshake: it is a GET without a body, with few and short headers.\n"
@@ -71,15 +75,16 @@ class VoiceConnection(WebSocketsSansIOProtocol):
         self.close_timeout = CLOSE_TIMEOUT_S
         self._limits = AddressLimits(AccessSettings()) if limits is None else limits
         self._place: str | None = None
-        self._heard = False
-        """Something came since the last ping."""
+        self._heard_at = 0.0
+        """Of the loop's time."""
         self._abort_timer: asyncio.TimerHandle | None = None
         self._message = bytearray()
         """The fragments of a message so far."""
+        self.queue: WaitingMessages = WaitingMessages()
         self._input = SlicedInput(self.loop, self._parse, lambda: self.read_paused)
         self._input.on_parsed = self._settle_reading
         self._wait_s = 0.0
-        self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE, self.loop.time())
+        self._pace = Pace(FRAMES_PER_S, FRAMES_AT_ONCE, self.loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -87,19 +92,29 @@ class VoiceConnection(WebSocketsSansIOProtocol):
         self._limits.opened(self._place)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
-        self._input.add(data)
-        self._settle_reading()
+        self._heard_at = self.loop.time()
+        if self.handshake_initiated:
+            self._input.add(data)
+        else:  # the head, as a whole
+            self._parse(data)
+            self.read_paused = self.handshake_initiated
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.accept":
+            self.read_paused = False
+        if message["type"] != "websocket.send":  # accepted, or closed
+            self._input.go_on()
 
     async def receive(self) -> Any:
-        message = await super().receive()
-        self._input.go_on()
-        self._settle_reading()
+        message = await self.queue.get()
+        if self.read_paused and self.handshake_complete and not self.queue.is_over:
+            self.read_paused = False
+            self._input.go_on()
         return message
 
     def handle_events(self) -> None:
-        cost = sum(_cost(event) for event in self.conn.events)
-        self._wait_s = self._pace.add(cost, self.loop.time())
+        self._wait_s = self._pace.add(len(self.conn.events), self.loop.time())
         super().handle_events()
 
     def handle_cont(self, event: Frame) -> None:
@@ -117,23 +132,23 @@ class VoiceConnection(WebSocketsSansIOProtocol):
             self.conn.data_to_send()
 
     def send_receive_event_to_app(self) -> None:
-        if self.curr_msg_data_type == "text" and not self.close_sent:
+        data, self.frames = self.frames[0], []
+        if self.close_sent:
+            return
+        message: Any = {"type": "websocket.receive", "bytes": data}
+        if self.curr_msg_data_type == "text":
             try:
-                self.frames[0].decode()
+                message = {"type": "websocket.receive", "text": data.decode()}
             except UnicodeDecodeError:
-                self.frames = []
                 self.conn.fail(CLOSE_NOT_UTF8, "text is UTF-8")
                 self.handle_parser_exception()
                 return
-        super().send_receive_event_to_app()
-
-    def send_keepalive_ping(self) -> None:
-        self._heard = False
-        super().send_keepalive_ping()
+        self.queue.put_nowait(message)
+        self.read_paused = self.queue.is_over
 
     def keepalive_timeout(self) -> None:
         """No answer to the ping: the end, unless there are other signs of life."""
-        if self._heard or self.read_paused or self._input.is_put_off:
+        if self._heard_at > self.ping_sent_at or self.read_paused or self._input.is_put_off:
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
             return
@@ -168,17 +183,11 @@ class VoiceConnection(WebSocketsSansIOProtocol):
     def _settle_reading(self) -> None:
         if self.transport.is_closing():
             return
-        if self._input.backlog:
+        if self._input.backlog or self.read_paused:
             self.transport.pause_reading()
-        elif not self.read_paused:
+        else:
             self.transport.resume_reading()
 
     def _abort_later(self) -> None:
         if self._abort_timer is None and not self.disconnected:
             self._abort_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
-
-
-def _cost(event: object) -> float:
-    """In messages."""
-    is_end = isinstance(event, Frame) and event.fin and event.opcode in DATA_OPCODES
-    return 1.0 if is_end else FRAGMENT

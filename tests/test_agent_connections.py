@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent import connections, voice_connection
+from agent import connections, voice_connection, waiting_messages
 from agent.access_settings import AccessSettings
 from agent.connections import HttpConnection
 
@@ -32,7 +32,8 @@ async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
     await end(wire)
 
 
-async def test_who_is_not_read_from_cannot_answer() -> None:
+async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_messages, "MAX_WAITING_BYTES", 0)
     wire = await House(busy).call()
     wire.protocol.data_received(WHOLE_FRAME)
     wire.protocol.send_keepalive_ping()

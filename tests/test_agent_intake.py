@@ -9,8 +9,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent.access_settings import AccessSettings
 from agent.errors import IdleClientError
-from agent.intake import Intake
-from agent.requests import AppendAudio, CommitAudio
+from agent.intake import CHARS_PER_MESSAGE, MESSAGES_AT_ONCE, MESSAGES_PER_S, WORK, Intake
+from agent.requests import AppendAudio, CancelResponse, CommitAudio, CreateResponse, UpdateSession
+from agent.settings import ResponseOptions, SessionSettings
 from latency_budget.clock import ManualClock
 
 
@@ -75,15 +76,15 @@ async def test_audio_is_read_no_faster_than_real_time_beyond_the_burst() -> None
     taken, pauses = await intake(burst_s=2)
     second = AppendAudio(np.zeros(24_000, np.int16), 24_000)
     for _ in range(3):
-        await taken.keep_pace(second)
+        await taken.keep_pace("", [second])
     assert pauses == [pytest.approx(1.0)]
-    await taken.keep_pace(CommitAudio())
+    await taken.keep_pace("", [CommitAudio()])
     assert len(pauses) == 1
 
 
 async def test_telephone_audio_is_judged_by_its_length_too() -> None:
     taken, pauses = await intake(burst_s=1)
-    await taken.keep_pace(AppendAudio(np.zeros(3 * 8_000, np.int16), 8_000))
+    await taken.keep_pace("", [AppendAudio(np.zeros(3 * 8_000, np.int16), 8_000)])
     assert pauses == [pytest.approx(2.0)]
 
 
@@ -91,5 +92,51 @@ async def test_small_delays_are_saved_up() -> None:
     taken, pauses = await intake(burst_s=1)
     piece = AppendAudio(np.zeros(480, np.int16), 24_000)  # 20 ms
     for _ in range(50 + 4):
-        await taken.keep_pace(piece)
+        await taken.keep_pace("", [piece])
     assert pauses == [pytest.approx(0.06), pytest.approx(0.08)]
+
+
+async def test_others_have_their_turn_after_each_frame() -> None:
+    taken, _ = await intake()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        counting = group.create_task(count())
+        for _ in range(100):
+            await taken.keep_pace("", [CancelResponse()])
+        counting.cancel()
+    assert turns >= 99
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [CreateResponse(ResponseOptions()), CancelResponse(), UpdateSession(SessionSettings())],
+)
+async def test_what_makes_work_counts_as_many_messages(request_: Any) -> None:
+    taken, pauses = await intake()
+    for _ in range(MESSAGES_AT_ONCE // WORK):
+        await taken.keep_pace("", [request_])
+    assert pauses == []
+    await taken.keep_pace("", [request_])
+    assert pauses == [pytest.approx(WORK / MESSAGES_PER_S)]
+
+
+async def test_what_is_long_and_no_audio_counts_by_its_length() -> None:
+    taken, pauses = await intake()
+    await taken.keep_pace(" " * MESSAGES_AT_ONCE * CHARS_PER_MESSAGE, [])  # refused unread, say
+    pauses.clear()
+    await taken.keep_pace(" " * CHARS_PER_MESSAGE * MESSAGES_PER_S, [])
+    assert pauses[-1] == pytest.approx(1.0, abs=0.1)
+
+
+async def test_long_audio_counts_as_one_message() -> None:
+    taken, pauses = await intake()
+    frame = "x" * 10 * MESSAGES_AT_ONCE * CHARS_PER_MESSAGE
+    await taken.keep_pace(frame, [AppendAudio(np.zeros(24_000, np.int16), 24_000)])
+    assert pauses == []

@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import voice_connection
+from agent import voice_connection, waiting_messages
 from agent.sliced_input import SLICE_BYTES
-from agent.voice_connection import FRAGMENT, MESSAGES_AT_ONCE
+from agent.voice_connection import FRAMES_AT_ONCE
 
 from .connection_house import HANDSHAKE, House, Wire, end
 
 MASK = bytes(4)
 EMPTY_FRAGMENT = b"\x00\x80" + MASK
 PING = b"\x89\x80" + MASK
+CLOSE = b"\x88\x82" + MASK + b"\x03\xe8"
+UNMASKED = b"\x81\x02{}"
 LAST_FRAGMENT = b"\x80\x80" + MASK
 
 
@@ -118,10 +120,9 @@ async def test_fragments_take_the_room_of_what_is_in_them() -> None:
 
 
 async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice_connection, "MESSAGES_PER_S", 0.01)
+    monkeypatch.setattr(voice_connection, "FRAMES_PER_S", 0.01)
     _, wire = await call()
-    free = round(MESSAGES_AT_ONCE / FRAGMENT)
-    wire.protocol.data_received(text(b"", first=0x01) + EMPTY_FRAGMENT * (free + 3000))
+    wire.protocol.data_received(text(b"", first=0x01) + EMPTY_FRAGMENT * (FRAMES_AT_ONCE + 3000))
     await turns(400)
     left = wire.protocol._input._unread
     assert 1000 * 6 < len(left) <= 3000 * 6
@@ -133,17 +134,52 @@ async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.Monk
     assert not wire.protocol._input._unread
 
 
-async def test_nothing_is_parsed_that_the_session_does_not_take() -> None:
+async def test_who_is_made_to_wait_gets_his_pongs() -> None:
+    """As a client that sends a recording at once, and looks whether the server is there."""
+    reader, wire = await call()
+    reader.may_read.clear()
+    wire.protocol.data_received(text(b"x" * 60_000) * 20 + PING)
+    await turns(400)
+    assert wire.sent == b"\x8a\x00"
+    assert wire.is_read
+    reader.may_read.set()
+    await reader.heard(20)
+    await end(wire)
+
+
+async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_messages, "MAX_WAITING_BYTES", 20_000)
     reader, wire = await call()
     reader.may_read.clear()
     wire.protocol.data_received(text(b"x" * 4000) * 40)
     await turns()
-    assert wire.protocol.queue.qsize() <= 3
-    assert len(wire.protocol._input._unread) > 140_000
+    assert wire.protocol.queue.qsize() <= 7
+    assert len(wire.protocol._input._unread) > 120_000
     assert not wire.is_read
+    wire.protocol.keepalive_timeout()  # who is not read from can't answer
+    assert not wire.closing
     reader.may_read.set()
     await reader.heard(40)
     assert wire.is_read
+    await end(wire)
+
+
+async def test_what_waits_is_forgotten_when_the_client_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting_messages, "KEPT_BYTES", 20_000)
+    reader, wire = await call()
+    reader.may_read.clear()
+    wire.protocol.data_received(b"".join(text(b"%d" % each + b" " * 4000) for each in range(40)))
+    await turns(100)
+    wire.protocol.data_received(CLOSE)
+    await turns()
+    reader.may_read.set()
+    await turns()
+    *kept, last = reader.got
+    assert last == {"type": "websocket.disconnect", "code": 1000, "reason": ""}
+    assert 3 <= len(kept) <= 5
+    assert [each["text"].strip() for each in kept] == [str(each) for each in range(len(kept))]
     await end(wire)
 
 
@@ -167,6 +203,27 @@ async def test_text_that_is_no_utf8_ends_the_call(caplog: pytest.LogCaptureFixtu
     assert b"\x03\xef" in wire.sent  # 1007
     assert wire.closing
     assert caplog.text == ""
+    await end(wire)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("frame", "code"), [(UNMASKED, 1002), (text(b"\xff\xfe"), 1007)], ids=["unmasked", "no UTF-8"]
+)
+async def test_a_bad_frame_right_behind_the_handshake_is_answered(
+    frame: bytes, code: int, together: bool
+) -> None:
+    wire = House(Reader()).connect()
+    if together:
+        wire.protocol.data_received(HANDSHAKE + frame)
+    else:
+        wire.protocol.data_received(HANDSHAKE)
+        wire.protocol.data_received(frame)
+    await turns()
+    head, _, frames = wire.sent.partition(b"\r\n\r\n")
+    assert b" 101 " in head
+    assert frames[2:4] == code.to_bytes(2, "big")
+    assert wire.closing
     await end(wire)
 
 

@@ -17,11 +17,13 @@ from agent import (
     event_loop,
     form_bodies,
     http_requests,
+    intake,
     outbox,
     places,
     request_heads,
     speech_request,
     voice_connection,
+    waiting_messages,
     wrong_keys,
 )
 from agent.access_settings import AccessSettings
@@ -199,9 +201,17 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_attacks_network.py::test_nothing_is_ever_decompressed",
     ),
     "messages": (
-        f"{voice_connection.MESSAGES_PER_S} a second after the first "
-        f"{number(voice_connection.MESSAGES_AT_ONCE)}",
+        f"{intake.MESSAGES_PER_S} a second after the first {number(intake.MESSAGES_AT_ONCE)}",
+        "test_agent_intake.py::test_what_makes_work_counts_as_many_messages",
+    ),
+    "frames of messages, pings among them": (
+        f"{number(voice_connection.FRAMES_PER_S)} a second after the first "
+        f"{number(voice_connection.FRAMES_AT_ONCE)}",
         "test_agent_voice_connection.py::test_frames_are_parsed_no_faster_than_allowed",
+    ),
+    "messages that the call has not dealt with": (
+        f"{waiting_messages.MAX_WAITING_BYTES >> 20} MiB",
+        "test_agent_voice_connection.py::test_nothing_is_parsed_beyond_what_may_wait",
     ),
     "text that is not UTF-8, frames that break RFC 6455": (
         "none",
