@@ -34,6 +34,9 @@ from .waiting_calls import WaitingCalls
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
 
+USAGE_EVERY_NS: Final = 10**9
+"""Of turns that end. To ask for the processor time of many threads takes a while, and a client can
+have hundreds of turns end in a second."""
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +117,7 @@ class Calls:
         self.waiting: Final = WaitingCalls()
         self.admission: Final = Admission(usable_cores())
         self._processor_ns = processor_ns
+        self._noted_ns = 0
         self.policy: Final = Policy(_available(config))
         self.admitted = 0
         self.refusals: Final = Refusals()
@@ -184,7 +188,8 @@ class Calls:
         return self.admission.refuses(len(self), self._clock.now_ns())
 
     def _note_usage(self) -> None:
-        self.admission.used(self._clock.now_ns(), self._processor_ns(), len(self))
+        self._noted_ns = self._clock.now_ns()
+        self.admission.used(self._noted_ns, self._processor_ns(), len(self))
 
     def refuse(self, code: str) -> None:
         """Somebody could not join, because all lines are busy, or one more would be too many."""
@@ -194,12 +199,15 @@ class Calls:
     def turn_over(self, call: Call, entry: TurnEntry) -> TurnEntry:
         """Learn from a turn that is over, and remember it. It comes back with what it teaches of
         the actions that were taken in it."""
-        self._note_usage()
+        if self._clock.now_ns() - self._noted_ns >= USAGE_EVERY_NS:
+            self._note_usage()
         _, profile = self._config.profile(call.agent)
         # A client that wants more than the operator allows can't have others treated worse.
         own_ms = entry.budget.total_ms - entry.budget.widened_ms
         total_ms = max(own_ms, self._config.budget_ms(profile))
-        if (lags := lags_of(entry.record)) is not None:
+        # How long a client's tool takes says nothing about how much room there is.
+        ran_tool = any(span.stage is Stage.TOOL for span in entry.record.spans)
+        if (lags := lags_of(entry.record)) is not None and not ran_tool:
             self.admission.turn_over(lags, call.company, total_ms, self._clock.now_ns())
         record = self.policy.observe(entry.record, total_ms)
         entry = call.placed(replace(entry, record=record))

@@ -16,11 +16,12 @@ from .ports import ChatMessage, ChatPort, Tools
 from .reply_desk import Surroundings
 from .reply_items import ReplyItems
 from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
-from .toolbox import check_names, tools_of
+from .toolbox import check_choice, check_names, tools_of
 
 CHECK_TIMEOUT_S: Final = 5.0
-"""For the model to say whether a text fits. It must not hold up the client's audio for longer; what
-was not checked is refused when the model is told of it."""
+"""For the model to say whether a text fits, or calls can fit their schemas. It must not hold up the
+client's audio for longer. A text that was not checked is refused when the model is told of it;
+tools are refused at once, for schemas that take longer make every reply as slow."""
 
 SURE_CHARS: Final = 2_000
 """Shorter items fit into any context of use, and need not wait for the model."""
@@ -42,22 +43,29 @@ async def check_text(chat: ChatPort, message: ChatMessage, param: str) -> None:
 
 
 async def check_tools(chat: ChatPort, tools: Tools | None, param: str) -> None:
-    """Raises ClientError where the model can't be told of these tools, or no call of one of them
-    could fit its schema."""
-    if tools is not None:
-        await _ask(chat.check_tools(tools), param)
+    """Raises ClientError where the model can't be told of these tools, no call of one of them could
+    fit its schema, or it is not clear in time whether one could."""
+    if tools is not None and not await _ask(chat.check_tools(tools), param):
+        raise ClientError(
+            f"{param!r} can't be taken: after {CHECK_TIMEOUT_S:g} s it is not clear whether a call "
+            "could fit these schemas. Make them simpler, with fewer alternatives and patterns.",
+            code="invalid_value",
+            param=param,
+        )
 
 
-async def _ask(question: Awaitable[None], param: str) -> None:
+async def _ask(question: Awaitable[None], param: str) -> bool:
+    """Whether there was an answer in time. Raises ClientError where it is no."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await question
     except TimeoutError:
-        return
+        return False
     except StageError as error:
         if error.refused:
             text = f"{param!r} can't be taken. {error.message}"
             raise ClientError(text, code="invalid_value", param=param) from error
+    return True
 
 
 async def check_request(
@@ -93,7 +101,12 @@ async def _check_options(
             param="type",
         )
     if options.voice is not None:
-        around.open_voice(options.voice, WIRE_RATE_HZ[settings.output_encoding])
+        rate_hz = WIRE_RATE_HZ[settings.output_encoding]
+        try:
+            around.open_voice(options.voice, rate_hz)
+        except ClientError as error:
+            param = "response.audio.output.voice"
+            raise ClientError(error.message, code=error.code, param=param) from None
     for item in options.input or ():
         if isinstance(item, ItemReference):
             conversation.get(item.id)
@@ -102,6 +115,8 @@ async def _check_options(
         await check_text(chat, instructions, "response.instructions")
     if options.tools is not None or options.tool_choice is not None:
         check_names(options.tools or (), around.tools)
+        if options.tool_choice is not None:
+            check_choice(settings, options, around.tools, "response.tool_choice")
         tools = tools_of(settings, options, around.tools)
         await check_tools(chat, tools, "response.tools")
 

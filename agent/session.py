@@ -37,7 +37,7 @@ from .reply_desk import ReplyDesk, Surroundings, change_reply
 from .reply_items import ReplyItems
 from .scripted import Script
 from .settings import ResponseOptions, SessionSettings
-from .toolbox import check_names, tools_of
+from .toolbox import check_choice, check_names, tools_of
 from .turn_log import TurnLog
 from .turn_tables import Agent, Caller
 from .turn_taking import TurnTaking
@@ -228,6 +228,8 @@ class Session:
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
             await check_text(self._context.chat, instructions, "session.instructions")
+        if (settings.tools, settings.tool_choice) != (old.tools, old.tool_choice):
+            check_choice(settings, _PLAIN, around.tools, "session.tool_choice")
         tools, old_tools = (tools_of(each, _PLAIN, around.tools) for each in (settings, old))
         if tools != old_tools:
             check_names(settings.tools, around.tools)

@@ -72,6 +72,21 @@ def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort) -> None:
             )
 
 
+def check_choice(
+    settings: SessionSettings, options: ResponseOptions, own: ToolsPort, param: str
+) -> None:
+    """Raises ClientError where a function is chosen and there is none at all. One that is not among
+    others, the model's side refuses."""
+    choice = settings.tool_choice if options.tool_choice is None else options.tool_choice
+    clients = settings.tools if options.tools is None else options.tools
+    if isinstance(choice, Mapping) and not (clients or own.definitions):
+        raise ClientError(
+            f"{param!r} names the function {choice['name']!r}, and there are no tools.",
+            code="invalid_value",
+            param=param,
+        )
+
+
 def _definition(tool: Mapping[str, Any]) -> str:
     """Of a client's tool, as `Tools` has them."""
     known = ("name", "description", "parameters")

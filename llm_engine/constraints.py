@@ -16,6 +16,7 @@ best draft there is.
 parser gets an end of its own, one id beyond the vocabulary, and its bit is moved to them.
 """
 
+import random
 import re
 import threading
 from collections import OrderedDict
@@ -32,6 +33,12 @@ from llm_engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+PROBES: Final = 4
+PROBE_TOKENS: Final = 16
+"""Beginnings of replies that are tried before a grammar is taken. What overruns the parser's bounds
+does so within the first few characters of the text that it is for. A token takes 0.1 ms, or 15 at
+most."""
 
 MAX_COMPILED: Final = 64
 """Grammars kept for the next request. One of a dozen tools takes about 1 MB and 2 ms to compile."""
@@ -134,8 +141,8 @@ class Constraints:
         return Matcher(self._find(grammar).deep_copy(), end_ids, self._num_tokens)
 
     def compile(self, grammar: Grammar) -> None:
-        """Have a grammar ready: a millisecond, large schemas up to a second. The first one of all
-        also builds the vocabulary's trie, in 0.1 s.
+        """Have a grammar ready: some milliseconds, large schemas a second or two. The first one of
+        all also builds the vocabulary's trie, in 0.1 s.
 
         Raises RequestError naming the field whose schema can't be compiled or can't be met.
         """
@@ -158,7 +165,7 @@ class Constraints:
         matcher, problem = self._matcher(grammar.lark)
         if not problem:
             return matcher
-        for schema in grammar.schemas:
+        for schema in grammar.schemas if len(grammar.schemas) > 1 else ():
             _, its_problem = self._matcher(f"start: %json {schema.text}\n")
             if its_problem:
                 raise RequestError(schema.field, its_problem)
@@ -174,7 +181,23 @@ class Constraints:
         if matcher.is_error():
             return matcher, f"can't be followed: {_first_line(matcher.get_error())}"
         matcher.compute_bitmask()
-        return matcher, "can't be met" if matcher.is_error() else ""
+        if matcher.is_error():
+            return matcher, "can't be met"
+        return matcher, next(filter(None, map(self._probe, [matcher] * PROBES, range(PROBES))), "")
+
+    def _probe(self, fresh: "LLMatcher", seed: int) -> str:
+        """What is wrong with a grammar, as far as some reply's beginning shows it."""
+        matcher, choose = fresh.deep_copy(), random.Random(seed).choice
+        for _ in range(PROBE_TOKENS):
+            matcher.consume_tokens(matcher.compute_ff_tokens())
+            mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            if matcher.is_error():
+                return f"is too much to follow: {_first_line(matcher.get_error())}"
+            allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")[: self._num_tokens])
+            if not len(allowed):
+                break
+            matcher.consume_token(int(choose(allowed)))
+        return ""
 
     def _ready_vocabulary(self) -> "LLTokenizer":
         with self._lock:
@@ -208,7 +231,7 @@ class _Vocabulary:
         return self._encode(text)
 
 
-_WHERE = re.compile(r"\n\s*\d+ \| |<state>")
+_WHERE = re.compile(r"\n\s*\d+ \| |<state>|<non-verbose/>")
 
 
 def _first_line(problem: str) -> str:

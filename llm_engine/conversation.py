@@ -5,7 +5,6 @@ its cache already holds. That makes changing one's mind cheap: a preview of word
 being recognized, a reply thrown away because the caller went on, a reply cut to what was heard.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,9 +16,8 @@ from llm_engine.reply import TokenChunk, Usage
 from llm_engine.requests import Request
 from llm_engine.sequence import SequenceId
 from llm_engine.template import ChatMessage
-from llm_engine.tokenizer import LONG_TEXT_CHARS
 from llm_engine.tool_calls import CallingMessage, ToolCall, ToolUse
-from llm_engine.tooling import Head, Tooling
+from llm_engine.tooling import Head, Tooling, prepare
 from llm_engine.worker import Stream, Worker
 
 OnMark = Callable[[str, int], None]
@@ -126,7 +124,7 @@ class Conversation:
         role "tool" is for what one of them gave. Raises RequestError, changing nothing."""
         _require_open(self.is_closed)
         message = self.head.message(text, role, calls)
-        await _prepare(self._dialogue, [message])
+        await prepare(self._dialogue, [message])
         self._dialogue.append(message.role, message.text, message.markup)
 
     async def check(self, text: str, role: str = "user", calls: Sequence[ToolCall] = ()) -> None:
@@ -134,7 +132,7 @@ class Conversation:
         "system" asks for `set_system`."""
         _require_open(self.is_closed)
         message = self.head.message(text, role, calls)
-        await _prepare(self._dialogue, [message])
+        await prepare(self._dialogue, [message])
         self._dialogue.check(message.role, message.text)
 
     async def uncommit(self) -> None:
@@ -218,7 +216,7 @@ class Conversation:
         """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
         _require_open(self.is_closed)
         message = self.head.system(text)
-        await _prepare(self._dialogue, [message])
+        await prepare(self._dialogue, [message])
         self._dialogue.set_system(message.text)
         self.head.has_system(text)
 
@@ -233,7 +231,7 @@ class Conversation:
         self._stop()
         told = self.head.history(messages)
         present = set(self._dialogue.messages())
-        await _prepare(self._dialogue, [each for each in told if each not in present])
+        await prepare(self._dialogue, [each for each in told if each not in present])
         self._dialogue.reset(told)
         first = messages[0] if messages else None
         if isinstance(first, ChatMessage) and first.role == "system":
@@ -252,12 +250,6 @@ class Conversation:
         if generation is not None:
             generation.stream.cut()
             self._worker.abort(generation.stream)
-
-
-async def _prepare(dialogue: Dialogue, messages: Sequence[ChatMessage]) -> None:
-    """Let long texts be encoded on another thread: all calls share this one."""
-    if sum(len(each.text) for each in messages) > LONG_TEXT_CHARS:
-        await asyncio.to_thread(dialogue.prepare, messages)
 
 
 def _require_open(closed: bool) -> None:

@@ -9,8 +9,9 @@ and every character that is worth saying can stand as itself.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final, Self
 
 from llm_engine.errors import RequestError
@@ -26,6 +27,9 @@ _MAX_DEPTH: Final = 64
 _MAX_CHARS: Final = 120_000
 """Of one schema: what OpenAI takes. The worst kind (properties that may all be left out) grows with
 the square, 10 s of one core for 400,000."""
+_MAX_COMBINED: Final = 1000
+"""Alternatives that come of combining others, each of an `allOf` with each: a second of compiling.
+Six times five patterns, 1.4 kB, are 15,625."""
 _MAX_LOOKS: Final = 100_000
 """Schemas looked at to find endless ones, 50 ms. Written on purpose, more could take hours."""
 
@@ -56,6 +60,9 @@ class Schema:
             raise RequestError(field, "has a number that JSON does not have") from None
         if len(text) > _MAX_CHARS:
             raise RequestError(field, f"has {len(text)} characters; {_MAX_CHARS} are too many")
+        if _Alternatives(schema).num_combined() > _MAX_COMBINED:
+            problem = f"combines alternatives in more than {_MAX_COMBINED} ways; use fewer of them"
+            raise RequestError(field, problem)
         if _is_endless(schema):
             raise RequestError(field, "can't be met: every value of it would contain another one")
         return cls(field, text)
@@ -136,6 +143,53 @@ class _Finite:
             for choice in choices
             if isinstance(choice, list) and choice
         )
+
+
+class _Alternatives:
+    """How many a schema has, once those in its parts are combined."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[str, int] = {}
+        """By reference."""
+
+    def num_combined(self) -> int:
+        """Of all schemas inside."""
+        return sum(
+            prod(factors)
+            for schema in _objects(self._root)
+            if len(factors := [each for each in self._factors(schema, 0) if each > 1]) > 1
+        )
+
+    def _of(self, schema: object, depth: int) -> int:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+            return 1
+        return min(_MAX_COMBINED + 1, prod(self._factors(schema, depth)))
+
+    def _factors(self, schema: Mapping[str, Any], depth: int) -> Iterator[int]:
+        for name in ("anyOf", "oneOf"):
+            if isinstance(choice := schema.get(name), list):
+                yield sum(self._of(each, depth + 1) for each in choice)
+        if isinstance(parts := schema.get("allOf"), list):
+            yield from (self._of(each, depth + 1) for each in parts)
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            if reference not in self._known:
+                self._known[reference] = 1  # where it is met within itself
+                self._known[reference] = self._of(_resolved(self._root, reference), depth + 1)
+            yield self._known[reference]
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    """All inside, itself among them."""
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        yield value
+        inner = value.values()
+    elif isinstance(value, list):
+        inner = value
+    for each in inner:
+        yield from _objects(each)
 
 
 def _needed(schema: Mapping[str, Any]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from llm_engine.config import SamplingParams
 from llm_engine.dialogue import Dialogue
 from llm_engine.grammar import Grammar
 from llm_engine.template import ChatMessage, ChatTemplate, Role
+from llm_engine.tokenizer import LONG_TEXT_CHARS
 from llm_engine.tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 
@@ -80,7 +81,9 @@ class Head:
     async def set_tools(self, tools: Sequence[Tool]) -> None:
         """Tell the model of these tools and no others. Raises RequestError, changing nothing."""
         template = await self._tooling.template(tools)
-        self._dialogue.set_system(self._tooling.dialect.system(self._system, tools), template)
+        system = self._tooling.dialect.system(self._system, tools)
+        await prepare(self._dialogue, [ChatMessage("system", system)])
+        self._dialogue.set_system(system, template)
         self._tools = tuple(tools)
 
     async def check_tools(self, sampling: SamplingParams, use: ToolUse) -> None:
@@ -89,8 +92,15 @@ class Head:
         await self._tooling.constrained(sampling, use)
         template = await self._tooling.template(use.shown)
         system = self._tooling.dialect.system(self._system, use.shown)
+        await prepare(self._dialogue, [ChatMessage("system", system)])
         self._dialogue.check("system", system, template=template)
 
     async def constrained(self, sampling: SamplingParams, use: ToolUse | None) -> SamplingParams:
         """As `Tooling.constrained`."""
         return await self._tooling.constrained(sampling, use)
+
+
+async def prepare(dialogue: Dialogue, messages: Sequence[ChatMessage]) -> None:
+    """Let long texts be encoded on another thread: all calls share this one."""
+    if sum(len(each.text) for each in messages) > LONG_TEXT_CHARS:
+        await asyncio.to_thread(dialogue.prepare, messages)

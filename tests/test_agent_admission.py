@@ -1,5 +1,6 @@
 """Callers who are refused lest those inside are answered too late."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +9,11 @@ from websockets.exceptions import InvalidStatus
 
 from agent.calls import Calls
 from agent.config import Config, LatencySettings
+from latency_budget import TurnRecord
 from latency_budget.admission import MIN_TURNS, Crowd
 from latency_budget.clock import ManualClock
 from latency_budget.history import TurnEntry
-from latency_budget.turn import SessionId
+from latency_budget.turn import SessionId, Span, Stage
 
 from .chain_turns import chain_turn
 from .live import LiveServer
@@ -30,16 +32,26 @@ class House:
         monkeypatch.setattr("agent.calls.usable_cores", lambda: CORES)
         self.clock = ManualClock()
         self.processor_ns = 0
+        self.num_asked = 0
         config = replace(Config(), latency_budget=LatencySettings(**settings))
-        self.calls = Calls(config, self.clock, processor_ns=lambda: self.processor_ns)
+        self.calls = Calls(config, self.clock, processor_ns=self._asked)
         self.call = self.calls.admit(SessionId("s"), "default")
 
-    def turns(self, share: float, **links: float) -> None:
+    def _asked(self) -> int:
+        self.num_asked += 1
+        return self.processor_ns
+
+    def turns(
+        self,
+        share: float,
+        change: Callable[[TurnRecord], TurnRecord] = lambda record: record,
+        **links: float,
+    ) -> None:
         """Enough to judge by, eight seconds each."""
         for number in range(MIN_TURNS):
             self.clock.advance_ms(8 * SECOND_MS)
             self.processor_ns += round(8e9 * share * CORES)
-            record = chain_turn(**links, number=number + 1)
+            record = change(chain_turn(**links, number=number + 1))
             self.calls.turn_over(self.call, TurnEntry(SessionId("s"), record))
 
 
@@ -59,6 +71,36 @@ async def test_one_more_is_refused_where_answers_would_be_late(
     assert crowd.predicted_ms == pytest.approx(350 * 0.7 / 0.4 + 40)
     house.calls.leave(house.call)
     assert house.calls.crowd() is None, "the line is free"
+
+
+async def test_how_long_a_tool_takes_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch)
+    slow = Span(Stage.TOOL, 0, 3 * 10**9)
+    house.turns(0.3, lambda record: replace(record, spans=(*record.spans, slow)))
+    assert house.calls.crowd() is None
+
+
+async def test_a_turn_that_failed_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its apology is heard, and late."""
+    house = House(monkeypatch)
+
+    def failed(record: TurnRecord) -> TurnRecord:
+        model = (Stage.LLM_PREFILL, Stage.LLM_CLAUSE)
+        return replace(record, spans=tuple(s for s in record.spans if s.stage not in model))
+
+    house.turns(0.3, failed, words=20_000)
+    assert house.calls.crowd() is None
+
+
+async def test_the_processor_is_not_asked_for_every_turn_of_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    before = house.num_asked
+    for number in range(100):
+        house.clock.advance_ms(10)
+        house.calls.turn_over(house.call, TurnEntry(SessionId("s"), chain_turn(number=number + 1)))
+    assert house.num_asked <= before + 1
 
 
 async def test_the_operator_may_let_everybody_in(monkeypatch: pytest.MonkeyPatch) -> None:

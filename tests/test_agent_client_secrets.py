@@ -8,7 +8,7 @@ from agent import client_secrets
 from agent.client_secrets import ClientSecrets
 from agent.errors import ClientError
 from agent.principal import KeyLimits, Principal
-from agent.requests import CreateResponse
+from agent.requests import CreateResponse, UpdateSession
 from agent.settings import SessionSettings
 from agent.wire.realtime.fixed_fields import fixed_fields, without_fixed
 from agent.wire.realtime.protocol import RealtimeProtocol
@@ -76,9 +76,9 @@ BOUND: dict[str, Any] = {
 
 def test_which_fields_a_session_sets() -> None:
     assert fixed_fields(BOUND) == {
-        "instructions", "tools", "audio.input.turn_detection", "audio.output.voice",
+        "type", "instructions", "tools", "audio.input.turn_detection", "audio.output.voice",
     }  # fmt: skip
-    assert fixed_fields({"type": "realtime", "model": "x"}) == set()
+    assert fixed_fields({"type": "realtime", "model": "x"}) == {"type"}
     assert fixed_fields({"audio": {}}) == set()
 
 
@@ -122,7 +122,7 @@ def test_one_response_can_not_go_round_it() -> None:
 @pytest.mark.parametrize("session", [None, 1, "x", [], {"audio": 1}, {"audio": {"output": []}}])
 def test_nonsense_is_left_to_those_who_refuse_it(session: object) -> None:
     event = {"type": "session.update", "session": session}
-    assert without_fixed(event, fixed_fields(BOUND)) == event
+    assert without_fixed(event, fixed_fields(BOUND), "realtime") == event
     frame = '{"type": "session.update", "session": 5}'
     assert refused(bound_protocol(), frame).code == "invalid_value"
 
@@ -131,4 +131,16 @@ def test_without_a_secret_nothing_is_fixed() -> None:
     protocol = RealtimeProtocol(SessionSettings(), model="m")
     assert update(protocol, instructions="Mine.").instructions == "Mine."
     event = {"type": "conversation.item.create", "item": {"instructions": "x"}}
-    assert without_fixed(event, fixed_fields(BOUND)) is event
+    assert without_fixed(event, fixed_fields(BOUND), "realtime") is event
+
+
+@pytest.mark.parametrize("bound", ["realtime", "transcription"])
+@pytest.mark.parametrize("asked", ["realtime", "transcription", "another", None, 5])
+def test_what_kind_of_session_it_is_stays(bound: str, asked: object) -> None:
+    settings = SessionSettings(transcribes_only=bound == "transcription")
+    protocol = RealtimeProtocol(settings, model="m", fixed=fixed_fields({"type": bound}))
+    session = {"type": asked, "instructions": "Talk to me."}
+    request = one(protocol, type="session.update", session=session)
+    assert isinstance(request, UpdateSession)
+    assert request.settings.transcribes_only == (bound == "transcription")
+    assert request.settings.instructions == "Talk to me."

@@ -3,6 +3,9 @@
 import asyncio
 import json
 
+import pytest
+
+from agent import item_requests
 from agent import notices as say
 from agent import requests as ask
 from agent.conversation import (
@@ -175,3 +178,47 @@ async def test_a_result_of_no_call_is_refused() -> None:
         assert items(call) == ["FunctionCall", "FunctionOutput"]
         await until(lambda: ("tool", "12:00") in call.chat.calls)
         assert ("assistant", (ModelCall("clock", "{}"),)) in call.chat.calls
+
+
+async def test_tools_that_take_too_long_to_check_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def for_ever(tools: Tools) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(item_requests, "CHECK_TIMEOUT_S", 0.0)
+    async with call_with("One.") as call:
+        monkeypatch.setattr(call.chat, "check_tools", for_ever)
+        await equip(call)
+        assert call.session.settings.tools == ()
+        options = ResponseOptions(tools=(CLOCK,))
+        await call.session.handle(ask.CreateResponse(options))
+        assert problems(call) == [
+            ("invalid_value", "session.tools"),
+            ("invalid_value", "response.tools"),
+        ]
+        assert "Make them simpler" in str(call.of(say.Problem)[0])
+        assert not call.of(say.ReplyStarted)
+
+
+async def test_a_function_can_not_be_chosen_where_there_is_none() -> None:
+    chosen = {"type": "function", "name": "clock"}
+    async with call_with("One.") as call:
+        settings = call.session.settings.changed(tool_choice=chosen)
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CreateResponse(ResponseOptions(tool_choice=chosen)))
+        assert problems(call) == [
+            ("invalid_value", "session.tool_choice"),
+            ("invalid_value", "response.tool_choice"),
+        ]
+        assert call.session.settings.tool_choice == "auto"
+        await equip(call, choice=chosen)
+        await call.session.handle(ask.CreateResponse(ResponseOptions(tools=())))
+        await call.until(say.ReplyEnded)
+    assert len(problems(call)) == 2
+
+
+async def test_an_unknown_voice_is_named_where_it_was_asked_for() -> None:
+    async with call_with("One.") as call:
+        await call.session.handle(ask.CreateResponse(ResponseOptions(voice="nobody")))
+    assert problems(call) == [("invalid_value", "response.audio.output.voice")]

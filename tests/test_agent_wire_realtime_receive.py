@@ -337,6 +337,11 @@ def test_items_without_an_id_get_one() -> None:
             "item.arguments",
         ),
         (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "NaN"},
+            "invalid_value",
+            "item.arguments",
+        ),
+        (
             {"type": "function_call_output", "output": ""},
             "missing_required_parameter",
             "item.call_id",

@@ -273,6 +273,21 @@ REFUSED = {
     "oneOf constraints": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "can't be met": {"const": "\u0001"},
     "JSON does not have": {"const": float("nan")},
+    "is too much to follow: Parser Error: Current row": {
+        "type": "object",
+        "properties": {f"p{i}": {"type": "string"} for i in range(3000)},
+    },
+    "more than 1000 ways": {
+        "$ref": "#/$defs/a",
+        "$defs": {
+            "a": {
+                "allOf": [
+                    {"anyOf": [{"type": "string", "pattern": f"^.*{i}{j}.*$"} for j in range(5)]}
+                    for i in range(6)
+                ]
+            }
+        },
+    },
 }
 
 
@@ -286,6 +301,17 @@ def test_a_schema_that_cannot_be_followed_is_refused(
     assert caught.value.field == "response_format.json_schema"
     assert "\n" not in str(caught.value)
     assert "x-guidance" not in str(caught.value)
+
+
+def test_alternatives_that_are_not_combined_may_be_many() -> None:
+    kinds = [{"properties": {"kind": {"const": each}}} for each in range(1200)]
+    Grammar.json({"allOf": [{"type": "object"}, {"oneOf": kinds}]})
+    Grammar.json({"anyOf": [*kinds, {"items": {"$ref": "#"}}]})
+    twice = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}
+    Grammar.json({"$defs": {**twice, "d60": {"type": "object"}}, "$ref": "#/$defs/d0"})
+    twice["d60"] = {"anyOf": [{"type": "object"}, {"type": "string"}]}
+    with pytest.raises(RequestError, match="ways"):
+        Grammar.json({"$defs": twice, "$ref": "#/$defs/d0"})
 
 
 def test_schemas_that_refer_to_themselves() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from agent import notices as say
 from agent import requests as ask
@@ -44,7 +45,7 @@ class Toolbox:
         return self.results.pop(0)
 
 
-async def equip(call: Call, *tools: dict[str, object], choice: str = "auto") -> None:
+async def equip(call: Call, *tools: dict[str, object], choice: Any = "auto") -> None:
     settings = call.session.settings.changed(tools=tools or (CLOCK,), tool_choice=choice)
     await call.session.handle(ask.UpdateSession(settings))
 

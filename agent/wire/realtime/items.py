@@ -7,7 +7,7 @@ read at most 1 MiB a frame. Clients match items by id and transcript.
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from agent.conversation import ROOT, FunctionCall, FunctionOutput, Item, ItemId, Message, Modality
 from agent.errors import ClientError
@@ -102,11 +102,15 @@ def _read_part(part: Fields, kind: str) -> str:
 def _read_function_call(item: Fields, item_id: ItemId, new_id: NewId) -> Item:
     arguments = item.text("arguments")
     try:
-        json.loads(arguments or "{}")
+        json.loads(arguments or "{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise invalid(item.at("arguments"), "is not JSON") from None
     call_id = item.optional_text("call_id", max_chars=MAX_ID_CHARS) or new_id("call")
     return FunctionCall(item_id, call_id, item.text("name", max_chars=MAX_ID_CHARS), arguments)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
 
 
 def _read_function_output(item: Fields, item_id: ItemId, _new_id: NewId) -> Item:

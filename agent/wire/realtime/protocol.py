@@ -100,7 +100,8 @@ class RealtimeProtocol:
         the client sent."""
         event_id: str | None = None
         try:
-            event = without_fixed(read_frame(frame), self._fixed)
+            kind = "transcription" if self._settings.transcribes_only else "realtime"
+            event = without_fixed(read_frame(frame), self._fixed, kind)
             event_id = event_id_of(event)
             request = read_event(Fields(event), self._context())
             if isinstance(request, UpdateSession):
