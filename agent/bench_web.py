@@ -26,7 +26,7 @@ from .browser import MICROPHONE, PageSound, chromium, recorded, recording_contex
 from .errors import BenchError
 from .figures import percentiles_ms
 from .own_server import own_server
-from .stereo_turns import AUDIBLE_SHARE, find_turns
+from .stereo_turns import AUDIBLE_SHARE, find_turns, first_voiced
 from .turn_recordings import TurnRecording, find_recordings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class WebFigures:
     """`{recorded_ms, page_ms, dashboard_ms}` of each answer that all three tell of. What was said
     over an answer has no `recorded_ms`."""
     not_compared: list[str] = field(default_factory=list)
-    """Calls in which one of them knows more answers than another."""
+    """Calls in which one page knows more answers than the other."""
     barge_ins: list[BargeIn] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
     """What the pages threw."""
@@ -204,12 +204,11 @@ def _told_by_dashboard(page: "Page", known: set[str]) -> list[float]:
 
 
 def find_barge_in(sound: PageSound, from_frame: int, wire: Sequence[Json]) -> BargeIn | None:
-    """What followed the caller's first audible sample from `from_frame` on. None where the agent
+    """What followed the caller's first voiced sample from `from_frame` on. None where the agent
     was silent already. `wire`: `{type, frame}` of what the server said of it."""
-    spoken = np.flatnonzero(np.abs(sound.captured[from_frame:]) > AUDIBLE_SHARE)
-    if not len(spoken):
+    onset = first_voiced(sound.captured, sound.rate_hz, from_frame)
+    if onset is None:
         return None
-    onset = from_frame + int(spoken[0])
     pause = round(SILENT_S * sound.rate_hz)
     before = max(0, onset - pause)
     audible = before + np.flatnonzero(np.abs(sound.played[before:]) > AUDIBLE_SHARE)
@@ -230,13 +229,15 @@ def find_barge_in(sound: PageSound, from_frame: int, wire: Sequence[Json]) -> Ba
 def compare(
     recorded_ms: Sequence[float | None], page_ms: Sequence[float], dashboard_ms: Sequence[float]
 ) -> list[Json]:
-    """A line for each answer of a call. Raises ValueError where not all three know of each: what
-    follows would stand beside the wrong ones."""
-    if not len(recorded_ms) == len(page_ms) == len(dashboard_ms):
+    """A line for each answer of a call. Where the recording has others than the pages, as of a
+    reply that went on behind the caller's words, none is held against it. Raises ValueError where
+    the pages do not know of the same answers."""
+    if len(page_ms) != len(dashboard_ms):
         raise ValueError(
-            f"{len(recorded_ms)} answers were heard, the page tells of {len(page_ms)}, the "
-            f"dashboard of {len(dashboard_ms)}"
+            f"the page tells of {len(page_ms)} answers, the dashboard of {len(dashboard_ms)}"
         )
+    if len(recorded_ms) != len(page_ms):
+        recorded_ms = [None] * len(page_ms)
     return [
         {"recorded_ms": heard, "page_ms": on_page, "dashboard_ms": on_dashboard}
         for heard, on_page, on_dashboard in zip(recorded_ms, page_ms, dashboard_ms, strict=True)
@@ -284,9 +285,9 @@ def _rows(found: WebFigures) -> list[tuple[str, list[float | None]]]:
     ]
     from_page = [abs(row["dashboard_ms"] - row["page_ms"]) for row in turns]
     return [
-        ("last word to first sound, recorded", [row["recorded_ms"] for row in turns]),
-        ("the page's figure differs by", list(from_recording)),
-        ("the dashboard's from the page's", list(from_page)),
+        ("last word to first sound, page", [row["page_ms"] for row in turns]),
+        ("the recording's from that", list(from_recording)),
+        ("the dashboard's from that", list(from_page)),
         ("barge-in, turned down after", [each.ducked_ms for each in found.barge_ins]),
         ("barge-in, silent after", [each.silent_ms for each in found.barge_ins]),
     ]

@@ -113,6 +113,14 @@ def find_turns(caller: npt.NDArray[Any], agent: npt.NDArray[Any], rate_hz: int) 
     return FileTurns(tuple(turns), tuple(unanswered), tuple(unasked))
 
 
+def first_voiced(caller: npt.NDArray[Any], rate_hz: int, from_sample: int) -> int | None:
+    """The sample at which the first voiced frame from there on begins; None where nobody speaks."""
+    frame = round(FRAME_S * rate_hz)
+    levels = _levels(caller[from_sample:], frame)
+    voiced = np.flatnonzero(levels > _threshold(_levels(caller, frame)))
+    return from_sample + int(voiced[0]) * frame if len(voiced) else None
+
+
 def _levels(sound: npt.NDArray[Any], frame: int) -> npt.NDArray[np.float64]:
     """RMS of each whole frame."""
     count = len(sound) // frame

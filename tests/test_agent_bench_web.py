@@ -70,9 +70,12 @@ def test_gates_are_missed_by_what_is_late_apart_thrown_or_not_measured() -> None
     assert len(verdicts(WebFigures())) == 2
 
 
-def test_calls_of_which_not_all_know_the_same_answers_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="2 answers were heard, the page tells of 1"):
-        compare([480.0, 500.0], [480.0], [480.0])
+def test_answers_are_compared_where_both_sides_know_the_same() -> None:
+    with pytest.raises(ValueError, match="the page tells of 1 answers, the dashboard of 2"):
+        compare([480.0, 500.0], [480.0], [480.0, 500.0])
+    assert compare([480.0, 30.0], [481.0], [481.0]) == [
+        {"recorded_ms": None, "page_ms": 481.0, "dashboard_ms": 481.0}
+    ]
 
 
 def test_without_a_browser_it_is_said_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
