@@ -1,0 +1,108 @@
+"""Keys of a telephone as tones: what is pressed is heard, what is to be pressed is sounded.
+
+A key is two tones at once (ITU-T Q.23), one of four low and one of four high frequencies. They are
+found as Goertzel's filters do it, eight bins of a Fourier transform over blocks of 12.75 ms; two
+blocks in a row have to agree, so that a tone of 40 ms is a key and one of 20 ms is none (Q.24).
+Speech has both frequencies now and then, but never little else: the two tones have to hold most of
+the block's energy, and stand clear of their neighbours.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+RATE_HZ: Final = 8_000
+LOW_HZ: Final = (697, 770, 852, 941)
+HIGH_HZ: Final = (1209, 1336, 1477, 1633)
+KEYS: Final = "123A456B789C*0#D"
+
+BLOCK: Final = 102
+"""Samples. Longer blocks tell frequencies better apart, and shorter tones worse."""
+AGREEING: Final = 2
+"""Blocks in a row that make a key, or its end."""
+
+LEAST_LEVEL: Final = 10 ** (-36 / 20)
+"""Of each tone, of full scale. Carriers accept keys down to -25 dBm, about -28 dB of full scale,
+and lines take a few more."""
+CLEAR_DB: Final = 8.0
+"""The stronger of four tones over each of the others."""
+HIGH_OVER_LOW_DB: Final = 4.0
+LOW_OVER_HIGH_DB: Final = 8.0
+"""Lines attenuate high tones more than low ones."""
+SHARE: Final = 0.75
+"""Of the block's energy in the two tones. Steady ones have all of it; a vowel has a third."""
+
+Int16 = npt.NDArray[np.int16]
+
+
+class KeyEar:
+    """Hears keys in 8 kHz audio, however it is cut into pieces. Not thread-safe."""
+
+    def __init__(self) -> None:
+        angles = 2j * np.pi * np.outer((*LOW_HZ, *HIGH_HZ), np.arange(BLOCK)) / RATE_HZ
+        self._filters = np.exp(-angles).T * (2 / BLOCK)
+        self._rest: Int16 = np.zeros(0, np.int16)
+        self._last = ""
+        self._in_a_row = 0
+        self._pressed = ""
+
+    def push(self, pcm: Int16) -> list[str]:
+        """The keys that begin in it. `pcm`: int16 [n]."""
+        sound = np.concatenate([self._rest, pcm])
+        count = len(sound) // BLOCK
+        self._rest = sound[count * BLOCK :]
+        blocks = sound[: count * BLOCK].reshape(count, BLOCK) / 32768
+        keys = [key for block in blocks if (key := self._next(self._key(block)))]
+        return keys
+
+    def _next(self, key: str) -> str:
+        """A key that begins with this block; empty where none does."""
+        self._in_a_row = self._in_a_row + 1 if key == self._last else 1
+        self._last = key
+        if self._in_a_row < AGREEING or key == self._pressed:
+            return ""
+        self._pressed = key
+        return key
+
+    def _key(self, block: npt.NDArray[np.float64]) -> str:
+        """The key whose tones a block is; empty where it is something else."""
+        energy = float(np.mean(block * block))
+        if energy < LEAST_LEVEL**2:  # of two tones, each half of its square
+            return ""
+        levels = np.abs(block @ self._filters)
+        low, high = levels[:4], levels[4:]
+        row, column = int(np.argmax(low)), int(np.argmax(high))
+        tones = low[row] ** 2 / 2 + high[column] ** 2 / 2
+        twist_db = 20 * np.log10(max(high[column], 1e-9) / max(low[row], 1e-9))
+        is_key = (
+            min(low[row], high[column]) >= LEAST_LEVEL
+            and -LOW_OVER_HIGH_DB <= twist_db <= HIGH_OVER_LOW_DB
+            and _is_clear(low, row)
+            and _is_clear(high, column)
+            and tones >= SHARE * energy
+        )
+        return KEYS[4 * row + column] if is_key else ""
+
+
+def _is_clear(levels: npt.NDArray[np.float64], strongest: int) -> bool:
+    others = np.delete(levels, strongest)
+    return bool(levels[strongest] >= 10 ** (CLEAR_DB / 20) * others.max())
+
+
+def sound_of(keys: str, *, on_ms: int = 100, off_ms: int = 100, level_db: float = -12.0) -> Int16:
+    """Keys one after the other, int16 [n] at 8 kHz. `level_db`: of each tone, of full scale. Raises
+    ValueError for what is no key."""
+    length = RATE_HZ * on_ms // 1000
+    pause = np.zeros(RATE_HZ * off_ms // 1000)
+    time_s = np.arange(length) / RATE_HZ
+    parts = []
+    for key in keys:
+        if key not in KEYS:
+            raise ValueError(f"{key!r} is no key of a telephone; there are {KEYS}")
+        row, column = divmod(KEYS.index(key), 4)
+        tones = np.sin(2 * np.pi * LOW_HZ[row] * time_s)
+        tones += np.sin(2 * np.pi * HIGH_HZ[column] * time_s)
+        parts += [tones * 10 ** (level_db / 20), pause]
+    sound = np.concatenate(parts) if parts else np.zeros(0)
+    return np.asarray(np.round(sound * 32767), dtype=np.int16)

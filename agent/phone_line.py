@@ -1,0 +1,139 @@
+"""A carrier's stream coupled to a session: its frames become requests, notices become its frames.
+
+Playback. A carrier queues what it gets and plays it in its own time, so every piece of a reply is
+followed by a mark, and a mark that comes back is a report of playback: what was heard when a caller
+interrupts is known to the piece. On an interruption the queue is cleared, and marks that were still
+out are forgotten: carriers send them back at once, as if their audio had been played.
+
+Pure: no I/O and no clock. The shell around it (`phone_socket.py`) reads, writes and waits.
+"""
+
+from collections import deque
+from typing import Final
+
+from . import notices as say
+from . import requests as ask
+from .conversation import ItemId
+from .wire.encodings import decode_audio, encode_audio
+from .wire.telephony.line import (
+    CallerAudio,
+    Dialect,
+    FlowChanged,
+    Frame,
+    KeyPressed,
+    LineError,
+    MarkReached,
+    PhoneEvent,
+    StreamStarted,
+    StreamStopped,
+)
+
+MAX_MARKS: Final = 256
+"""That are out. At ten a second more than can be ahead of what is played: older ones won't come."""
+
+
+class HungUp(Exception):
+    """The caller or the carrier ended the call. The message says which."""
+
+
+class PhoneLine:
+    """One call. `started` comes from its first frames; after that, `receive` and `send`."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self.started: StreamStarted | None = None
+        self._items: dict[str, ItemId] = {}
+        """Of the response in progress."""
+        self._played_ms: dict[ItemId, float] = {}
+        """How long each reply is so far that was sent."""
+        self._marks: deque[tuple[str, ItemId, int]] = deque()
+        """That are out: name, reply, and its length there in ms."""
+        self._num_marks = 0
+        self.keys: list[str] = []
+        """That were pressed and not taken yet."""
+
+    def open(self, frame: Frame) -> bool:
+        """A frame before the session begins. True when it can. Raises LineError, HungUp."""
+        for event in self._dialect.receive(frame):
+            if isinstance(event, StreamStarted):
+                self.started = event
+            elif isinstance(event, StreamStopped):
+                raise HungUp(event.reason)
+        return self.started is not None
+
+    def receive(self, frame: Frame) -> list[ask.Request]:
+        """Raises LineError, HungUp."""
+        requests: list[ask.Request] = []
+        for event in self._dialect.receive(frame):
+            requests += self._requests(event)
+        return requests
+
+    def _requests(self, event: PhoneEvent) -> list[ask.Request]:
+        match event:
+            case CallerAudio(data):
+                assert self.started is not None
+                media = self.started.media
+                try:
+                    pcm = decode_audio(data, media.encoding)
+                except ValueError as error:
+                    raise LineError(f"a piece of audio {error}") from None
+                return [ask.AppendAudio(pcm, media.rate_hz)] if len(pcm) else []
+            case MarkReached(name):
+                return self._reached(name)
+            case KeyPressed(digit):
+                self.keys.append(digit)
+                return []
+            case StreamStopped(reason):
+                raise HungUp(reason)
+            case FlowChanged() | StreamStarted():
+                return []
+
+    def _reached(self, name: str) -> list[ask.Request]:
+        """Marks come back in order: those before it were reached as well."""
+        if all(name != out for out, _, _ in self._marks):
+            return []  # cleared, or never sent
+        while True:
+            out, item_id, played_ms = self._marks.popleft()
+            if out == name:
+                return [ask.PlaybackReport(item_id, played_ms)]
+
+    def send(self, notice: say.Notice) -> list[Frame]:
+        """The carrier's frames for it; for most notices none."""
+        match notice:
+            case say.ReplyStarted():
+                self._items[notice.response_id] = notice.item_id
+                self._played_ms[notice.item_id] = 0.0
+                return []
+            case say.ReplyAudio():
+                return self._audio(notice)
+            case say.SpeechStarted():
+                return self._clear()
+            case say.ReplyEnded():
+                item_id = self._items.pop(notice.response_id, None)
+                if item_id is not None:
+                    self._played_ms.pop(item_id, None)
+                return self._clear() if notice.status == "cancelled" else []
+            case _:
+                return []
+
+    def _audio(self, notice: say.ReplyAudio) -> list[Frame]:
+        assert self.started is not None
+        item_id = self._items[notice.response_id]
+        played_ms = self._played_ms[item_id] + 1000 * len(notice.pcm) / notice.rate_hz
+        self._played_ms[item_id] = played_ms
+        frames = self._dialect.audio(encode_audio(notice.pcm, self.started.media.encoding))
+        if self._dialect.has_marks:
+            self._num_marks += 1
+            name = str(self._num_marks)
+            self._marks.append((name, item_id, round(played_ms)))
+            if len(self._marks) > MAX_MARKS:
+                self._marks.popleft()
+            frames += self._dialect.mark(name)
+        return frames
+
+    def _clear(self) -> list[Frame]:
+        """Nothing more of what is queued is to be heard."""
+        if not self._marks and self._dialect.has_marks:
+            return []  # all of it was
+        self._marks.clear()
+        return self._dialect.clear()

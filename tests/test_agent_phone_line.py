@@ -1,0 +1,138 @@
+"""What a carrier's frames make of a session, and a session's notices of the carrier."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent import notices as say
+from agent import requests as ask
+from agent.conversation import ItemId
+from agent.phone_line import MAX_MARKS, HungUp, PhoneLine
+from agent.settings import SessionSettings
+from agent.wire.g711 import mulaw_decode, mulaw_encode
+from agent.wire.telephony.line import LineError
+from agent.wire.telephony.twilio import Twilio
+
+from .test_agent_wire_twilio import frame, media, start
+
+PIECE = np.arange(800, dtype=np.int16)
+"""100 ms at 8 kHz."""
+
+
+def begun() -> PhoneLine:
+    line = PhoneLine(Twilio())
+    assert not line.open('{"event":"connected","protocol":"Call","version":"1.0.0"}')
+    assert line.open(start())
+    return line
+
+
+def events(frames: list[Any]) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in frames]
+
+
+def reply(line: PhoneLine, number: int, pieces: int) -> list[dict[str, Any]]:
+    started = say.ReplyStarted(
+        f"resp_{number}", ItemId(f"item_{number}"), None, "audio", SessionSettings()
+    )
+    frames = line.send(started)
+    for _ in range(pieces):
+        frames += line.send(say.ReplyAudio(f"resp_{number}", PIECE, 8_000))
+    return events(frames)
+
+
+def ended(number: int, status: say.ReplyStatus = "completed") -> say.ReplyEnded:
+    return say.ReplyEnded(f"resp_{number}", status, None, "", say.Usage())
+
+
+def marks(sent: list[dict[str, Any]]) -> list[str]:
+    return [each["mark"]["name"] for each in sent if each["event"] == "mark"]
+
+
+def reached(line: PhoneLine, name: str) -> list[ask.Request]:
+    return line.receive(frame("mark", mark={"name": name}))
+
+
+def test_the_caller_is_heard() -> None:
+    codes = bytes(range(160))
+    (request,) = begun().receive(media(base64.b64encode(codes).decode()))
+    assert isinstance(request, ask.AppendAudio)
+    assert request.rate_hz == 8_000
+    assert np.array_equal(request.pcm, mulaw_decode(codes))
+    assert begun().receive(media("")) == []
+
+
+def test_every_piece_of_a_reply_has_a_mark_behind_it() -> None:
+    line = begun()
+    sent = reply(line, 1, 2)
+    assert [each["event"] for each in sent] == ["media", "mark", "media", "mark"]
+    assert base64.b64decode(sent[0]["media"]["payload"]) == mulaw_encode(PIECE)
+    first, second = marks(sent)
+    assert reached(line, first) == [ask.PlaybackReport(ItemId("item_1"), 100)]
+    assert reached(line, second) == [ask.PlaybackReport(ItemId("item_1"), 200)]
+    assert reached(line, second) == []
+
+
+def test_a_mark_stands_for_those_before_it() -> None:
+    line = begun()
+    first, _, third = marks(reply(line, 1, 3))
+    assert reached(line, third) == [ask.PlaybackReport(ItemId("item_1"), 300)]
+    assert reached(line, first) == []
+
+
+def test_marks_of_a_reply_come_back_when_the_next_one_has_begun() -> None:
+    line = begun()
+    (first,) = marks(reply(line, 1, 1))
+    line.send(ended(1))
+    (second,) = marks(reply(line, 2, 1))
+    assert reached(line, first) == [ask.PlaybackReport(ItemId("item_1"), 100)]
+    assert reached(line, second) == [ask.PlaybackReport(ItemId("item_2"), 100)]
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [say.SpeechStarted(ItemId("item_9"), 0), ended(1, "cancelled")],
+    ids=["spoken over", "cancelled"],
+)
+def test_what_was_cleared_was_not_heard(cause: say.Notice) -> None:
+    line = begun()
+    first, second, third = marks(reply(line, 1, 3))
+    assert reached(line, first) == [ask.PlaybackReport(ItemId("item_1"), 100)]
+    assert [each["event"] for each in events(line.send(cause))] == ["clear"]
+    assert reached(line, second) == []
+    assert reached(line, third) == []
+    (fourth,) = marks(reply(line, 2, 1))
+    assert reached(line, fourth) == [ask.PlaybackReport(ItemId("item_2"), 100)]
+
+
+def test_there_is_nothing_to_clear_of_what_was_played() -> None:
+    line = begun()
+    (name,) = marks(reply(line, 1, 1))
+    reached(line, name)
+    assert line.send(say.SpeechStarted(ItemId("item_9"), 0)) == []
+
+
+def test_marks_that_never_come_back_are_forgotten() -> None:
+    line = begun()
+    names = marks(reply(line, 1, MAX_MARKS + 5))
+    assert reached(line, names[0]) == []
+    assert reached(line, names[-1]) == [ask.PlaybackReport(ItemId("item_1"), 100 * len(names))]
+
+
+def test_keys_are_kept_until_somebody_takes_them() -> None:
+    line = begun()
+    for digit in "12#":
+        assert line.receive(frame("dtmf", dtmf={"digit": digit})) == []
+    assert line.keys == ["1", "2", "#"]
+
+
+def test_a_carrier_that_stops_hangs_up() -> None:
+    with pytest.raises(HungUp, match="ended the stream"):
+        begun().receive(frame("stop"))
+
+
+def test_half_a_call_is_none() -> None:
+    with pytest.raises(LineError, match="before start"):
+        PhoneLine(Twilio()).open(media("AAAA"))
