@@ -37,7 +37,8 @@ class HungUp(Exception):
 
 
 class PhoneLine:
-    """One call. `started` comes from its first frames; after that, `receive` and `send`."""
+    """One call. `started` comes from its first frames; after that, `receive` and `send`,
+    with `frames` for what is to go out."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -49,6 +50,9 @@ class PhoneLine:
         self._marks: deque[tuple[str, ItemId, int]] = deque()
         """That are out: name, reply, and its length there in ms."""
         self._num_marks = 0
+        self._out: list[Frame] = []
+        """To be sent."""
+        self._takes_audio = True
         self.keys: list[str] = []
         """That were pressed and not taken yet."""
 
@@ -85,7 +89,10 @@ class PhoneLine:
                 return []
             case StreamStopped(reason):
                 raise HungUp(reason)
-            case FlowChanged() | StreamStarted():
+            case FlowChanged(takes_audio):
+                self._takes_audio = takes_audio
+                return []
+            case StreamStarted():
                 return []
 
     def _reached(self, name: str) -> list[ask.Request]:
@@ -97,43 +104,49 @@ class PhoneLine:
             if out == name:
                 return [ask.PlaybackReport(item_id, played_ms)]
 
-    def send(self, notice: say.Notice) -> list[Frame]:
-        """The carrier's frames for it; for most notices none."""
+    def frames(self) -> list[Frame]:
+        """What is to be sent now, in order; it is not told again. Nothing while the carrier's queue
+        is full."""
+        if not self._takes_audio:
+            return []
+        frames, self._out = self._out, []
+        return frames
+
+    def send(self, notice: say.Notice) -> None:
+        """Tell the carrier: `frames` has it. Of most notices there is nothing to tell."""
         match notice:
             case say.ReplyStarted():
                 self._items[notice.response_id] = notice.item_id
                 self._played_ms[notice.item_id] = 0.0
-                return []
             case say.ReplyAudio():
-                return self._audio(notice)
+                self._audio(notice)
             case say.SpeechStarted():
-                return self._clear()
+                self._clear()
             case say.ReplyEnded():
                 item_id = self._items.pop(notice.response_id, None)
                 if item_id is not None:
                     self._played_ms.pop(item_id, None)
-                return self._clear() if notice.status == "cancelled" else []
-            case _:
-                return []
+                if notice.status == "cancelled":
+                    self._clear()
 
-    def _audio(self, notice: say.ReplyAudio) -> list[Frame]:
+    def _audio(self, notice: say.ReplyAudio) -> None:
         assert self.started is not None
         item_id = self._items[notice.response_id]
         played_ms = self._played_ms[item_id] + 1000 * len(notice.pcm) / notice.rate_hz
         self._played_ms[item_id] = played_ms
-        frames = self._dialect.audio(encode_audio(notice.pcm, self.started.media.encoding))
+        self._out += self._dialect.audio(encode_audio(notice.pcm, self.started.media.encoding))
         if self._dialect.has_marks:
             self._num_marks += 1
             name = str(self._num_marks)
             self._marks.append((name, item_id, round(played_ms)))
             if len(self._marks) > MAX_MARKS:
                 self._marks.popleft()
-            frames += self._dialect.mark(name)
-        return frames
+            self._out += self._dialect.mark(name)
 
-    def _clear(self) -> list[Frame]:
-        """Nothing more of what is queued is to be heard."""
-        if not self._marks and self._dialect.has_marks:
-            return []  # all of it was
+    def _clear(self) -> None:
+        """Nothing more of what is queued, here or there, is to be heard."""
+        self._out.clear()
+        self._takes_audio = True  # the queue is empty then
+        if self._marks or not self._dialect.has_marks:
+            self._out += self._dialect.clear()
         self._marks.clear()
-        return self._dialect.clear()

@@ -13,6 +13,7 @@ from agent.conversation import ItemId
 from agent.phone_line import MAX_MARKS, HungUp, PhoneLine
 from agent.settings import SessionSettings
 from agent.wire.g711 import mulaw_decode, mulaw_encode
+from agent.wire.telephony.asterisk import Asterisk
 from agent.wire.telephony.line import LineError
 from agent.wire.telephony.twilio import Twilio
 
@@ -29,18 +30,23 @@ def begun() -> PhoneLine:
     return line
 
 
-def events(frames: list[Any]) -> list[dict[str, Any]]:
-    return [json.loads(each) for each in frames]
+def sent_for(line: PhoneLine, *notices: say.Notice) -> list[dict[str, Any]]:
+    for notice in notices:
+        line.send(notice)
+    return [json.loads(each) for each in line.frames()]
+
+
+def started(number: int) -> say.ReplyStarted:
+    item_id = ItemId(f"item_{number}")
+    return say.ReplyStarted(f"resp_{number}", item_id, None, "audio", SessionSettings())
+
+
+def piece(number: int) -> say.ReplyAudio:
+    return say.ReplyAudio(f"resp_{number}", PIECE, 8_000)
 
 
 def reply(line: PhoneLine, number: int, pieces: int) -> list[dict[str, Any]]:
-    started = say.ReplyStarted(
-        f"resp_{number}", ItemId(f"item_{number}"), None, "audio", SessionSettings()
-    )
-    frames = line.send(started)
-    for _ in range(pieces):
-        frames += line.send(say.ReplyAudio(f"resp_{number}", PIECE, 8_000))
-    return events(frames)
+    return sent_for(line, started(number), *pieces * (piece(number),))
 
 
 def ended(number: int, status: say.ReplyStatus = "completed") -> say.ReplyEnded:
@@ -100,7 +106,7 @@ def test_what_was_cleared_was_not_heard(cause: say.Notice) -> None:
     line = begun()
     first, second, third = marks(reply(line, 1, 3))
     assert reached(line, first) == [ask.PlaybackReport(ItemId("item_1"), 100)]
-    assert [each["event"] for each in events(line.send(cause))] == ["clear"]
+    assert [each["event"] for each in sent_for(line, cause)] == ["clear"]
     assert reached(line, second) == []
     assert reached(line, third) == []
     (fourth,) = marks(reply(line, 2, 1))
@@ -111,7 +117,7 @@ def test_there_is_nothing_to_clear_of_what_was_played() -> None:
     line = begun()
     (name,) = marks(reply(line, 1, 1))
     reached(line, name)
-    assert line.send(say.SpeechStarted(ItemId("item_9"), 0)) == []
+    assert sent_for(line, say.SpeechStarted(ItemId("item_9"), 0)) == []
 
 
 def test_marks_that_never_come_back_are_forgotten() -> None:
@@ -136,3 +142,19 @@ def test_a_carrier_that_stops_hangs_up() -> None:
 def test_half_a_call_is_none() -> None:
     with pytest.raises(LineError, match="before start"):
         PhoneLine(Twilio()).open(media("AAAA"))
+
+
+def test_a_full_queue_is_waited_for_and_cleared_with_it() -> None:
+    line = PhoneLine(Asterisk())
+    assert line.open("MEDIA_START connection_id:c channel:x format:ulaw optimal_frame_size:160")
+    line.receive("MEDIA_XOFF")
+    for notice in (started(1), piece(1), piece(1)):
+        line.send(notice)
+    assert line.frames() == []
+    line.receive("MEDIA_XON")
+    audio = mulaw_encode(PIECE)
+    assert line.frames() == [audio, "MARK_MEDIA 1", audio, "MARK_MEDIA 2"]
+    line.receive("MEDIA_XOFF")
+    line.send(piece(1))
+    line.send(say.SpeechStarted(ItemId("item_9"), 0))
+    assert line.frames() == ["FLUSH_MEDIA"]

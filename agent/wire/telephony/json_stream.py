@@ -65,6 +65,8 @@ class Names:
     """Of frames behind the first; empty where they have none."""
     place: str = ""
     """Where frames may come out of order: a number that grows by one."""
+    mark: str = "mark.name"
+    digit: str = "dtmf.digit"
 
 
 class JsonStream:
@@ -88,12 +90,7 @@ class JsonStream:
         """Raises LineError."""
         if isinstance(frame, bytes):
             raise LineError(f"{self.name} sends text frames; this one is binary")
-        if len(frame) > MAX_FRAME:
-            raise LineError(f"a frame of {len(frame)} characters; at most {MAX_FRAME} are taken")
-        try:
-            fields = read_frame(frame)
-        except ClientError as error:
-            raise LineError(error.message) from None
+        fields = fields_of(frame)
         event = fields.get("event")
         if not isinstance(event, str):
             raise LineError(f'a frame has an "event"; this one has {sorted(fields)[:5]}')
@@ -152,16 +149,23 @@ class JsonStream:
         return [CallerAudio(payload_of(media.get("payload")), place)]
 
     def _mark(self, fields: Json) -> list[PhoneEvent]:
-        return [MarkReached(text_at(fields, "mark.name"))]
+        return [MarkReached(text_at(fields, self.names.mark))]
 
     def _key(self, fields: Json) -> list[PhoneEvent]:
-        digit = text_at(fields, "dtmf.digit").upper()
-        if not KEYS.fullmatch(digit):
-            raise LineError(f"{digit[:10]!r} is no key of a telephone")
-        return [KeyPressed(digit)]
+        return [key_of(text_at(fields, self.names.digit))]
 
     def _stop(self, fields: Json) -> list[PhoneEvent]:
         return [StreamStopped("the carrier ended the stream")]
+
+
+def fields_of(frame: str) -> Json:
+    """Raises LineError."""
+    if len(frame) > MAX_FRAME:
+        raise LineError(f"a frame of {len(frame)} characters; at most {MAX_FRAME} are taken")
+    try:
+        return read_frame(frame)
+    except ClientError as error:
+        raise LineError(error.message) from None
 
 
 def at(fields: Json, path: str) -> Any:
@@ -192,6 +196,13 @@ def number_at(fields: Json, path: str) -> int:
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 10**15:
         return found
     raise LineError(f"{path} is a whole number")
+
+
+def key_of(digit: str) -> KeyPressed:
+    """Raises LineError."""
+    if not KEYS.fullmatch(digit.upper()):
+        raise LineError(f"{digit[:10]!r} is no key of a telephone")
+    return KeyPressed(digit.upper())
 
 
 def texts_of(found: Any, path: str) -> dict[str, str]:

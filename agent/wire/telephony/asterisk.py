@@ -1,0 +1,132 @@
+"""Asterisk's channel driver `chan_websocket` (20.16, 21.11, 22.6, 23.0 and newer).
+
+Written from https://docs.asterisk.org/Configuration/Channel-Drivers/WebSocket/. Traps: events come
+as lines of words or, where the dial string says `f(json)`, as JSON, and orders go back in the same;
+an order of more than 128 bytes is dropped without a word; audio is binary, and what is no multiple
+of `optimal_frame_size` is dropped, so what ends a reply is filled up with silence; a message of
+more than 65 500 bytes ends the call.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .json_stream import MAX_FRAME, MAX_TEXT, fields_of, key_of, number_at, text_at, texts_of
+from .line import (
+    CallerAudio,
+    FlowChanged,
+    Frame,
+    LineError,
+    MarkReached,
+    MediaFormat,
+    PhoneEvent,
+    StreamStarted,
+)
+
+FORMATS: Final[Mapping[str, MediaFormat]] = {
+    "ulaw": MediaFormat("pcmu", 8_000),
+    "alaw": MediaFormat("pcma", 8_000),
+    "slin": MediaFormat("pcm16", 8_000),
+    "slin16": MediaFormat("pcm16", 16_000),
+    "slin24": MediaFormat("pcm16", 24_000),
+}
+SILENCE: Final = {"pcmu": b"\xff", "pcma": b"\xd5", "pcm16": b"\0"}
+
+MAX_MESSAGE: Final = 65_000
+"""Bytes of audio in one message."""
+
+
+class Asterisk:
+    """One channel."""
+
+    name = "Asterisk"
+    has_marks = True
+    can_clear = True
+
+    def __init__(self) -> None:
+        self._media: MediaFormat | None = None
+        self._frame_bytes = 0
+        self._is_json = False
+
+    def receive(self, frame: Frame) -> list[PhoneEvent]:
+        """Raises LineError."""
+        if isinstance(frame, bytes):
+            if self._media is None:
+                raise LineError("audio came before MEDIA_START")
+            return [CallerAudio(frame)]
+        is_json = frame.lstrip().startswith("{")
+        fields = fields_of(frame) if is_json else words_of(frame)
+        event = fields.get("event")
+        if event == "MEDIA_START":
+            self._is_json = is_json
+            return [self._start(fields)]
+        if self._media is None:
+            raise LineError("the first message of a channel is MEDIA_START")
+        match event:
+            case "DTMF_END":
+                return [key_of(text_at(fields, "digit"))]
+            case "MEDIA_MARK_PROCESSED":
+                return [MarkReached(text_at(fields, "correlation_id"))]
+            case "MEDIA_XOFF" | "MEDIA_XON":
+                return [FlowChanged(takes_audio=event == "MEDIA_XON")]
+            case _:
+                return []
+
+    def _start(self, fields: Mapping[str, Any]) -> StreamStarted:
+        if self._media is not None:
+            raise LineError("MEDIA_START came twice")
+        named = text_at(fields, "format")
+        if named not in FORMATS:
+            raise LineError(f"audio as {named}; what is taken is {', '.join(FORMATS)}")
+        frame_bytes = number_at(fields, "optimal_frame_size")
+        if not 0 < frame_bytes <= MAX_MESSAGE:
+            raise LineError(f"optimal_frame_size is 1 to {MAX_MESSAGE}, not {frame_bytes}")
+        self._media, self._frame_bytes = FORMATS[named], frame_bytes
+        variables = texts_of(fields.get("channel_variables"), "channel_variables")
+        return StreamStarted(
+            text_at(fields, "connection_id"),
+            text_at(fields, "channel_id", optional=True) or text_at(fields, "channel"),
+            self._media,
+            variables.get("CALLERID(num)", ""),
+            variables.get("EXTEN", ""),
+            variables,
+        )
+
+    def audio(self, data: bytes) -> list[Frame]:
+        assert self._media is not None
+        lacking = -len(data) % self._frame_bytes
+        whole = data + SILENCE[self._media.encoding] * lacking
+        size = MAX_MESSAGE // self._frame_bytes * self._frame_bytes
+        return [whole[first : first + size] for first in range(0, len(whole), size)]
+
+    def mark(self, name: str) -> list[Frame]:
+        return [self._order("MARK_MEDIA", name)]
+
+    def clear(self) -> list[Frame]:
+        return [self._order("FLUSH_MEDIA")]
+
+    def keys(self, digits: str) -> list[Frame]:
+        return []
+
+    def hang_up(self) -> list[Frame]:
+        return [self._order("HANGUP")]
+
+    def _order(self, command: str, correlation_id: str = "") -> str:
+        if not self._is_json:
+            return f"{command} {correlation_id}".rstrip()
+        order = {"command": command}
+        if correlation_id:
+            order["correlation_id"] = correlation_id
+        return json.dumps(order, separators=(",", ":"))
+
+
+def words_of(line: str) -> dict[str, str]:
+    """`EVENT name:value name:value`; a word without a name is the event's id. Raises LineError."""
+    if len(line) > MAX_FRAME:
+        raise LineError(f"a line of {len(line)} characters; at most {MAX_FRAME} are taken")
+    event, *words = line.split() or [""]
+    fields = {"event": event}
+    for word in words:
+        name, found, value = word.partition(":")
+        fields[name if found else "correlation_id"] = (value if found else word)[:MAX_TEXT]
+    return fields

@@ -1,0 +1,47 @@
+"""Telnyx's Media Streaming, in both directions (`stream_bidirectional_mode` = `rtp`).
+
+Written from https://developers.telnyx.com/api-reference/websockets/stream-call-media-over-websocket.
+Traps: frames may come out of order, and `media.chunk` says in which they belong; what is sent names
+no stream; between 20 ms and 30 s of audio go into a frame.
+"""
+
+import base64
+import json
+
+from .json_stream import JsonStream, Names
+from .line import Frame
+
+
+class Telnyx(JsonStream):
+    """One stream."""
+
+    name = "Telnyx"
+    has_marks = True
+    can_clear = True
+    names = Names(
+        stream_id="stream_id",
+        call_id="start.call_control_id",
+        encoding="start.media_format.encoding",
+        rate="start.media_format.sample_rate",
+        parameters="start.custom_parameters",
+        caller="start.from",
+        called="start.to",
+        frame_stream_id="stream_id",
+        place="media.chunk",
+    )
+
+    def audio(self, data: bytes) -> list[Frame]:
+        payload = base64.b64encode(data).decode()
+        return [json.dumps({"event": "media", "media": {"payload": payload}})]
+
+    def mark(self, name: str) -> list[Frame]:
+        return [json.dumps({"event": "mark", "mark": {"name": name}})]
+
+    def clear(self) -> list[Frame]:
+        return [json.dumps({"event": "clear"})]
+
+    def keys(self, digits: str) -> list[Frame]:
+        return []
+
+    def hang_up(self) -> list[Frame]:
+        return []
