@@ -15,7 +15,7 @@ from .notices import Notice
 from .ports import ChatMessage, ChatPort, Tools
 from .reply_desk import Surroundings
 from .reply_items import ReplyItems
-from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
+from .settings import ResponseOptions, SessionSettings
 from .toolbox import check_choice, check_names, tools_of
 
 CHECK_TIMEOUT_S: Final = 5.0
@@ -101,9 +101,8 @@ async def _check_options(
             param="type",
         )
     if options.voice is not None:
-        rate_hz = WIRE_RATE_HZ[settings.output_encoding]
         try:
-            around.open_voice(options.voice, rate_hz)
+            around.open_voice(options.voice, settings.output_rate_hz)
         except ClientError as error:
             param = "response.audio.output.voice"
             raise ClientError(error.message, code=error.code, param=param) from None

@@ -14,6 +14,7 @@ from typing import Final
 from . import notices as say
 from . import requests as ask
 from .conversation import ItemId
+from .frame_order import FrameOrder
 from .wire.encodings import decode_audio, encode_audio
 from .wire.telephony.line import (
     CallerAudio,
@@ -50,6 +51,7 @@ class PhoneLine:
         self._marks: deque[tuple[str, ItemId, int]] = deque()
         """That are out: name, reply, and its length there in ms."""
         self._num_marks = 0
+        self._order: FrameOrder[bytes] = FrameOrder()
         self._out: list[Frame] = []
         """To be sent."""
         self._takes_audio = True
@@ -74,14 +76,8 @@ class PhoneLine:
 
     def _requests(self, event: PhoneEvent) -> list[ask.Request]:
         match event:
-            case CallerAudio(data):
-                assert self.started is not None
-                media = self.started.media
-                try:
-                    pcm = decode_audio(data, media.encoding)
-                except ValueError as error:
-                    raise LineError(f"a piece of audio {error}") from None
-                return [ask.AppendAudio(pcm, media.rate_hz)] if len(pcm) else []
+            case CallerAudio(data, place):
+                return [self._heard(each) for each in self._order.push(place, data) if each]
             case MarkReached(name):
                 return self._reached(name)
             case KeyPressed(digit):
@@ -94,6 +90,14 @@ class PhoneLine:
                 return []
             case StreamStarted():
                 return []
+
+    def _heard(self, data: bytes) -> ask.AppendAudio:
+        assert self.started is not None
+        media = self.started.media
+        try:
+            return ask.AppendAudio(decode_audio(data, media.encoding), media.rate_hz)
+        except ValueError as error:
+            raise LineError(f"a piece of audio {error}") from None
 
     def _reached(self, name: str) -> list[ask.Request]:
         """Marks come back in order: those before it were reached as well."""

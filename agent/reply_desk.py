@@ -37,7 +37,7 @@ from .ports import NO_RECORDING, RecordingPort, ToolsPort, VoicePort
 from .reply import OnSound, ReplyRun
 from .reply_items import ReplyItems
 from .reply_state import Reply
-from .settings import WIRE_RATE_HZ, ResponseOptions, SessionSettings
+from .settings import ResponseOptions, SessionSettings
 from .toolbox import NO_TOOLS, SessionTools
 from .turn_log import TurnLog
 from .unheard import REPORT_S
@@ -210,7 +210,7 @@ class ReplyDesk:
     ) -> ReplyRun:
         """A reply that nobody has heard of yet."""
         around = self._around
-        rate_hz = WIRE_RATE_HZ[settings.output_encoding]
+        rate_hz = settings.output_rate_hz
         reply = Reply(
             turn,
             settings,

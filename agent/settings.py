@@ -60,6 +60,8 @@ class SessionSettings:
     speed: float = 1.0
     input_encoding: AudioEncoding = "pcm16"
     output_encoding: AudioEncoding = "pcm16"
+    line_rate_hz: int | None = None
+    """Of a telephone line whose samples come at another rate than the encoding's own."""
     turn_detection: TurnDetection | None = field(default_factory=SemanticVad)
     transcription: dict[str, Any] | None = None
     """The client's `audio.input.transcription`, echoed as set. Transcripts are sent always."""
@@ -73,6 +75,11 @@ class SessionSettings:
     tool_choice: str | dict[str, Any] = "auto"
     echo: dict[str, Any] = field(default_factory=dict)
     """Fields without effect here that the client set and expects to see again (tracing, ...)."""
+
+    @property
+    def output_rate_hz(self) -> int:
+        """Of what is spoken."""
+        return self.line_rate_hz or WIRE_RATE_HZ[self.output_encoding]
 
     def changed(self, **changes: Any) -> "SessionSettings":
         """A copy with these fields changed."""

@@ -1,0 +1,48 @@
+"""Frames that come in order are never held; others find their place, or are given up."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.frame_order import MAX_EARLY, FrameOrder
+
+
+def passed(places: list[int | None]) -> list[list[int]]:
+    order: FrameOrder[int] = FrameOrder()
+    return [order.push(place, place or 0) for place in places]
+
+
+def test_frames_in_order_are_passed_on_at_once() -> None:
+    assert passed([7, 8, 9]) == [[7], [8], [9]]
+    assert passed([None, None]) == [[0], [0]]
+
+
+def test_frames_that_changed_places_change_back() -> None:
+    assert passed([1, 3, 2, 4]) == [[1], [], [2, 3], [4]]
+
+
+def test_what_is_lost_is_not_waited_for() -> None:
+    order: FrameOrder[int] = FrameOrder()
+    got = [order.push(place, place) for place in (1, *range(3, 3 + MAX_EARLY + 1))]
+    assert got == [[1], *[[]] * MAX_EARLY, list(range(3, 3 + MAX_EARLY + 1))]
+    assert order.lost == 1
+    assert order.push(2, 2) == []
+    assert order.late == 1
+
+
+def test_a_frame_that_comes_twice_is_heard_once() -> None:
+    assert passed([1, 1, 2, 4, 4, 3]) == [[1], [], [2], [], [], [3, 4]]
+
+
+@given(st.lists(st.integers(0, 40), max_size=60))
+def test_nothing_is_heard_twice_or_out_of_order(places: list[int]) -> None:
+    heard = [place for ready in passed(list(places)) for place in ready]
+    assert heard == sorted(set(heard))
+
+
+@given(st.permutations(range(MAX_EARLY)))
+def test_a_shuffle_of_a_few_frames_loses_none(places: list[int]) -> None:
+    order: FrameOrder[int] = FrameOrder()
+    heard = order.push(-1, -1)
+    for place in places:
+        heard += order.push(place, place)
+    assert heard == [-1, *range(MAX_EARLY)]
