@@ -37,7 +37,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NAMED: Final[Mapping[str, type]] = MappingProxyType({"agents": AgentProfile, "mcp": McpSettings})
 """Sections of sections, whose names the user gives."""
 
-_NOT_SETTINGS: Final = ("HALFSEC_HOME", "HALFSEC_CONFIG", "HALFSEC_API_KEY")
+_NOT_SETTINGS: Final = (
+    "HALFSEC_HOME",
+    "HALFSEC_CONFIG",
+    "HALFSEC_API_KEY",
+    "HALFSEC_CHROMIUM",
+)
 
 _KUBERNETES_LINK: Final = re.compile(
     r"HALFSEC_(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?=.*|PORT(_[A-Z0-9_]+)?=(tcp|udp)://.*"

@@ -66,7 +66,7 @@ def shot(tmp_path: Path, request: pytest.FixtureRequest) -> Shot:
         try:
             assert axe_violations(page) == []
         except MissingTool as error:
-            if os.environ.get("HALFSEC_REQUIRE_BROWSER") == "1":
+            if os.environ.get("REQUIRE_BROWSER") == "1":
                 pytest.fail(str(error))
             print(f"not looked at by axe: {error}")
 

@@ -14,7 +14,7 @@ def test_the_modules_pass_their_own_tests(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         reason = "node is missing: install Node 20 or newer to test the page's modules"
-        if os.environ.get("HALFSEC_REQUIRE_BROWSER") == "1":
+        if os.environ.get("REQUIRE_BROWSER") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
     # Browsers take .js files as modules; Node has to be told, by a file the page does not need.

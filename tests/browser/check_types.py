@@ -2,7 +2,7 @@
 
 TypeScript reads them; nothing is compiled. The worklets, which have no page around them, are
 checked apart, with what they import. Where there is no Node that is said and passed over, unless
-HALFSEC_REQUIRE_BROWSER is 1.
+REQUIRE_BROWSER is 1.
 """
 
 import os
@@ -20,7 +20,7 @@ def main() -> int:
         there = environment(HERE)
     except MissingTool as error:
         print(f"The pages' types are not checked: {error}", file=sys.stderr)
-        return int(os.environ.get("HALFSEC_REQUIRE_BROWSER") == "1")
+        return int(os.environ.get("REQUIRE_BROWSER") == "1")
     status = 0
     for name in ("types-pages.json", "types-worklets.json"):
         command = (

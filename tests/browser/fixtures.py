@@ -30,7 +30,7 @@ def launch() -> Iterator[Launch]:
     try:
         path = find_browser()
     except BenchError as error:
-        if os.environ.get("HALFSEC_REQUIRE_BROWSER") == "1":
+        if os.environ.get("REQUIRE_BROWSER") == "1":
             pytest.fail(str(error))
         pytest.skip(str(error))
     with sync_playwright() as playwright:
