@@ -30,11 +30,6 @@ max_sessions = 4
 enforce = false
 admission = false
 
-# One address is all that the tests have, and hundreds of requests by which the API's description is
-# tried come from it, each by a connection of its own.
-[access]
-connections_per_s = 1000
-
 [llm_engine]
 max_tokens = 96
 repetition_penalty = 1.0

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import requests
 import schemathesis
 import soundfile
 from hypothesis import HealthCheck, Phase, settings
@@ -29,6 +30,9 @@ from .live import LiveServer
 pytest_plugins = ["tests.live_fixtures"]
 
 MAX_TEXT_CHARS: Final = 40
+
+CONNECTIONS: Final = requests.Session()
+"""One for all cases: a server closes what an address opens faster than `access.connections_per_s`."""
 
 UNDESCRIBED: Final = "/v1/{path:any}"
 """What refuses paths that nobody knows."""
@@ -135,4 +139,6 @@ def test_what_it_promises_is_kept(live_server: LiveServer, case: Any) -> None:
         text = case.body.get("input")
         if isinstance(text, str) and MAX_TEXT_CHARS < len(text) <= MAX_INPUT_CHARS:
             case.body["input"] = text[:MAX_TEXT_CHARS]  # a digit is a word: that is half an hour
-    case.call_and_validate(base_url=live_server.http, checks=CHECKS, timeout=60)
+    case.call_and_validate(
+        base_url=live_server.http, session=CONNECTIONS, checks=CHECKS, timeout=60
+    )
