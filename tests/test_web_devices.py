@@ -79,15 +79,15 @@ def test_another_microphone_is_taken_in_the_middle_of_a_call(
     call = server.wait_for_call()
     dialog = settings_of(page)
     dialog.get_by_label("Microphone").select_option(label="Fake Audio Input 2")
-    page.wait_for_function("asked.length === 2")
+    page.wait_for_function("() => asked.length === 2")
     dialog.get_by_label("Noise suppression").uncheck()
-    page.wait_for_function("streams.length === 3")
+    page.wait_for_function("() => streams.length === 3")
     first, second, third = page.evaluate("asked")
     assert first == {"echoCancellation": True, "noiseSuppression": True, "autoGainControl": True}
     chosen = second["deviceId"]
     assert second == {**first, "deviceId": chosen}
     assert third == {**second, "noiseSuppression": False}
-    page.wait_for_function("streams[1].getTracks()[0].readyState === 'ended'")
+    page.wait_for_function("() => streams[1].getTracks()[0].readyState === 'ended'")
     states = page.evaluate("streams.map((stream) => stream.getTracks()[0].readyState)")
     assert states == ["ended", "ended", "live"]
     more_audio(server, call)
