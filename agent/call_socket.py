@@ -26,6 +26,8 @@ SEND_TIMEOUT_S: Final = 15.0
 
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
+PROTOCOLS: Final = (EXTENDED_PROTOCOL, PLAIN_PROTOCOL)
+"""Of voice sockets."""
 
 BROKEN: Final = frozenset({1006, 1011, 1014, errors.CLOSE_COMES_BACK})
 """Close codes that no client gives who hangs up: there was none; the client's keepalive got no
@@ -65,12 +67,16 @@ class CallSocket:
         self._let_go = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 
-    async def accept(self) -> None:
-        """Complete the handshake."""
-        chosen = PLAIN_PROTOCOL if PLAIN_PROTOCOL in self._offered else None
-        await self._websocket.accept(EXTENDED_PROTOCOL if self.is_extended else chosen)
+    async def accept(self, *known: str) -> None:
+        """Complete the handshake, with the first of these subprotocols that the client offers."""
+        chosen = next((each for each in known if each in self._offered), None)
+        await self._websocket.accept(chosen)
 
-    def put(self, frame: str) -> None:
+    async def frame(self) -> str | bytes:
+        """Of the client, before it is carried. Raises WebSocketDisconnect, IdleClientError."""
+        return await self._intake.frame()
+
+    def put(self, frame: str | bytes) -> None:
         """Have a frame sent. Never waits."""
         self._outbox.put(frame)
 
@@ -110,12 +116,12 @@ class CallSocket:
             self._last = code, reason
             self._let_go.set()
 
-    async def say_last(self, frames: Iterable[str]) -> None:
+    async def say_last(self, frames: Iterable[str | bytes]) -> None:
         """Once it is not carried any more, to a client that may be gone."""
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 for frame in frames:
-                    await self._websocket.send_text(frame)
+                    await self._send(frame)
 
     async def _read(self, take: Take) -> int | None:
         """Returns the close code; None where it was stopped, or nothing came."""
@@ -143,9 +149,15 @@ class CallSocket:
             while True:
                 frame = await self._outbox.get()
                 async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await self._websocket.send_text(frame)
+                    await self._send(frame)
         except WebSocketDisconnect:
             self._outbox.close()  # how it ended is what the reader gets to know
         except (TimeoutError, SlowReader):
             self._is_slow = True
             self.stop()
+
+    async def _send(self, frame: str | bytes) -> None:
+        if isinstance(frame, str):
+            await self._websocket.send_text(frame)
+        else:
+            await self._websocket.send_bytes(frame)

@@ -15,6 +15,7 @@ from .access_settings import AccessSettings
 from .config_values import Between, Matching
 from .presets import DEFAULT_PRESET
 from .settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
+from .telephony_settings import TelephonySettings
 from .tool_settings import McpSettings, ToolTimeout
 
 DEFAULT_AGENT: Final = "default"
@@ -223,11 +224,6 @@ class LatencySettings:
     """An OpenTelemetry collector that gets a trace of every turn, as http://localhost:4318; needs
     the extra `otel`. Keys go into OTEL_EXPORTER_OTLP_HEADERS. Words only where `store_texts` is
     on. Empty: none."""
-
-
-@dataclass(frozen=True, slots=True)
-class TelephonySettings:
-    """`[telephony]`: reserved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Middleware behind the check of the Host header. It reads who calls (`Authorizati
 on a WebSocket the subprotocol `openai-insecure-api-key.KEY`, for browsers can't set headers there),
 puts a `Principal` into the scope, and takes the key out of it: nothing behind can echo or log it.
 What is open without a key is listed path by path: the pages, and whether the service lives. A path
-that nobody thought of is closed.
+that nobody thought of is closed. Carriers of telephone calls come in without one, as somebody
+unproven: what is behind their paths asks for other proof (`phone_access.py`).
 
 Refusals come before a WebSocket is accepted, as HTTP. There are no cookies: a page elsewhere can
 make a browser send them. Nor are keys read from the query, where logs and histories keep them.
@@ -23,7 +24,8 @@ from .access import Access
 from .client_secrets import SECRET_PREFIX
 from .errors import IssuerUnreachableError
 from .pages import PAGES
-from .principal import ANYONE, SCOPE_KEY, Principal
+from .phone_access import PREFIX, basic_password
+from .principal import ANYONE, SCOPE_KEY, UNPROVEN, Principal
 from .visitors import Refusal, Visitors, turn_away
 from .wrong_keys import WrongKeys
 
@@ -93,6 +95,8 @@ class Door:
             return refusal
         if _is_reading(scope) and scope["path"] in self._open_paths:
             return ANYONE
+        if credential is None and scope["path"].startswith(PREFIX) and self._access.closed:
+            return UNPROVEN
         try:
             principal = await self._access.identify(credential)
         except IssuerUnreachableError:
@@ -130,7 +134,7 @@ def take_credential(scope: Scope) -> tuple[str | None, Scope]:
     kept: list[tuple[bytes, bytes]] = []
     for name, value in scope["headers"]:
         if name == b"authorization":
-            found = _bearer(value.decode("latin-1"))
+            found = _key_in(value.decode("latin-1"), scope["path"])
         elif name == b"sec-websocket-protocol":
             kept.append((name, _without_keys(value)))
         else:
@@ -151,7 +155,10 @@ def open_paths(pages: Path) -> frozenset[str]:
     return frozenset((*PROBES, "/", *(f"/{name}" for name in PAGES), *files))
 
 
-def _bearer(header: str) -> str:
+def _key_in(header: str, path: str) -> str:
+    # Only carriers have no other way: a browser would send a password along by itself.
+    if path.startswith(PREFIX) and (password := basic_password(header)) is not None:
+        return password
     scheme, _, key = header.strip().partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 

@@ -27,7 +27,7 @@ class Outbox:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._frames: deque[tuple[int, str, int]] = deque()
+        self._frames: deque[tuple[int, str | bytes, int]] = deque()
         """When it was put, the frame, and its bytes."""
         self._num_bytes = 0
         self._filled = asyncio.Event()
@@ -36,13 +36,13 @@ class Outbox:
         self._closed = False
         self.peak_bytes = 0
 
-    def put(self, frame: str) -> None:
+    def put(self, frame: str | bytes) -> None:
         """Never waits. After an overflow, and once closed, frames are dropped."""
         if self._overflowed or self._closed:
             return
         now_ns = self._clock.now_ns()
         oldest_ns = self._frames[0][0] if self._frames else now_ns
-        num_bytes = len(frame) if frame.isascii() else len(frame.encode())
+        num_bytes = _size(frame)
         if self._num_bytes + num_bytes > MAX_BYTES or now_ns - oldest_ns > MAX_AGE_NS:
             self._overflowed = True
         self._frames.append((now_ns, frame, num_bytes))
@@ -50,7 +50,7 @@ class Outbox:
         self.peak_bytes = max(self.peak_bytes, self._num_bytes)
         self._filled.set()
 
-    async def get(self) -> str:
+    async def get(self) -> str | bytes:
         """The next frame. Raises SlowReader after an overflow."""
         while not self._frames and not self._overflowed:
             self._filled.clear()
@@ -74,3 +74,9 @@ class Outbox:
         while self._num_bytes > MAX_BYTES // 2 and not self._overflowed:
             self._taken.clear()
             await self._taken.wait()
+
+
+def _size(frame: str | bytes) -> int:
+    if isinstance(frame, bytes) or frame.isascii():
+        return len(frame)
+    return len(frame.encode())

@@ -43,6 +43,7 @@ class PhoneLine:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        self.carrier: Final = dialect.name
         self.started: StreamStarted | None = None
         self._items: dict[str, ItemId] = {}
         """Of the response in progress."""
@@ -55,7 +56,7 @@ class PhoneLine:
         self._out: list[Frame] = []
         """To be sent."""
         self._takes_audio = True
-        self.keys: list[str] = []
+        self._keys: list[str] = []
         """That were pressed and not taken yet."""
 
     def open(self, frame: Frame) -> bool:
@@ -81,7 +82,7 @@ class PhoneLine:
             case MarkReached(name):
                 return self._reached(name)
             case KeyPressed(digit):
-                self.keys.append(digit)
+                self._keys.append(digit)
                 return []
             case StreamStopped(reason):
                 raise HungUp(reason)
@@ -107,6 +108,15 @@ class PhoneLine:
             out, item_id, played_ms = self._marks.popleft()
             if out == name:
                 return [ask.PlaybackReport(item_id, played_ms)]
+
+    def take_keys(self) -> list[str]:
+        """Those that were pressed since this was asked last."""
+        keys, self._keys = self._keys, []
+        return keys
+
+    def hang_up(self) -> list[Frame]:
+        """What tells the carrier that the call is over, before its stream is closed."""
+        return [] if self.started is None else self._dialect.hang_up()
 
     def frames(self) -> list[Frame]:
         """What is to be sent now, in order; it is not told again. Nothing while the carrier's queue

@@ -30,9 +30,10 @@ class Principal:
 
     name: str
     """For people: the key's name, the token's subject. Never the key."""
-    kind: Literal["open", "key", "local", "jwt", "ephemeral"]
+    kind: Literal["open", "key", "local", "jwt", "ephemeral", "carrier"]
     """open: nobody in particular, at a server that asks for no key. local: a command on this
-    machine. ephemeral: with a client secret (`ek_`), which opens voice sockets only."""
+    machine. ephemeral: with a client secret (`ek_`), which opens voice sockets only. carrier: of
+    telephone calls."""
     limits: KeyLimits = field(default_factory=KeyLimits)
     session: Mapping[str, Any] | None = None
     """The session that a client secret is bound to, as in `session.update`."""
@@ -42,6 +43,10 @@ class Principal:
 
 
 ANYONE: Final = Principal("anyone", "open")
+
+UNPROVEN: Final = Principal("a carrier without a key", "carrier")
+"""Whoever calls at a path for carriers. What proves that it is one comes later: a signature that
+the endpoint checks, a token in the stream."""
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:

@@ -30,6 +30,7 @@ from latency_budget.store import TurnStore
 from .access import Access
 from .address import page_url
 from .api_description import openapi_json
+from .call_desk import CallDesk
 from .call_recording import Recorder
 from .calls import Calls
 from .collector import leave_out_what_is_there
@@ -46,6 +47,7 @@ from .metrics import Metrics, tell_of_engine
 from .models import ModelStore, turn_store_path
 from .openai_routes import openai_routes
 from .pages import WEB_DEMO, Pages
+from .phone_routes import phone_routes
 from .port_check import explain
 from .preflight import otel_is_disabled
 from .realtime_socket import RealtimeSocket
@@ -96,15 +98,13 @@ def create_app(
     latency = LatencyEndpoints(calls, access)
     endpoints = Endpoints(stages, calls, access, tools)
     secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
-    visitors = Visitors(config.agent)
-    voice = RealtimeSocket(config, stages, calls, clock, access, tools)
-
-    async def realtime(websocket: WebSocket) -> None:
-        await voice.serve(websocket)
-
+    visitors = Visitors(config.agent, config.telephony.public_host)
+    desk = CallDesk(config, stages, calls, clock, access, tools)
+    voice = RealtimeSocket(config, calls, clock, desk)
     routes = [
-        WebSocketRoute("/v1/realtime", realtime),
+        WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
+        *phone_routes(config, calls, clock, desk),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),

@@ -73,11 +73,12 @@ async def turn_away(scope: Scope, receive: Receive, send: Send, refusal: Refusal
 class Visitors:
     """The rules. Immutable."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: ServiceSettings, *others: str) -> None:
+        """`others`: names by which the server is reached as well; empty ones don't count."""
         self._any_host = "*" in settings.allowed_hosts
         self._any_address = settings.host in _WILDCARDS
         self._names = {name for host in settings.allowed_hosts if (name := name_of(host))}
-        self._names |= {settings.host.lower(), "localhost"}
+        self._names |= {settings.host.lower(), "localhost", *filter(None, others)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
 
     def refuse_host(self, host: str | None) -> Refusal | None:

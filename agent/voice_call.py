@@ -24,12 +24,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from latency_budget.clock import Clock
 
 from . import errors
 from .call import Call
+from .call_desk import CLIENT_LEFT, CallOver, Place
 from .call_socket import CallSocket, Parting
 from .calls import Calls
 from .notices import Extension, Notice, Problem, Resumed, SessionCreated
@@ -39,31 +40,10 @@ from .resume_tokens import ResumeTokens
 from .session import Session
 from .wire.realtime import RealtimeProtocol
 
-CLIENT_LEFT: Final = "the client hung up"
-"""Said to nobody but the log."""
-
 TAKEN_OVER: Final = "the call goes on at another connection"
 NOTHING_TO_RESUME: Final = "there is no call to come back to; open a new one"
 
 _log = logging.getLogger(__name__)
-
-
-class CallOver(Exception):
-    """The client has gone, and won't be waited for any longer."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Place(Protocol):
-    """What a call occupies."""
-
-    key_id: str
-
-    def leave(self) -> None:
-        """Only the first time counts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +71,8 @@ class VoiceCall:
         """`resuming`: None where the client can't come back. `socket`: the first."""
         self._call = call
         self._place = place
+        self.is_extended: Final = socket.is_extended
+        self._first = socket
         self._calls = calls
         self._protocol = protocol
         self._resuming = resuming
@@ -164,6 +146,7 @@ class VoiceCall:
             frames = [frame for notice in last for frame in self._protocol.send(notice)]
             await self._socket.say_last(frames)
             self._socket.let_go(code, reason)
+        self._first.let_go(code, reason)  # unless it has been, for another one
 
     async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
         """Returns what the session was asked for."""

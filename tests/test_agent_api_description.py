@@ -32,7 +32,7 @@ pytest_plugins = ["tests.live_fixtures"]
 MAX_TEXT_CHARS: Final = 40
 
 CONNECTIONS: Final = requests.Session()
-"""One for all cases: a server closes what an address opens faster than `access.connections_per_s`."""
+"""For all cases: what one address opens faster than `access.connections_per_s` is closed."""
 
 UNDESCRIBED: Final = "/v1/{path:any}"
 """What refuses paths that nobody knows."""

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
-from agent import call_socket, realtime_socket
+from agent import call_desk, call_socket
 from agent.access_settings import AccessSettings
 from agent.attackers import Target, flood, read_nothing, sit, talk_too_fast
 from agent.connections import HttpConnection
@@ -317,7 +317,7 @@ async def test_who_is_idle_is_told_so(live: LiveServer, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(call_socket, "Intake", impatient)
     async with call_to(live.url) as call:
-        assert await call.closed() == (CLOSE_NORMAL, realtime_socket.IDLE)
+        assert await call.closed() == (CLOSE_NORMAL, call_desk.IDLE)
 
 
 async def test_nobody_is_believed_who_says_whom_he_speaks_for(

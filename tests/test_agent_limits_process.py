@@ -7,8 +7,8 @@ import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import InvalidStatus
 
+from agent.call_desk import EXPIRED, IDLE
 from agent.errors import CLOSE_NORMAL
-from agent.realtime_socket import EXPIRED, IDLE
 
 from .live_call import LiveCall, call_to, silence
 from .service_process import ServiceProcess, service

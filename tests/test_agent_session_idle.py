@@ -5,12 +5,12 @@ import pytest
 from agent import events as ev
 from agent import notices as say
 from agent import requests as ask
+from agent.call_desk import close_for
 from agent.calls import Calls
 from agent.config import AgentProfile, Config
 from agent.conversation import Message
 from agent.end_of_turn import IdleRules
 from agent.errors import SilentCallError
-from agent.realtime_socket import _close_for
 from agent.settings import ServerVad, SessionSettings
 from latency_budget.clock import ManualClock
 from latency_budget.turn import SessionId
@@ -121,4 +121,4 @@ async def test_the_clients_own_time_out_commits_the_silence_and_lets_the_model_a
 def test_the_client_is_told_why_a_silent_call_ends() -> None:
     call = Calls(Config(), ManualClock()).admit(SessionId("sess_x"), "default")
     nested = ExceptionGroup("", [ExceptionGroup("", [SilentCallError()])])
-    assert _close_for(nested, call) == (1000, "nobody has spoken for too long")
+    assert close_for(nested, call) == (1000, "nobody has spoken for too long")

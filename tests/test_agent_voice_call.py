@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.websockets import WebSocket
 
 from agent import errors
 from agent.access_settings import AccessSettings
+from agent.call_desk import CallOver
 from agent.call_socket import SEND_TIMEOUT_S, CallSocket
 from agent.calls import Calls
 from agent.config import Config
@@ -18,7 +19,7 @@ from agent.notices import Extension
 from agent.outbox import SlowReader
 from agent.resume_tokens import ResumeTokens
 from agent.settings import SessionSettings
-from agent.voice_call import CallOver, Resuming, VoiceCall
+from agent.voice_call import Resuming, VoiceCall
 from agent.wire.realtime import RealtimeProtocol
 from latency_budget.clock import ManualClock
 from latency_budget.turn import SessionId
@@ -91,7 +92,7 @@ async def scene(
     protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
     resuming = Resuming(made.tokens, WAIT_S) if resumes else None
     voice = made.voice = VoiceCall(
-        call, made.place, made.calls, protocol, resuming, first.socket, clock
+        call, cast(Any, made.place), made.calls, protocol, resuming, first.socket, clock
     )
     await first.socket.accept()
     async with call_with(clock=clock) as faked:

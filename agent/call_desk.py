@@ -1,0 +1,338 @@
+"""What all calls have in common, however they reach us: whether there is a line, the session, its
+end.
+
+A *carrier* is what a call travels by: WebSockets in a dialect of clients (`voice_call.py`), or the
+stream of a telephone (`phone_call.py`).
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NoReturn, Protocol
+
+from starlette.types import Scope
+
+from latency_budget.budget import Budget, budget_profile
+from latency_budget.clock import Clock, unix_ns
+from latency_budget.history import TurnEntry
+from latency_budget.report import turn_json
+
+from . import errors
+from .access import Access
+from .address_limits import CallsByAddress
+from .call import Call
+from .calls import Calls
+from .config import Config
+from .end_of_turn import IdleRules
+from .first_clause import cutting
+from .identifiers import new_session_id
+from .mark_notices import MarkNotices
+from .notices import Extension, Notice, Problem
+from .outbox import SlowReader
+from .ports import NO_RECORDING
+from .principal import Principal
+from .reply_desk import Surroundings
+from .server_tools import ServerTools
+from .session import Session
+from .session_start import SessionStart
+from .stages import Stages, check_tools
+from .turn_log import TurnLog
+from .visitors import Refusal
+from .wire.telephony.line import LineError
+
+CLIENT_LEFT: Final = "the client hung up"
+"""Said to nobody but the log."""
+
+SILENT: Final = "nobody has spoken for too long"
+
+IDLE: Final = "the client sent nothing for too long"
+
+EXPIRED: Final = "reached its time limit"
+
+WARMING: Final = Refusal(
+    503, "The models are still loading; try again shortly.", "warming", "server_error", 2
+)
+BROKEN: Final = Refusal(
+    503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
+)
+BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
+LINES_OF_KEY: Final = Refusal(
+    429, "All calls that this key may hold at once are in progress.", "rate_limit_exceeded",
+    "rate_limit_error", 10,
+)  # fmt: skip
+LINES_OF_ADDRESS: Final = Refusal(
+    429, "All calls that may come from your address at once are in progress.",
+    "rate_limit_exceeded", "rate_limit_error", 10,
+)  # fmt: skip
+CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
+
+_log = logging.getLogger(__name__)
+
+
+class CallOver(Exception):
+    """The other side has gone, and won't be waited for any longer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Carrier(Protocol):
+    """By what one call travels. Belongs to the event loop."""
+
+    @property
+    def is_extended(self) -> bool:
+        """The other side knows `halfsec.*` events, and turns a reply down when it is told to."""
+        ...
+
+    def notify(self, notice: Notice) -> None:
+        """Tell the other side, if it is there. Never waits."""
+        ...
+
+    async def serve(self, session: Session) -> NoReturn:
+        """Carry the call to its end, which is raised: CallOver and what else `close_for` knows."""
+        ...
+
+    async def end(self, code: int, reason: str, *last: Notice) -> None:
+        """Once `serve` has ended: say the last, and let go of the other side."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LineRules:
+    """In what one kind of line differs from another."""
+
+    lead_ms: int
+    """How far ahead of real time audio is sent."""
+    limit_s: int
+    """The longest call."""
+    budget: Budget
+    """How the wait for an answer is divided, whatever the session allows for it."""
+
+
+class Place:
+    """What a call occupies: a line of the server, one of its key, and one of its address."""
+
+    def __init__(
+        self,
+        call: Call,
+        key_id: str,
+        scope: Scope,
+        calls: Calls,
+        num_held: Counter[str],
+        by_address: CallsByAddress,
+    ) -> None:
+        self.key_id = key_id
+        self._call = call
+        self._scope = scope
+        self._calls = calls
+        self._num_held = num_held
+        self._by_address = by_address
+        self._is_left = False
+        num_held[key_id] += 1
+        by_address.begun(scope)
+
+    def leave(self) -> None:
+        """Only the first time counts."""
+        if not self._is_left:
+            self._is_left = True
+            self._calls.leave(self._call)
+            self._num_held -= Counter([self.key_id])  # which forgets those at zero
+            self._by_address.ended(self._scope)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """One call that was admitted."""
+
+    call: Call
+    place: Place
+    principal: Principal
+    start: SessionStart
+    rules: LineRules
+
+
+class CallDesk:
+    """One instance for all calls. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        stages: Stages,
+        calls: Calls,
+        clock: Clock,
+        access: Access,
+        tools: ServerTools,
+    ) -> None:
+        self._config = config
+        self._tools = tools
+        self._stages = stages
+        self._calls = calls
+        self._clock = clock
+        self._access = access
+        self._num_held: Counter[str] = Counter()
+        """Calls in progress, by the `key_id` of whose they are."""
+        self._by_address = CallsByAddress(config.access)
+        preset = config.agent.preset
+        self.socket_rules: Final = LineRules(
+            config.agent.lead_ms, config.agent.session_limit_s, budget_profile(preset)
+        )
+        phone = config.telephony
+        self.phone_rules: Final = LineRules(
+            phone.lead_ms, phone.limit_s, budget_profile(f"{preset}+telephony")
+        )
+
+    def refusal(
+        self, principal: Principal, scope: Scope, give_way: Callable[[str | None], bool]
+    ) -> Refusal | None:
+        """Why there is no line for somebody. Calls that wait for their client give way to him."""
+        if self._stages.status != "ready":
+            return BROKEN if self._stages.status == "broken" else WARMING
+        if self._has_all_its_calls(principal) and not give_way(principal.key_id):
+            return LINES_OF_KEY
+        if self._by_address.are_all_held(scope):
+            return LINES_OF_ADDRESS
+        if self._calls.full and not give_way(None):
+            return BUSY
+        if (crowd := self._calls.crowd()) is not None and not give_way(None):
+            return replace(CROWDED, message=f"{crowd.reason} Try again later.")
+        return None
+
+    def turned_away(self, refusal: Refusal) -> None:
+        """Somebody was refused; count it where that says how busy it is here."""
+        if refusal.code in (BUSY.code, CROWDED.code):
+            self._calls.refuse(refusal.code)
+
+    def admit(
+        self, principal: Principal, scope: Scope, start: SessionStart, rules: LineRules
+    ) -> HeldCall:
+        """Take a line, before any wait: others want one too. Whoever admits has asked `refusal`,
+        and sees to it that the place is left."""
+        call = self._calls.admit(new_session_id(), start.agent)
+        place = Place(call, principal.key_id, scope, self._calls, self._num_held, self._by_address)
+        return HeldCall(call, place, principal, start, rules)
+
+    async def hold(self, held: HeldCall, carrier: Carrier) -> None:
+        """Run the session, to the end of the call."""
+        call = held.call
+        last: tuple[Notice, ...] = ()
+        code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
+        try:
+            session = await self._session(held, carrier)
+            async with asyncio.timeout(held.rules.limit_s):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(session.run())
+                    group.create_task(carrier.serve(session))
+                    group.create_task(self._end_when_revoked(held.principal))
+        except errors.StageError as error:
+            _log.error("session %s can't begin: %s", call.session_id, error)
+            code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
+        except TimeoutError:
+            last = (Problem(f"The session {EXPIRED}.", "session_expired"),)
+            code, reason = errors.CLOSE_NORMAL, f"the session {EXPIRED}"
+        except ExceptionGroup as group_error:
+            code, reason = close_for(group_error, call)
+        finally:
+            held.place.leave()
+            _log_end(call, code, reason)
+            await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
+
+    def _has_all_its_calls(self, principal: Principal) -> bool:
+        most = principal.limits.max_calls
+        return most is not None and self._num_held[principal.key_id] >= most
+
+    async def _end_when_revoked(self, principal: Principal) -> None:
+        await self._access.until_revoked(principal)
+        raise errors.RevokedKeyError
+
+    async def _session(self, held: HeldCall, carrier: Carrier) -> Session:
+        call, settings = held.call, held.start.settings
+        around = Surroundings(
+            clock=self._clock,
+            open_chat=self._stages.open_chat,
+            open_voice=self._stages.open_voice,
+            lead_ms=held.rules.lead_ms,
+            budget=held.rules.budget,
+            notify=carrier.notify,
+            guesses=self._config.agent.guess,
+            previews=self._config.agent.preview,
+            ducks=carrier.is_extended,
+            barge_ins=self._calls.barge_ins,
+            guess_counts=self._calls.guesses,
+            recording=call.recording or NO_RECORDING,
+            on_state=partial(self._calls.changed, call),
+            openers=self._config.agent.openers,
+            cutting=cutting(by_clause=self._config.agent.first_clause),
+            policy=self._calls.policy,
+            idle=IdleRules(
+                idle_after_ms=self._config.agent.idle_prompt_ms,
+                idle_hangup_ms=self._config.agent.idle_hangup_ms,
+            ),
+            idle_prompt=self._config.agent.idle_prompt,
+            expires_at_unix_s=unix_ns() // 10**9 + held.rules.limit_s,
+            tools=await self._tools.for_call(
+                call.agent,
+                call.session_id,
+                {str(each.get("name")) for each in settings.tools},
+                partial(check_tools, self._stages, settings.instructions),
+                carrier.notify,
+            ),
+            tool_wait=self._config.agent.tool_wait,
+        )
+        ears = await self._stages.new_ears(settings.turn_detection)
+        return Session(
+            call.session_id,
+            held.start.profile,
+            settings,
+            around,
+            ears,
+            self._turn_log(call, carrier),
+        )
+
+    def _turn_log(self, call: Call, carrier: Carrier) -> TurnLog:
+        """Where the turns of a call are noted."""
+
+        def on_turn(entry: TurnEntry) -> None:
+            entry = self._calls.turn_over(call, entry)
+            turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
+            carrier.notify(Extension("halfsec.turn", {"turn": turn}))
+
+        told = None
+        if carrier.is_extended:
+            told = MarkNotices(carrier.notify, self._clock, call.began.now_ns)
+        marked = partial(self._calls.marked, call)
+        return TurnLog(call.session_id, call.trace, on_turn, marked, told)
+
+
+def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
+    """What the end of a call's task group means to its client."""
+    over, others = group_error.split(CallOver)
+    if over is not None:
+        if others is not None:
+            _log.error("session %s failed at its end", call.session_id, exc_info=others)
+        return errors.CLOSE_NORMAL, str(over.exceptions[0])
+    if group_error.subgroup(errors.SilentCallError) is not None:
+        return errors.CLOSE_NORMAL, SILENT
+    if group_error.subgroup(errors.IdleClientError) is not None:
+        return errors.CLOSE_NORMAL, IDLE
+    if group_error.subgroup(errors.RevokedKeyError) is not None:
+        return errors.CLOSE_POLICY, "the key of this call was revoked"
+    if group_error.subgroup(SlowReader) is not None:
+        return errors.CLOSE_POLICY, "the client does not read what it is sent"
+    bad, others = group_error.split(LineError)
+    if bad is not None and others is None:
+        _log.warning("call %s: the carrier's stream: %s", call.session_id, bad.exceptions[0])
+        return errors.CLOSE_POLICY, str(bad.exceptions[0])
+    _log.error("session %s failed", call.session_id, exc_info=group_error)
+    return errors.CLOSE_INTERNAL, "internal error"
+
+
+def _log_end(call: Call, code: int, reason: str) -> None:
+    p50_ms = "none" if call.p50_ms is None else f"{call.p50_ms:.0f}"
+    _log.info(
+        "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",
+        call.session_id, call.agent, call.num_turns, p50_ms, code, reason,
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""WebSockets at `/telephony/CARRIER/stream`: the streams of telephone calls, one dialect a path.
+
+What a call is, the stream's first messages say: until they are here (`OPEN_S`) there is no session,
+and no line is held. A stream that is refused then is closed with the reason; what the caller hears
+is up to the carrier's own instructions behind the stream.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from starlette.types import Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from latency_budget.clock import Clock
+
+from . import errors
+from .call_desk import CallDesk
+from .call_socket import CallSocket
+from .calls import Calls, save_trace
+from .config import Config
+from .phone_access import PREFIX, CallTokens, proven
+from .phone_call import MAX_REASON_BYTES, PhoneCall
+from .phone_line import HungUp, PhoneLine
+from .principal import Principal, principal_of
+from .realtime_socket import STOPPING
+from .session_start import SessionStart, session_start
+from .visitors import Refusal, shown, turn_away
+from .wire.telephony.asterisk import Asterisk
+from .wire.telephony.exotel import Exotel
+from .wire.telephony.jambonz import SUBPROTOCOL, Jambonz
+from .wire.telephony.line import Dialect, LineError, StreamStarted
+from .wire.telephony.plivo import Plivo
+from .wire.telephony.telnyx import Telnyx
+from .wire.telephony.twilio import Twilio
+from .wire.telephony.vonage import Vonage
+
+DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {
+    "twilio": Twilio,
+    "telnyx": Telnyx,
+    "plivo": Plivo,
+    "exotel": Exotel,
+    "vonage": Vonage,
+    "jambonz": Jambonz,
+    "asterisk": Asterisk,
+}
+
+STREAMS: Final[Mapping[str, Callable[[], Dialect]]] = {
+    f"{PREFIX}{name}/stream": dialect for name, dialect in DIALECTS.items()
+}
+"""By their paths."""
+
+OPEN_S: Final = 10.0
+"""From the handshake to the message that says what call it is; carriers send it at once."""
+
+MAX_OPENING: Final = 64
+"""Messages before that one. Carriers send one or none."""
+
+NOT_OURS: Final = (
+    "nothing shows that this stream is of a call that was expected here: no key, no signature and "
+    "no token of this server's"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class PhoneSocket:
+    """Serves streams. One instance for all of them. Belongs to the event loop."""
+
+    def __init__(
+        self, config: Config, calls: Calls, clock: Clock, desk: CallDesk, tokens: CallTokens
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._clock = clock
+        self._desk = desk
+        self._tokens = tokens
+        self._access = replace(config.access, idle_s=config.telephony.silent_s)
+        self._streamed: set[tuple[str, str]] = set()
+        """Calls that have a stream: carrier and its id of the call."""
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One stream, from handshake to close."""
+        principal, scope = principal_of(websocket.scope), websocket.scope
+        refusal = STOPPING if self._calls.draining else self._no_line(principal, scope)
+        if refusal is not None:
+            await turn_away(scope, websocket.receive, websocket.send, refusal)
+            return
+        socket = CallSocket(websocket, self._clock, self._access)
+        await socket.accept(SUBPROTOCOL)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(socket.attend())
+            await self._answer(socket, principal, scope, STREAMS[scope["path"]]())
+
+    def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:
+        refusal = self._desk.refusal(principal, scope, self._calls.waiting.give_way)
+        if refusal is not None:
+            self._desk.turned_away(refusal)
+        return refusal
+
+    async def _answer(
+        self, socket: CallSocket, principal: Principal, scope: Scope, dialect: Dialect
+    ) -> None:
+        """Nothing is left of the stream when this returns, but for its socket's close."""
+        line = PhoneLine(dialect)
+        code, reason = errors.CLOSE_NORMAL, ""
+        try:
+            started = await _opened(socket, line)
+            await self._hold(socket, principal, scope, line, started)
+        except (HungUp, WebSocketDisconnect):
+            _log.info("%s: a stream ended before its call began", dialect.name)
+        except (LineError, errors.IdleClientError, TimeoutError) as error:
+            code = errors.CLOSE_POLICY
+            reason = str(error) or "the stream does not say what call it is"
+            _log.warning("%s: refused a stream: %s", dialect.name, reason)
+        finally:
+            socket.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+
+    async def _hold(
+        self,
+        socket: CallSocket,
+        principal: Principal,
+        scope: Scope,
+        line: PhoneLine,
+        started: StreamStarted,
+    ) -> None:
+        """One call. Raises LineError where it is refused."""
+        who = proven(principal, started, self._tokens)
+        if who is None:
+            raise LineError(NOT_OURS)
+        principal, agent = who
+        stream = line.carrier, started.call_id
+        if stream in self._streamed:
+            raise LineError(f"call {shown(started.call_id)} has a stream already")
+        refusal = self._no_line(principal, scope)
+        start = self._start(principal, agent, started)
+        if isinstance(start, Refusal):
+            refusal = refusal or start
+        if refusal is not None or isinstance(start, Refusal):
+            raise LineError("" if refusal is None else refusal.message)
+        held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
+        self._streamed.add(stream)
+        _log.info(
+            "call %s comes by %s from %s to %s: %s answers",
+            held.call.session_id, *map(shown, (line.carrier, started.caller, started.called)),
+            start.agent,
+        )  # fmt: skip
+        try:
+            await self._desk.hold(held, PhoneCall(line, socket, self._clock))
+        finally:
+            self._streamed.discard(stream)
+            held.place.leave()
+        await save_trace(held.call, self._config.agent.trace_dir)
+
+    def _start(
+        self, principal: Principal, agent: str | None, started: StreamStarted
+    ) -> SessionStart | Refusal:
+        """With the agent that was chosen for the call, that the stream asks for, or of the number
+        that was called."""
+        wanted = agent or started.parameters.get("agent")
+        wanted = wanted or self._config.telephony.numbers.get(started.called)
+        start = session_start(self._config, principal, wanted)
+        if isinstance(start, Refusal):
+            return start
+        media = started.media
+        settings = start.settings.changed(
+            input_encoding=media.encoding,
+            output_encoding=media.encoding,
+            line_rate_hz=media.rate_hz,
+        )
+        return replace(start, settings=settings)
+
+
+async def _opened(socket: CallSocket, line: PhoneLine) -> StreamStarted:
+    """What the stream says of its call. Raises LineError, HungUp, WebSocketDisconnect,
+    IdleClientError, TimeoutError."""
+    async with asyncio.timeout(OPEN_S):
+        for _ in range(MAX_OPENING):
+            if line.open(await socket.frame()) and line.started is not None:
+                return line.started
+    raise LineError(f"{MAX_OPENING} messages, and none of them says what call it is")

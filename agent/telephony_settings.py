@@ -1,0 +1,36 @@
+"""`[telephony]`: calls that come from carriers."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from .config_values import Between, Matching
+
+PUBLIC_URL: Final = r"(https://[A-Za-z0-9.\-]+(:[0-9]+)?(/[^\s?#@]*)?)?"
+
+
+@dataclass(frozen=True, slots=True)
+class TelephonySettings:
+    """`[telephony]`: calls from carriers."""
+
+    public_url: Annotated[str, Matching(PUBLIC_URL, "empty, or like https://voice.example.com")] = (
+        ""
+    )
+    """Where carriers reach this server, through whatever stands in front of it: their signatures
+    are over this address. Its host is answered to as those in `agent.allowed_hosts` are."""
+    numbers: dict[str, str] = field(default_factory=dict)
+    """Who answers at which number, a table like {"+493012345" = "sales"}. Others: the default
+    agent."""
+    lead_ms: Annotated[int, Between(20, 5000)] = 200
+    """How far ahead of real time audio is sent to a carrier, which plays it from a queue of its
+    own."""
+    limit_s: Annotated[int, Between(1, 86_400)] = 3600
+    """The longest call; carriers bill by the second."""
+    silent_s: Annotated[int, Between(1, 3600)] = 20
+    """A carrier that sends nothing at all for so long has gone without a word. Calls with silence
+    in them are not silent: carriers send that too."""
+
+    @property
+    def public_host(self) -> str:
+        """Empty where there is none."""
+        return urlsplit(self.public_url).hostname or ""
