@@ -40,6 +40,10 @@ class CallTokens:
         self._clock = clock
         self._issued: dict[bytes, _Issued] = {}
 
+    def __len__(self) -> int:
+        """Those that may still be used."""
+        return len(self._issued)
+
     def issue(self, principal: Principal, agent: str) -> str:
         """For a call that `agent` is to answer."""
         now_ns = self._clock.now_ns()

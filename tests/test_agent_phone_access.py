@@ -1,0 +1,61 @@
+"""What proves that a stream is of a call that was expected."""
+
+import base64
+
+import pytest
+
+from agent.phone_access import MAX_TOKENS, TOKEN_S, CallTokens, basic_password, proven
+from agent.principal import ANYONE, UNPROVEN, Principal
+from agent.wire.telephony.line import MULAW, StreamStarted
+from latency_budget.clock import ManualClock
+
+SALES = Principal("sales", "key", key_id="key:1")
+
+
+def stream(**parameters: str) -> StreamStarted:
+    return StreamStarted("MZ1", "CA1", MULAW, parameters=parameters)
+
+
+def test_a_token_is_good_for_one_stream_and_a_minute() -> None:
+    clock = ManualClock()
+    tokens = CallTokens(clock)
+    token = tokens.issue(SALES, "pirate")
+    assert proven(UNPROVEN, stream(token=token), tokens) == (SALES, "pirate")
+    assert proven(UNPROVEN, stream(token=token), tokens) is None
+    late = tokens.issue(SALES, "pirate")
+    clock.advance_ms(1000 * TOKEN_S + 1)
+    assert proven(UNPROVEN, stream(token=late), tokens) is None
+
+
+def test_who_came_in_by_a_key_needs_no_token() -> None:
+    tokens = CallTokens(ManualClock())
+    assert proven(SALES, stream(), tokens) == (SALES, None)
+    assert proven(ANYONE, stream(token="ct_guessed"), tokens) == (ANYONE, None)
+    assert proven(UNPROVEN, stream(token="ct_guessed"), tokens) is None
+
+
+def test_tokens_that_nobody_uses_are_forgotten() -> None:
+    clock = ManualClock()
+    tokens = CallTokens(clock)
+    first = tokens.issue(SALES, "default")
+    for _ in range(MAX_TOKENS):
+        tokens.issue(SALES, "default")
+    assert len(tokens) == MAX_TOKENS
+    assert tokens.redeem(first) is None
+    clock.advance_ms(1000 * TOKEN_S + 1)
+    tokens.issue(SALES, "default")
+    assert len(tokens) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "password"),
+    [
+        ("Basic " + base64.b64encode(b"halfsec:hs_1").decode(), "hs_1"),
+        ("basic " + base64.b64encode(b":hs_1:x").decode(), "hs_1:x"),
+        ("Basic " + base64.b64encode(b"nothing").decode(), ""),
+        ("Basic ???", ""),
+        ("Bearer hs_1", None),
+    ],
+)
+def test_the_password_of_basic(header: str, password: str | None) -> None:
+    assert basic_password(header) == password
