@@ -7,6 +7,7 @@ from typing import Final
 
 BENCHES: Final[dict[str, tuple[str, str]]] = {
     "voice": ("agent.bench_voice", "voice to voice at the caller's ear, over recordings"),
+    "phone": ("agent.bench_phone", "telephone calls over good lines and bad ones"),
     "turns": ("agent.bench_turns", "answers over many turns: how soon, how often too soon"),
     "clause": ("agent.bench_clause", "how soon a reply can be spoken, with a first clause or not"),
     "abuse": ("agent.bench_abuse", "what a caller notices while others attack the server"),

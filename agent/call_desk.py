@@ -111,6 +111,9 @@ class LineRules:
     """The longest call."""
     budget: Budget
     """How the wait for an answer is divided, whatever the session allows for it."""
+    leg_ms: int = 0
+    """What the way to the caller takes more than on a client's line. Answers are allowed as much
+    more: what an agent is held to is meant for its own part."""
 
 
 class Place:
@@ -180,10 +183,9 @@ class CallDesk:
         self.socket_rules: Final = LineRules(
             config.agent.lead_ms, config.agent.session_limit_s, budget_profile(preset)
         )
-        phone = config.telephony
-        self.phone_rules: Final = LineRules(
-            phone.lead_ms, phone.limit_s, budget_profile(f"{preset}+telephony")
-        )
+        phone, by_phone = config.telephony, budget_profile(f"{preset}+telephony")
+        leg_ms = by_phone.total_ms - self.socket_rules.budget.total_ms
+        self.phone_rules: Final = LineRules(phone.lead_ms, phone.limit_s, by_phone, leg_ms)
 
     def refusal(
         self, principal: Principal, scope: Scope, give_way: Callable[[str | None], bool]
@@ -211,6 +213,10 @@ class CallDesk:
     ) -> HeldCall:
         """Take a line, before any wait: others want one too. Whoever admits has asked `refusal`,
         and sees to it that the place is left."""
+        settings = start.settings
+        start = replace(
+            start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
+        )
         call = self._calls.admit(new_session_id(), start.agent)
         place = Place(call, principal.key_id, scope, self._calls, self._num_held, self._by_address)
         return HeldCall(call, place, principal, start, rules)

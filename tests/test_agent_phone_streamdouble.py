@@ -118,6 +118,8 @@ async def test_a_conversation_over_a_bad_line(live: LiveServer) -> None:
     assert "basket of apples" not in greeting.agent_text, "nobody heard the end"
     assert overlap(transcript("vm-nobodyavail"), answer.caller_text) > 0.6
     assert answer.agent_text
+    own_ms = live.config.budget_ms(live.config.agents["reader"])
+    assert answer.budget.total_ms == own_ms + 130, "the carrier's leg comes on top"
     numbers = [int(name) for name in result.marks_received]
     assert all(first < second for first, second in pairwise(numbers))
 
