@@ -13,7 +13,7 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
     "abuse": ("agent.bench_abuse", "what a caller notices while others attack the server"),
     "web": ("agent.bench_web", "the pages in a real browser: what is heard, and what they tell"),
     "quiet": ("agent.bench_quiet", "what is answered of silence, noise and music"),
-    "asr": ("asr.bench", "word error rate and time of the speech recognizer"),
+    "asr": ("agent.bench_asr", "word error rate and time of the speech recognizer"),
     "tts": ("agent.bench_tts", "the voices: speed, first sound, and what a listener understands"),
     "quality": ("llm_engine.quality", "what calculating in 8 bits costs the language model"),
     "llm": (

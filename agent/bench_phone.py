@@ -108,7 +108,9 @@ async def _hear_greeting(call: TwilioCall, caller: Caller) -> None:
     silent_ns = SystemClock().now_ns() + round(SILENT_S * 1e9)
 
     def is_over(now_ns: int) -> bool:
-        return caller.is_quiet(now_ns) and (call.first_sound_ns is not None or now_ns > silent_ns)
+        return caller.is_quiet(now_ns) and (
+            call.queue.first_sound_ns is not None or now_ns > silent_ns
+        )
 
     await caller.wait_until(is_over, GREETED_S)
 
@@ -147,9 +149,9 @@ async def _hold_round(
         held, call = await hold(batch, url, plan, line, seed)
         calls.held.append(held)
         calls.calls_s += (clock.now_ns() - began_ns) / 1e9
-        calls.num_lost += call.num_lost
-        if call.started_ns is not None and call.first_sound_ns is not None:
-            calls.greetings_ms.append((call.first_sound_ns - call.started_ns) / NS_PER_MS)
+        calls.num_lost += call.uplink.num_lost
+        if call.started_ns is not None and call.queue.first_sound_ns is not None:
+            calls.greetings_ms.append((call.queue.first_sound_ns - call.started_ns) / NS_PER_MS)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -15,10 +15,11 @@ not modelled: what is measured ends where the carrier's queue plays a sample.
 
 import asyncio
 import base64
+import contextlib
 import json
 import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,6 +39,10 @@ from .wire.g711 import mulaw_decode, mulaw_encode
 
 FRAME_MS: Final = 20
 
+ACCOUNT: Final = "AC" + 32 * "0"
+
+Fields = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class LineQuality:
@@ -50,12 +55,95 @@ class LineQuality:
     """A frame is late by up to so much."""
 
 
-class TwilioCall:
-    """One stream. `run` must be running; `events` then tells what a `Caller` wants to know.
+class Uplink:
+    """What becomes of the caller's frames on the way to us. Pure."""
+
+    def __init__(self, line: LineQuality, seed: int) -> None:
+        self.num_lost = 0
+        self._line = line
+        self._random = random.Random(seed)
+        self._num_frames = 0
+        self._num_sent = 0
+        self._last_ns = 0
+
+    def media(self, pcm: Int16, now_ns: int) -> tuple[int, Fields] | None:
+        """When the next 20 ms leave the carrier, and as what; None: they are lost."""
+        number = self._num_frames
+        self._num_frames += 1
+        if self._random.random() < self._line.loss:
+            self.num_lost += 1
+            return None
+        late_ns = round(self._random.uniform(0, self._line.jitter_ms) * NS_PER_MS)
+        self._last_ns = max(self._last_ns, now_ns + late_ns)
+        self._num_sent += 1
+        return self._last_ns, {
+            "track": "inbound",
+            "chunk": str(self._num_sent),
+            "timestamp": str(number * FRAME_MS),
+            "payload": base64.b64encode(mulaw_encode(pcm)).decode(),
+        }
+
+
+class CarrierQueue:
+    """What came of us and is played, and the marks in it. Pure.
 
     Carriers know nothing of replies. What is played without a hole counts as one; `clear` ends it,
     and is told as speech that the server has heard, which is what it means.
     """
+
+    def __init__(self, tell: Callable[[ev.ClientEvent], None]) -> None:
+        self.first_sound_ns: int | None = None
+        """When the first audible sample was or will be played."""
+        self._tell = tell
+        self._num_replies = 0
+        self._reply: str | None = None
+        """That is being played."""
+        self._dry_ns = 0
+        """When all that has come will have been played."""
+        self._marks: deque[tuple[int, str]] = deque()
+        """When they are due, and their names."""
+
+    def media(self, pcm: Int16, now_ns: int) -> None:
+        if self._reply is None:
+            self._num_replies += 1
+            self._reply = f"reply {self._num_replies}"
+            self._tell(ev.ReplyStarted(self._reply, now_ns))
+        begins_ns = max(now_ns, self._dry_ns)
+        self._dry_ns = begins_ns + len(pcm) * NS_PER_S // LINE_RATE_HZ
+        audible = np.flatnonzero((pcm > AUDIBLE) | (pcm < -AUDIBLE))
+        if self.first_sound_ns is None and len(audible):
+            self.first_sound_ns = begins_ns + int(audible[0]) * NS_PER_S // LINE_RATE_HZ
+        self._tell(ev.ReplyAudio(self._reply, self._reply, pcm, LINE_RATE_HZ, now_ns))
+
+    def mark(self, name: str, now_ns: int) -> None:
+        self._marks.append((max(self._dry_ns, now_ns), name))
+
+    def clear(self, now_ns: int) -> None:
+        self._dry_ns = now_ns
+        self._marks = deque((now_ns, name) for _, name in self._marks)
+        self._tell(ev.SpeechStarted("", 0, now_ns))
+        self._reply_over("cancelled", "turn_detected", now_ns)
+
+    @property
+    def next_mark_ns(self) -> int | None:
+        """When the next one goes back; None: none is out."""
+        return self._marks[0][0] if self._marks else None
+
+    def reached(self, now_ns: int) -> str:
+        """The name of the next mark, which is due."""
+        _, name = self._marks.popleft()
+        if not self._marks and now_ns >= self._dry_ns:
+            self._reply_over("completed", None, now_ns)
+        return name
+
+    def _reply_over(self, status: str, reason: str | None, now_ns: int) -> None:
+        if self._reply is not None:
+            self._tell(ev.ReplyDone(self._reply, status, reason, "", None, {}, now_ns))
+            self._reply = None
+
+
+class TwilioCall:
+    """One stream. `run` must be running; `events` then tells what a `Caller` wants to know."""
 
     extensions = False
     input_rate_hz = LINE_RATE_HZ
@@ -69,40 +157,28 @@ class TwilioCall:
     ) -> None:
         self.started_ns: int | None = None
         """When `start` was sent."""
-        self.first_sound_ns: int | None = None
-        """When the first audible sample was or will be played."""
-        self.num_lost = 0
         self._socket = socket
-        self._line = line
-        self._random = random.Random(seed)
         self._clock = SystemClock() if clock is None else clock
-        self._sid = f"MZ{self._random.getrandbits(128):032x}"
+        self._sid = f"MZ{random.Random(seed).getrandbits(128):032x}"
         self._events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
-        self._departures: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
-        self._last_departure_ns = 0
-        self._num_frames = 0
-        self._num_sent = 0
-        self._num_replies = 0
-        self._reply: str | None = None
-        """That is being played."""
-        self._dry_ns = 0
-        """When all that has come will have been played."""
-        self._marks: deque[tuple[int, str]] = deque()
-        """When they are due, and their names."""
+        self._departures: asyncio.Queue[tuple[int, Fields]] = asyncio.Queue()
+        self.uplink = Uplink(line, seed)
+        self.queue = CarrierQueue(self._events.put_nowait)
         self._marked = asyncio.Event()
+        """The next mark is another one, or due at another time."""
 
     async def begin(self, agent: str | None = None) -> None:
         """The first messages of a stream, which may ask for an agent."""
         await self._socket.send('{"event":"connected","protocol":"Call","version":"1.0.0"}')
         described = {
-            "accountSid": "AC" + 32 * "0",
+            "accountSid": ACCOUNT,
             "streamSid": self._sid,
             "callSid": self._sid.replace("MZ", "CA"),
             "tracks": ["inbound"],
             "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": LINE_RATE_HZ, "channels": 1},
             "customParameters": {} if agent is None else {"agent": agent},
         }
-        await self._socket.send(self._frame("start", described))
+        await self._send("start", described)
         self.started_ns = self._clock.now_ns()
 
     async def run(self) -> None:
@@ -120,28 +196,21 @@ class TwilioCall:
                 for each in others:
                     each.cancel()
 
-    async def hang_up(self) -> None:
+    async def hang_up(self, *, says_so: bool = True) -> None:
         """As a carrier whose caller has put the receiver down."""
-        try:
-            await self._socket.send(self._frame("stop", {"accountSid": "AC" + 32 * "0"}))
-        except ConnectionClosed:
-            return
+        with contextlib.suppress(ConnectionClosed):
+            if says_so:
+                await self._send("stop", {"accountSid": ACCOUNT})
         await self._socket.close()
-
-    async def close(self) -> None:
-        """As a carrier that ends the stream without having said so."""
-        await self._socket.close()
-
-    @property
-    def close_reason(self) -> str:
-        """What the server said when it closed the stream."""
-        return self._socket.close_reason or ""
 
     def abort(self) -> None:
         """As a carrier that is gone without a word."""
         self._socket.transport.abort()
 
-    # --- what a caller wants ---
+    @property
+    def close_reason(self) -> str:
+        """What the server said when it closed the stream."""
+        return self._socket.close_reason or ""
 
     async def events(self) -> AsyncIterator[ev.ClientEvent]:
         """Up to the end of the stream."""
@@ -155,21 +224,9 @@ class TwilioCall:
         """20 ms of the caller, which the line may lose or hold up. Raises CallEndedError."""
         if self._socket.close_code is not None:
             raise CallEndedError(f"The call has ended: {self.close_reason}.")
-        number, now_ns = self._num_frames, self._clock.now_ns()
-        self._num_frames += 1
-        if self._random.random() < self._line.loss:
-            self.num_lost += 1
-            return True
-        late_ns = round(self._random.uniform(0, self._line.jitter_ms) * NS_PER_MS)
-        self._last_departure_ns = max(self._last_departure_ns, now_ns + late_ns)
-        self._num_sent += 1
-        media = {
-            "track": "inbound",
-            "chunk": str(self._num_sent),
-            "timestamp": str(number * FRAME_MS),
-            "payload": base64.b64encode(mulaw_encode(pcm)).decode(),
-        }
-        self._departures.put_nowait((self._last_departure_ns, self._frame("media", media)))
+        media = self.uplink.media(pcm, self._clock.now_ns())
+        if media is not None:
+            self._departures.put_nowait(media)
         return True
 
     async def report_playback(self, item_id: str, played_ms: int) -> None:
@@ -183,83 +240,40 @@ class TwilioCall:
 
     # --- the carrier ---
 
-    def _frame(self, event: str, fields: dict[str, Any]) -> str:
-        return json.dumps({"event": event, "streamSid": self._sid, event: fields})
+    async def _send(self, event: str, fields: Fields) -> None:
+        await self._socket.send(json.dumps({"event": event, "streamSid": self._sid, event: fields}))
 
     async def _depart(self) -> None:
-        try:
+        with contextlib.suppress(ConnectionClosed):
             while True:
-                due_ns, frame = await self._departures.get()
-                await self._wait_until(due_ns)
-                await self._socket.send(frame)
-        except ConnectionClosed:
-            pass
+                due_ns, media = await self._departures.get()
+                await asyncio.sleep(max(0, due_ns - self._clock.now_ns()) / NS_PER_S)
+                await self._send("media", media)
 
-    def _take(self, message: dict[str, Any], now_ns: int) -> None:
+    def _take(self, message: Fields, now_ns: int) -> None:
         match message["event"]:
             case "media":
-                self._queue(mulaw_decode(base64.b64decode(message["media"]["payload"])), now_ns)
+                payload = base64.b64decode(message["media"]["payload"])
+                self.queue.media(mulaw_decode(payload), now_ns)
             case "mark":
-                self._marks.append((max(self._dry_ns, now_ns), message["mark"]["name"]))
+                self.queue.mark(message["mark"]["name"], now_ns)
                 self._marked.set()
             case "clear":
-                self._clear(now_ns)
-
-    def _queue(self, pcm: Int16, now_ns: int) -> None:
-        if self._reply is None:
-            self._num_replies += 1
-            self._reply = f"reply {self._num_replies}"
-            self._events.put_nowait(ev.ReplyStarted(self._reply, now_ns))
-        begins_ns = max(now_ns, self._dry_ns)
-        self._dry_ns = begins_ns + len(pcm) * NS_PER_S // LINE_RATE_HZ
-        audible = np.flatnonzero((pcm > AUDIBLE) | (pcm < -AUDIBLE))
-        if self.first_sound_ns is None and len(audible):
-            self.first_sound_ns = begins_ns + int(audible[0]) * NS_PER_S // LINE_RATE_HZ
-        self._events.put_nowait(ev.ReplyAudio(self._reply, self._reply, pcm, LINE_RATE_HZ, now_ns))
-
-    def _clear(self, now_ns: int) -> None:
-        self._dry_ns = now_ns
-        self._marks = deque((now_ns, name) for _, name in self._marks)
-        self._marked.set()
-        self._events.put_nowait(ev.SpeechStarted("", 0, now_ns))
-        self._reply_over("cancelled", "turn_detected", now_ns)
+                self.queue.clear(now_ns)
+                self._marked.set()
 
     async def _return_marks(self) -> None:
-        try:
+        with contextlib.suppress(ConnectionClosed):
             while True:
-                if not self._marks:
-                    self._marked.clear()
-                    await self._marked.wait()
+                self._marked.clear()
+                due_ns, now_ns = self.queue.next_mark_ns, self._clock.now_ns()
+                if due_ns is not None and due_ns <= now_ns:
+                    await self._send("mark", {"name": self.queue.reached(now_ns)})
                     continue
-                due_ns, name = self._marks[0]
-                if due_ns > self._clock.now_ns():
-                    self._marked.clear()  # a clear brings it forward
-                    await self._wait_until(due_ns, self._marked)
-                    continue
-                self._marks.popleft()
-                await self._socket.send(self._frame("mark", {"name": name}))
-                now_ns = self._clock.now_ns()
-                if not self._marks and now_ns >= self._dry_ns:
-                    self._reply_over("completed", None, now_ns)
-        except ConnectionClosed:
-            pass
-
-    def _reply_over(self, status: str, reason: str | None, now_ns: int) -> None:
-        if self._reply is not None:
-            over = ev.ReplyDone(self._reply, status, reason, "", None, {}, now_ns)
-            self._events.put_nowait(over)
-            self._reply = None
-
-    async def _wait_until(self, due_ns: int, or_until: asyncio.Event | None = None) -> None:
-        left_s = max(0, due_ns - self._clock.now_ns()) / NS_PER_S
-        if or_until is None:
-            await asyncio.sleep(left_s)
-            return
-        try:
-            async with asyncio.timeout(left_s):
-                await or_until.wait()
-        except TimeoutError:
-            pass
+                left_s = None if due_ns is None else (due_ns - now_ns) / NS_PER_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._marked.wait()
 
 
 @asynccontextmanager

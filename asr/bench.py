@@ -3,7 +3,9 @@
 Every recording of a folder that has a transcript is recognized three times: through the listener
 as a caller would be, with the usual 30 s window and silence behind the audio, and with the 30 s
 window and zeros behind the features (as faster-whisper does). The first must stay within
-MAX_LOSS of the second; the exit status is 1 where it does not. With `--finals` or `--tails` it is
+MAX_LOSS of the second; the exit status is 1 where it does not. Whoever runs it may know what a
+telephone line leaves of a recording (`agent/bench_asr.py` does): with `--telephony` the first two
+are done again with that. With `--finals` or `--tails` it is
 measured instead how soon a turn's last words are there, and how much audio behind them that takes
 (`bench_finals.py`).
 """
@@ -14,6 +16,7 @@ import json
 import statistics
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +41,9 @@ MAX_LOSS: Final = 0.015
 """Word error rate that the short window may add."""
 
 SUFFIXES: Final = (".wav", ".flac", ".ogg")
+
+Line = Callable[[Pcm], Pcm]
+"""What of a recording, float32 [n] at 16 kHz, is heard at the other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,10 @@ def half_of(recordings: list[Recording], half: str) -> list[Recording]:
 
 
 def as_heard(
-    recordings: list[Recording], recognizer: WhisperTranscriber, vad: SileroVad
+    recordings: list[Recording],
+    recognizer: WhisperTranscriber,
+    vad: SileroVad,
+    line: Line = lambda pcm: pcm,
 ) -> Outcome:
     """Through the listener, 20 ms at a time, with a second of silence behind each."""
     noting = _Noting(recognizer)
@@ -136,7 +145,7 @@ def as_heard(
     transcriber = StreamingTranscriber(noting, vad, config)
     texts = []
     for one in recordings:
-        pcm = np.concatenate([read_file(one.path), np.zeros(RATE_HZ, np.float32)])
+        pcm = np.concatenate([line(read_file(one.path)), np.zeros(RATE_HZ, np.float32)])
         events = [
             event
             for start in range(0, len(pcm), RATE_HZ // 50)
@@ -147,22 +156,25 @@ def as_heard(
     return Outcome(tuple(texts), tuple(noting.passes))
 
 
-def as_file(recordings: list[Recording], recognizer: WhisperTranscriber) -> Outcome:
+def as_file(
+    recordings: list[Recording], recognizer: WhisperTranscriber, line: Line = lambda pcm: pcm
+) -> Outcome:
     """Each recording in one piece."""
-    passes = tuple(recognizer.transcribe(read_file(one.path)) for one in recordings)
+    passes = tuple(recognizer.transcribe(line(read_file(one.path))) for one in recordings)
     return Outcome(tuple(one.text for one in passes), passes)
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
+def main(argv: list[str] | None = None, telephone: Line | None = None) -> int:
+    """`telephone`: what a telephone line leaves of a recording, where that is known."""
+    args = _parser(has_telephone=telephone is not None).parse_args(argv)
     try:
-        return _run(args)
+        return _run(args, telephone if telephone is not None and args.telephony else None)
     except (AudioError, ModelError) as error:
         print(f"asr.bench: {error}", file=sys.stderr)
         return 2
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace, telephone: Line | None) -> int:
     texts = read_transcripts(args.transcripts)
     recordings = find_recordings(args.folder, texts, args.min_words)
     recordings = half_of(recordings, args.half)[:: args.every][: args.limit]
@@ -182,6 +194,10 @@ def _run(args: argparse.Namespace) -> int:
         padded = replace(FULL_WINDOW, silence=False)
         zeros = WhisperTranscriber.load(args.model, threads=args.threads, window=padded)
         outcomes["full window, zero features"] = as_file(recordings, zeros)
+    if telephone is not None:
+        vad = SileroVad.load(args.vad)
+        outcomes["streaming, telephone"] = as_heard(recordings, short, vad, telephone)
+        outcomes["full window, telephone"] = as_file(recordings, full, telephone)
     report = _report(args, recordings, outcomes)
     _print(report)
     if args.errors:
@@ -274,7 +290,7 @@ def _stem(name: str) -> str:
     return name.removesuffix(Path(name).suffix) if Path(name).suffix in SUFFIXES else name
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, has_telephone: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench asr",
         description=(__doc__ or "").partition(": ")[2],
@@ -315,6 +331,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tails", action="store_true", help="how much audio behind the last word it takes"
     )
+    if has_telephone:
+        parser.add_argument(
+            "--telephony", action="store_true", help="also through 300-3400 Hz and mu-law"
+        )
     parser.add_argument("--zero-mel", action="store_true", help="also pad features with zeros")
     parser.add_argument("--errors", action="store_true", help="print what was misheard")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")

@@ -80,7 +80,7 @@ async def sent_over(line: LineQuality, num_frames: int) -> Pipe:
         group.create_task(call.run())
         for number in range(num_frames):
             assert await call.send_audio(np.full(160, number, np.int16), 8_000)
-        await pipe.until(lambda: len(pipe.of("media")) + call.num_lost == num_frames)
+        await pipe.until(lambda: len(pipe.of("media")) + call.uplink.num_lost == num_frames)
         pipe.end(1000, "")
     return pipe
 
@@ -138,7 +138,7 @@ async def test_a_mark_comes_back_when_the_audio_before_it_was_played_or_cleared(
     ]
     first = heard[1]
     assert isinstance(first, ev.ReplyAudio)
-    assert call.first_sound_ns == first.at_ns
+    assert call.queue.first_sound_ns == first.at_ns
 
 
 def exchange(e2e_ms: float | None, silenced_ms: float | None = None) -> Exchange:
@@ -212,6 +212,13 @@ async def test_calls_that_end_in_every_way_leave_nothing(live: LiveServer) -> No
     await asyncio.to_thread(live.settle)
     assert len(live.calls) == 0
     assert await asyncio.to_thread(live.ask, tasks) <= before
+
+
+@pytest.mark.models
+async def test_calls_that_are_not_taken_are_told(live: LiveServer) -> None:
+    errors = await bench_churn.churn(live.url, 6, at_once=6, agent="pirate")
+    assert len(errors) == 6 - live.config.agent.max_sessions
+    assert all("All lines are busy" in error for error in errors)
 
 
 @pytest.mark.models

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.bench_asr import main as main_with_telephone
 from asr.bench import find_recordings, half_of, main, read_transcripts
 from asr.errors import AudioError
 from tests.models import model_path
@@ -45,12 +46,15 @@ def test_the_bench_reports_both_windows(tmp_path: Path, capsys: pytest.CaptureFi
     arguments = [str(RECORDINGS), "--transcripts", str(RECORDINGS / "transcripts.json")]
     arguments += ["--model", str(model_path("whisper-tiny.en")), "--json", str(out)]
     arguments += ["--vad", str(model_path("silero-vad") / "silero_vad.onnx"), "--limit", "3"]
-    assert main([*arguments, "--errors"]) in (0, 1)
+    assert main_with_telephone([*arguments, "--errors", "--telephony"]) in (0, 1)
     report = json.loads(out.read_text())
     assert report["recordings"] == 3
-    assert set(report["ways"]) == {"streaming", "full window"}
+    wide, narrow = ["streaming", "full window"], ["streaming, telephone", "full window, telephone"]
+    assert list(report["ways"]) == [*wide, *narrow]
     assert report["ways"]["streaming"]["words"] == 20
     assert report["ways"]["full window"]["wer"] < 0.2
+    assert report["ways"]["streaming, telephone"]["words"] == 20
+    assert report["ways"]["streaming, telephone"]["wer"] < 0.3
     assert report["ways"]["full window"]["encode_ms"]["p50"] > 0
     printed = capsys.readouterr().out
     assert "3 recordings, whisper-tiny.en" in printed

@@ -1,0 +1,21 @@
+"""`halfsec bench asr`: that of the recognizer (`asr/bench.py`), which knows no telephones."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asr import RATE_HZ, Pcm, Resampler, bench, float32_to_pcm16
+
+from .telephone_line import LINE_RATE_HZ, over_telephone
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """As that one."""
+    return bench.main(None if argv is None else list(argv), by_telephone)
+
+
+def by_telephone(pcm: Pcm) -> Pcm:
+    """float32 [n] at 16 kHz as a call's listener gets it from a carrier."""
+    resampler = Resampler(LINE_RATE_HZ)
+    line = over_telephone(np.frombuffer(float32_to_pcm16(pcm), np.int16), RATE_HZ)
+    return np.concatenate([resampler.push(line), resampler.flush()])
