@@ -187,12 +187,14 @@ def test_gates() -> None:
 
 def test_what_calls_leave_behind_is_told() -> None:
     clean = {"memory_mb": 900.0, "threads": 16, "files": 18, "lines": 0}
-    assert bench_churn.left({"before": clean, "after": {**clean, "memory_mb": 930.0}}) == []
+    course = [930.0, 990.0, 1000.0]
+    settled = {**clean, "memory_mb": 1000.0}
+    assert bench_churn.left({"before": clean, "after": settled, "course_mb": course}) == []
     leaking = {"memory_mb": 1200.0, "threads": 17, "files": 60, "lines": 1}
-    found = bench_churn.left({"before": clean, "after": leaking})
+    found = bench_churn.left({"before": clean, "after": leaking, "course_mb": course})
     assert [line.split(": ")[1] for line in found] == ["memory_mb", "threads", "files", "lines"]
     unknown = {"memory_mb": None, "threads": None, "files": None, "lines": 0}
-    assert bench_churn.left({"before": unknown, "after": unknown}) == []
+    assert bench_churn.left({"before": unknown, "after": unknown, "course_mb": [None]}) == []
 
 
 def test_churn_wants_a_server_of_its_own() -> None:
