@@ -18,6 +18,7 @@ EXIT_ERROR: Final = 2
 
 _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "talk": ("agent.talk", "play a recording to the server as a caller would, save its answer"),
+    "call": ("agent.cli_call", "call a telephone number, by Twilio"),
     "bench": ("agent.bench", "measure latency and quality over many recordings"),
     "replay": ("agent.replay", "take the decisions of a recorded call again and compare"),
     "train-heads": ("llm_engine.train_heads", "train draft heads for a language model"),

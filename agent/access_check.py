@@ -27,7 +27,7 @@ def needs_key(config: Config, *, has_keys: bool) -> bool:
     setting = config.access.require_key
     if setting != "auto":
         return setting == "always"
-    return has_keys or config.access.has_jwt or not is_loopback(config.agent.host)
+    return has_keys or config.access.has_jwt or _others_reach(config)
 
 
 def check_access(config: Config, keys: KeyFile) -> None:
@@ -44,7 +44,7 @@ def check_access(config: Config, keys: KeyFile) -> None:
             key="access.require_key",
         )
     if is_loopback(config.agent.host):
-        return  # the last key was revoked; commands on this machine still come in
+        return  # commands on this machine come in, and carriers by their signatures
     raise ConfigError(
         f"On {config.agent.host} others reach the server, and there is no key: whoever finds the "
         "port could hold calls and read what was said in others. Make one: halfsec keys add NAME. "
@@ -56,8 +56,9 @@ def check_access(config: Config, keys: KeyFile) -> None:
 def tell_of_access(config: Config, certificate: Certificate | None) -> Iterator[str]:
     """What whoever starts the server should know of how open it is, a line each."""
     others = not is_loopback(config.agent.host)
-    if others and config.access.require_key == "never":
-        yield _OPEN_TO_OTHERS.format(host=config.agent.host)
+    if _others_reach(config) and config.access.require_key == "never":
+        host = config.agent.host if others else config.telephony.public_host
+        yield _OPEN_TO_OTHERS.format(host=host)
     if others and certificate is None:
         yield _IN_THE_CLEAR
     if certificate is not None and certificate.is_own:
@@ -70,6 +71,11 @@ def tell_of_access(config: Config, certificate: Certificate | None) -> Iterator[
             if config.agent.host == "::" or ":" not in address:
                 host = f"[{address}]" if ":" in address else address
                 yield f"From other machines: https://{host}:{config.agent.port}/"
+
+
+def _others_reach(config: Config) -> bool:
+    """Whether other machines do: by its own address, or by what stands in front of it."""
+    return not is_loopback(config.agent.host) or bool(config.telephony.public_url)
 
 
 def _check_jwt(config: Config) -> None:

@@ -11,8 +11,9 @@ class AccessSettings:
     """`[access]`: keys, limits and TLS."""
 
     require_key: Literal["auto", "always", "never"] = "auto"
-    """auto: whoever calls needs a key, unless the server listens for this machine alone and no key
-    was ever made (`halfsec keys add NAME`). never: an open server, wherever it listens."""
+    """auto: whoever calls needs a key, unless the server listens for this machine alone, has no
+    `telephony.public_url`, and no key was ever made (`halfsec keys add NAME`). never: an open
+    server, wherever it listens."""
     calls_per_key: Annotated[int, Between(0, 10_000)] = 0
     """Calls at once with one key, unless the key itself says otherwise; 0: as many as there are
     lines."""

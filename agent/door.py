@@ -24,7 +24,14 @@ from .access import Access
 from .client_secrets import SECRET_PREFIX
 from .errors import IssuerUnreachableError
 from .pages import PAGES
-from .phone_access import PREFIX, basic_password
+from .phone_access import (
+    PREFIX,
+    PRESENTED_KEY,
+    basic_password,
+    is_call_token,
+    is_signature,
+    is_webhook,
+)
 from .principal import ANYONE, SCOPE_KEY, UNPROVEN, Principal
 from .visitors import Refusal, Visitors, turn_away
 from .wrong_keys import WrongKeys
@@ -84,6 +91,8 @@ class Door:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         credential, scope = take_credential(scope)
+        if credential and scope["path"].startswith(PREFIX) and is_call_token(credential):
+            scope[PRESENTED_KEY], credential = credential, None
         entered = await self._enter(scope, credential)
         if isinstance(entered, Refusal):
             return await turn_away(scope, receive, send, entered)
@@ -133,8 +142,9 @@ def take_credential(scope: Scope) -> tuple[str | None, Scope]:
     found: str | None = None
     kept: list[tuple[bytes, bytes]] = []
     for name, value in scope["headers"]:
-        if name == b"authorization":
-            found = _key_in(value.decode("latin-1"), scope["path"])
+        text = value.decode("latin-1")
+        if name == b"authorization" and not is_signature(scope["path"], text):
+            found = _key_in(text, scope["path"])
         elif name == b"sec-websocket-protocol":
             kept.append((name, _without_keys(value)))
         else:
@@ -178,7 +188,8 @@ def _not_for(principal: Principal, scope: Scope) -> Refusal | None:
         return None
     if principal.kind == "ephemeral":
         return SOCKETS_ONLY
-    if principal.limits.agents and scope["path"] not in _FOR_LIMITED_KEYS:
+    path = scope["path"]
+    if principal.limits.agents and path not in _FOR_LIMITED_KEYS and not is_webhook(path):
         return AGENTS_ONLY
     return None
 

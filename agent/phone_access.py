@@ -1,35 +1,57 @@
 """Who may bring calls in: carriers, which present what clients do not.
 
 A stream is believed by one of: a key, as `Authorization: Bearer KEY` or as the password of Basic,
-which carriers make of an address like wss://halfsec:KEY@host/...; a token that our own webhook gave
-the carrier for this one call, and that comes back in the stream's first message. A server that asks
-nobody for a key asks carriers for none either.
+which carriers make of an address like wss://halfsec:KEY@host/...; the carrier's signature
+(`phone_signatures.py`); a token that our own webhook gave the carrier for this one call, and that
+comes back in the stream's first message, or as the password of Basic. A server that asks nobody for
+a key asks carriers for none either.
 """
 
 import base64
 import binascii
+import re
+import secrets
 from dataclasses import dataclass
 from typing import Final
 
 from latency_budget.clock import Clock
 
 from .principal import UNPROVEN, Principal
-from .tokens import digest_of, new_token
+from .tokens import digest_of
 from .wire.telephony.line import StreamStarted
 
 PREFIX: Final = "/telephony/"
 TOKEN_NAMES: Final = ("token", "x-telnyx-streaming-auth-token", "X-PH-token")
 """Of the parameter that holds a call's token, with whichever carrier."""
-TOKEN_PREFIX: Final = "ct_"
+TOKEN: Final = re.compile("ct[0-9a-f]{48}")
+"""Of letters and digits only: Plivo hands on nothing else."""
 TOKEN_S: Final = 60
 """From our webhook's answer to the stream: carriers need one or two."""
 MAX_TOKENS: Final = 4096
 
+PRESENTED_KEY: Final = "halfsec.call_token"
+"""Where the door puts into the ASGI scope what was presented as a call's token."""
+
+SIGNED_BY_BEARER: Final = f"{PREFIX}vonage/voice"
+"""There a web token in the Authorization header is the carrier's signature, and no key of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCall:
+    """A stream that is believed, and what is known of its call from elsewhere."""
+
+    principal: Principal
+    """Whose call it is."""
+    agent: str | None = None
+    """Who was chosen to answer it; None: nobody yet."""
+    caller: str = ""
+    """Numbers, as the carrier's webhook told them: some streams do not."""
+    called: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class _Issued:
-    principal: Principal
-    agent: str
+    call: ExpectedCall
     until_ns: int
 
 
@@ -44,34 +66,57 @@ class CallTokens:
         """Those that may still be used."""
         return len(self._issued)
 
-    def issue(self, principal: Principal, agent: str) -> str:
-        """For a call that `agent` is to answer."""
+    def issue(self, call: ExpectedCall, life_s: float = TOKEN_S) -> str:
+        """For a call whose stream comes within that time."""
         now_ns = self._clock.now_ns()
-        while self._issued and (
-            len(self._issued) >= MAX_TOKENS or next(iter(self._issued.values())).until_ns < now_ns
-        ):
+        self._issued = {
+            digest: each for digest, each in self._issued.items() if each.until_ns >= now_ns
+        }
+        while len(self._issued) >= MAX_TOKENS:
             del self._issued[next(iter(self._issued))]
-        token = new_token(TOKEN_PREFIX)
-        self._issued[token.digest] = _Issued(principal, agent, now_ns + TOKEN_S * 10**9)
-        return token.text
+        token = f"ct{secrets.token_hex(24)}"
+        self._issued[digest_of(token)] = _Issued(call, now_ns + int(life_s * 1e9))
+        return token
 
-    def redeem(self, token: str) -> tuple[Principal, str] | None:
-        """Whose call it is, and who answers it; None for a token that is unknown, used or old."""
+    def holds(self, token: str) -> bool:
+        """Whether it may still be used."""
+        issued = self._issued.get(digest_of(token))
+        return issued is not None and issued.until_ns >= self._clock.now_ns()
+
+    def redeem(self, token: str) -> ExpectedCall | None:
+        """What call it was issued for; None for a token that is unknown, used or old."""
         issued = self._issued.pop(digest_of(token), None)
         if issued is None or issued.until_ns < self._clock.now_ns():
             return None
-        return issued.principal, issued.agent
+        return issued.call
 
 
 def proven(
-    principal: Principal, started: StreamStarted, tokens: CallTokens
-) -> tuple[Principal, str | None] | None:
-    """Whose call a stream is, and which agent was chosen for it. None where nothing shows who sent
-    it. `principal`: as the door knows the carrier."""
-    for name in TOKEN_NAMES:
-        if (token := started.parameters.get(name)) and (found := tokens.redeem(token)) is not None:
+    principal: Principal, started: StreamStarted, tokens: CallTokens, presented: str | None = None
+) -> ExpectedCall | None:
+    """Whose call a stream is. None where nothing shows who sent it. `principal`: as the door, or a
+    signature, made the carrier known. `presented`: a token that came with the handshake."""
+    offered = [presented, *(started.parameters.get(name) for name in TOKEN_NAMES)]
+    for token in filter(None, offered):
+        if (found := tokens.redeem(token)) is not None:
             return found
-    return None if principal is UNPROVEN else (principal, None)
+    return None if principal is UNPROVEN else ExpectedCall(principal)
+
+
+def is_call_token(credential: str) -> bool:
+    """By its looks."""
+    return TOKEN.fullmatch(credential) is not None
+
+
+def is_webhook(path: str) -> bool:
+    """Whether carriers ask there about a call."""
+    return path.startswith(PREFIX) and path.endswith("/voice")
+
+
+def is_signature(path: str, header: str) -> bool:
+    """Whether an Authorization header is a carrier's signature, to be checked by the endpoint."""
+    scheme, _, token = header.strip().partition(" ")
+    return path == SIGNED_BY_BEARER and scheme.lower() == "bearer" and token.count(".") == 2
 
 
 def basic_password(header: str) -> str | None:

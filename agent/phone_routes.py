@@ -1,17 +1,32 @@
 """What stands under `/telephony/`."""
 
-from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from latency_budget.clock import Clock
 
 from .call_desk import CallDesk
+from .call_order import CALLS_PATH
 from .calls import Calls
 from .config import Config
 from .phone_access import CallTokens
+from .phone_dialing import Dialing
+from .phone_signatures import WEBHOOKS, PhoneSignatures
 from .phone_socket import STREAMS, PhoneSocket
+from .phone_webhooks import VOICE_PATHS, PhoneWebhooks
+from .twilio_dialer import TwilioDialer
 
 
 def phone_routes(config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> list[BaseRoute]:
-    """The streams of all carriers."""
-    phones = PhoneSocket(config, calls, clock, desk, CallTokens(clock))
-    return [WebSocketRoute(path, phones.serve) for path in STREAMS]
+    """The webhooks and the streams of all carriers, and calls to others."""
+    tokens, signatures = CallTokens(clock), PhoneSignatures(config.telephony)
+    phones = PhoneSocket(config, calls, clock, desk, tokens, signatures)
+    hooks = PhoneWebhooks(config, calls, desk, tokens, signatures)
+    dialing = Dialing(config, calls, desk, tokens, TwilioDialer(config.telephony))
+    return [
+        *(WebSocketRoute(path, phones.serve) for path in STREAMS),
+        *(
+            Route(path, hooks.serve, methods=list(WEBHOOKS[name].methods))
+            for path, name in VOICE_PATHS.items()
+        ),
+        Route(CALLS_PATH, dialing.serve, methods=["POST"]),
+    ]

@@ -21,9 +21,10 @@ from .call_desk import CallDesk
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
-from .phone_access import PREFIX, CallTokens, proven
+from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, proven
 from .phone_call import MAX_REASON_BYTES, PhoneCall
 from .phone_line import HungUp, PhoneLine
+from .phone_signatures import PhoneSignatures
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
 from .session_start import SessionStart, session_start
@@ -70,29 +71,45 @@ class PhoneSocket:
     """Serves streams. One instance for all of them. Belongs to the event loop."""
 
     def __init__(
-        self, config: Config, calls: Calls, clock: Clock, desk: CallDesk, tokens: CallTokens
+        self,
+        config: Config,
+        calls: Calls,
+        clock: Clock,
+        desk: CallDesk,
+        tokens: CallTokens,
+        signatures: PhoneSignatures,
     ) -> None:
         self._config = config
         self._calls = calls
         self._clock = clock
         self._desk = desk
         self._tokens = tokens
+        self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
         self._streamed: set[tuple[str, str]] = set()
         """Calls that have a stream: carrier and its id of the call."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """One stream, from handshake to close."""
-        principal, scope = principal_of(websocket.scope), websocket.scope
-        refusal = STOPPING if self._calls.draining else self._no_line(principal, scope)
-        if refusal is not None:
-            await turn_away(scope, websocket.receive, websocket.send, refusal)
+        scope = websocket.scope
+        principal = self._admitted(scope)
+        if isinstance(principal, Refusal):
+            await turn_away(scope, websocket.receive, websocket.send, principal)
             return
         socket = CallSocket(websocket, self._clock, self._access)
         await socket.accept(SUBPROTOCOL)
         async with asyncio.TaskGroup() as group:
             group.create_task(socket.attend())
             await self._answer(socket, principal, scope, STREAMS[scope["path"]]())
+
+    def _admitted(self, scope: Scope) -> Principal | Refusal:
+        """Whose stream it is, as far as the handshake tells."""
+        principal = self._signatures.of_stream(scope, principal_of(scope))
+        if isinstance(principal, Refusal):
+            return principal
+        if self._calls.draining:
+            return STOPPING
+        return self._no_line(principal, scope) or principal
 
     def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:
         refusal = self._desk.refusal(principal, scope, self._calls.waiting.give_way)
@@ -127,15 +144,20 @@ class PhoneSocket:
         started: StreamStarted,
     ) -> None:
         """One call. Raises LineError where it is refused."""
-        who = proven(principal, started, self._tokens)
-        if who is None:
+        expected = proven(principal, started, self._tokens, scope.get(PRESENTED_KEY))
+        if expected is None:
             raise LineError(NOT_OURS)
-        principal, agent = who
+        principal = expected.principal
+        started = replace(
+            started,
+            caller=expected.caller or started.caller,
+            called=expected.called or started.called,
+        )
         stream = line.carrier, started.call_id
         if stream in self._streamed:
             raise LineError(f"call {shown(started.call_id)} has a stream already")
         refusal = self._no_line(principal, scope)
-        start = self._start(principal, agent, started)
+        start = self._start(expected, started)
         if isinstance(start, Refusal):
             refusal = refusal or start
         if refusal is not None or isinstance(start, Refusal):
@@ -154,14 +176,12 @@ class PhoneSocket:
             held.place.leave()
         await save_trace(held.call, self._config.agent.trace_dir)
 
-    def _start(
-        self, principal: Principal, agent: str | None, started: StreamStarted
-    ) -> SessionStart | Refusal:
+    def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | Refusal:
         """With the agent that was chosen for the call, that the stream asks for, or of the number
         that was called."""
-        wanted = agent or started.parameters.get("agent")
-        wanted = wanted or self._config.telephony.numbers.get(started.called)
-        start = session_start(self._config, principal, wanted)
+        wanted = expected.agent or started.parameters.get("agent")
+        wanted = wanted or self._config.telephony.agent_at(started.called)
+        start = session_start(self._config, expected.principal, wanted)
         if isinstance(start, Refusal):
             return start
         media = started.media

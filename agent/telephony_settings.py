@@ -6,6 +6,9 @@ from urllib.parse import urlsplit
 
 from .config_values import Between, Matching
 
+ENVIRONMENT: Final = Matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
+E164: Final = r"\+[1-9][0-9]{6,14}"
+"""A telephone number with its country: ITU-T E.164."""
 PUBLIC_URL: Final = r"(https://[A-Za-z0-9.\-]+(:[0-9]+)?(/[^\s?#@]*)?)?"
 
 
@@ -29,8 +32,39 @@ class TelephonySettings:
     silent_s: Annotated[int, Between(1, 3600)] = 20
     """A carrier that sends nothing at all for so long has gone without a word. Calls with silence
     in them are not silent: carriers send that too."""
+    calls_from: Annotated[str, Matching(f"({E164})?", "empty, or a number like +493012345")] = ""
+    """The number that `halfsec call` shows; one of your account's. Empty: the only one that
+    `numbers` has."""
+    ring_s: Annotated[int, Between(5, 600)] = 60
+    """How long `halfsec call` lets it ring."""
+    twilio_account_sid_env: Annotated[str, ENVIRONMENT] = "TWILIO_ACCOUNT_SID"
+    """The environment variable that has the account's SID, for `halfsec call`."""
+    twilio_auth_token_env: Annotated[str, ENVIRONMENT] = "TWILIO_AUTH_TOKEN"
+    """The environment variable that has the auth token, by which Twilio's signatures are checked.
+    It is read when the server starts, as all of these."""
+    telnyx_public_key: Annotated[
+        str, Matching(r"([A-Za-z0-9+/]{43}=)?", "empty, or the key that Telnyx's portal shows")
+    ] = ""
+    """Telnyx's public key (Mission Control, Keys & Credentials), by which its signatures are
+    checked. It is no secret."""
+    plivo_auth_token_env: Annotated[str, ENVIRONMENT] = "PLIVO_AUTH_TOKEN"
+    """The environment variable that has Plivo's auth token."""
+    vonage_signature_secret_env: Annotated[str, ENVIRONMENT] = "VONAGE_SIGNATURE_SECRET"
+    """The environment variable that has Vonage's signature secret. Needs the extra `jwt`."""
+    jambonz_webhook_secret_env: Annotated[str, ENVIRONMENT] = "JAMBONZ_WEBHOOK_SECRET"
+    """The environment variable that has the webhook secret of jambonz."""
 
     @property
     def public_host(self) -> str:
         """Empty where there is none."""
         return urlsplit(self.public_url).hostname or ""
+
+    def address_of(self, path: str, *, is_socket: bool = False) -> str:
+        """As carriers call it. There has to be a `public_url`."""
+        address = self.public_url.rstrip("/") + path
+        return address.replace("https", "wss", 1) if is_socket else address
+
+    def agent_at(self, number: str) -> str | None:
+        """Who answers at a number, which some carriers write without a plus."""
+        bare = number.removeprefix("+")
+        return self.numbers.get(f"+{bare}") or self.numbers.get(bare)

@@ -49,7 +49,7 @@ def test_help_and_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "talk", "bench", "models", "keys", "doctor", "settings", "replay", "report"],
+    ["serve", "talk", "call", "bench", "models", "keys", "doctor", "settings", "replay", "report"],
 )
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = halfsec(command, "--help", home=tmp_path)

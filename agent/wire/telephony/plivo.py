@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .json_stream import MAX_TEXT, JsonStream, Names, at
+from .json_stream import MAX_TEXT, JsonStream, Names, at, fields_of, texts_of
 from .line import MULAW, Frame, LineError, PhoneEvent, StreamStarted
 
 
@@ -64,8 +64,11 @@ class Plivo(JsonStream):
 
 
 def _pairs(text: Any) -> dict[str, str]:
-    """Of `a=b;c=d`, or with commas."""
+    """Of `a=b;c=d`, or with commas, or in braces: examples differ, and nothing says which it is."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         return {}
-    pairs = (part.partition("=") for part in text.replace(",", ";").split(";"))
+    if text.lstrip().startswith('{"'):
+        return texts_of(fields_of(text), "extra_headers")
+    parts = text.strip().strip("{}").replace(",", ";").split(";")
+    pairs = (part.partition("=") for part in parts)
     return {name.strip(): value.strip() for name, found, value in pairs if found and name.strip()}

@@ -1,0 +1,171 @@
+"""`POST /telephony/calls`: call somebody, by Twilio.
+
+The server places the call, not the command that asks for it: the stream that comes of it is to be
+believed by a token, and only the server knows its tokens. Twilio gets its instructions (TwiML) with
+the order, the token among them, so that nothing of it stands in an address. What asks has to show a
+key, or be a command on this machine, even where the server asks nobody else for one: calls cost
+money.
+
+A call that rings counts as a line from the start, for it may be answered at any moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from llm_engine.errors import RequestError
+
+from .call_desk import BUSY, CallDesk
+from .call_order import NUMBER, Dialer, DialError, number_of
+from .calls import Calls
+from .config import Config
+from .http_answers import guarded
+from .http_requests import JsonBodies
+from .near_miss import nearest
+from .phone_access import PREFIX, TOKEN_S, CallTokens, ExpectedCall
+from .phone_webhooks import NO_PUBLIC_URL
+from .principal import Principal, principal_of
+from .realtime_socket import STOPPING
+from .session_start import session_start
+from .visitors import Refusal, shown
+from .wire.webhooks.twilio import TwilioWebhook
+
+STREAM_PATH: Final = f"{PREFIX}twilio/stream"
+FIELDS: Final = ("to", "from", "agent")
+
+KEY_NEEDED: Final = Refusal(
+    401,
+    "Calls cost money: this needs a key, also where nothing else does. On the server's machine "
+    "halfsec call has one; elsewhere: Authorization: Bearer KEY.",
+    "invalid_api_key",
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    to: str
+    shown_number: str
+    agent: str | None
+
+
+class Dialing:
+    """One instance for all calls. Belongs to the event loop."""
+
+    def __init__(
+        self, config: Config, calls: Calls, desk: CallDesk, tokens: CallTokens, dialer: Dialer
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._desk = desk
+        self._tokens = tokens
+        self._dialer = dialer
+        self._bodies = JsonBodies()
+        self._ringing: list[str] = []
+        """Tokens of calls that nobody has answered so far."""
+
+    async def serve(self, request: Request) -> Response:
+        """One call. 201 as soon as Twilio has taken the order: it rings then."""
+        return await guarded(self._serve(request))
+
+    async def _serve(self, request: Request) -> Response:
+        """Raises RequestError, ClientDisconnect."""
+        principal = principal_of(request.scope)
+        if principal.kind not in ("key", "local", "jwt"):
+            return KEY_NEEDED.response()
+        async with self._bodies.read(request) as body:
+            wish = _wish(body, self._config)
+        outcome = await self._dial(principal, wish, request)
+        if isinstance(outcome, Refusal):
+            _log.warning("no call to %s: %s", shown(wish.to), outcome.message)
+            return outcome.response()
+        return JSONResponse(outcome, 201)
+
+    async def _dial(
+        self, principal: Principal, wish: _Wish, request: Request
+    ) -> Mapping[str, Any] | Refusal:
+        start = session_start(self._config, principal, wish.agent)
+        if isinstance(start, Refusal):
+            return start
+        refusal = self._no_line(principal, request)
+        if refusal is not None:
+            return refusal
+        telephony = self._config.telephony
+        expected = ExpectedCall(principal, start.agent, wish.shown_number, wish.to)
+        token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
+        self._ringing.append(token)
+        url = telephony.address_of(STREAM_PATH, is_socket=True)
+        instructions = TwilioWebhook().connect(url, token).text
+        order = wish.to, wish.shown_number, instructions, telephony.ring_s
+        try:
+            placed = await asyncio.to_thread(self._dialer.place, *order)
+        except DialError as error:
+            self._tokens.redeem(token)
+            return Refusal(502, error.message, error.code, "server_error")
+        _log.info(
+            "calling %s from %s as call %s: %s is to speak",
+            wish.to, wish.shown_number, shown(placed.call_id), start.agent,
+        )  # fmt: skip
+        return {
+            "call": placed.call_id,
+            "status": placed.status,
+            "to": wish.to,
+            "from": wish.shown_number,
+            "agent": start.agent,
+        }
+
+    def _no_line(self, principal: Principal, request: Request) -> Refusal | None:
+        if not self._config.telephony.public_url:
+            return NO_PUBLIC_URL
+        if (problem := self._dialer.problem) is not None:
+            return Refusal(503, problem, "not_configured", "server_error")
+        if self._calls.draining:
+            return STOPPING
+        self._ringing = [token for token in self._ringing if self._tokens.holds(token)]
+        if len(self._calls) + len(self._ringing) >= self._config.agent.max_sessions:
+            return BUSY
+        return self._desk.refusal(principal, request.scope, self._calls.waiting.can_give_way)
+
+
+def _wish(body: object, config: Config) -> _Wish:
+    """Raises RequestError."""
+    if not isinstance(body, dict):
+        raise RequestError("body", "must be a JSON object")
+    for name in body:
+        if name not in FIELDS:
+            raise RequestError(str(name)[:80], f"is no field here; there are {', '.join(FIELDS)}")
+    to = _number(body.get("to"), "to")
+    settings = config.telephony
+    own = body.get("from") or settings.calls_from or _only_number(settings.numbers)
+    if own is None:
+        raise RequestError(
+            "from", "is missing: the number to call from, or the setting telephony.calls_from"
+        )
+    agent = body.get("agent")
+    if agent is not None and not (isinstance(agent, str) and agent in config.agents):
+        known = list(config.agents)
+        raise RequestError(
+            "agent",
+            f"there is no agent {shown(str(agent))}; there are {', '.join(known)}."
+            f"{nearest(str(agent), known)}",
+        )
+    shown_number = _number(own, "from")
+    return _Wish(to, shown_number, agent or settings.agent_at(shown_number))
+
+
+def _number(value: object, field: str) -> str:
+    """Raises RequestError."""
+    number = number_of(value)
+    if number is None:
+        raise RequestError(field, f"must be {NUMBER}")
+    return number
+
+
+def _only_number(numbers: Mapping[str, str]) -> str | None:
+    return next(iter(numbers)) if len(numbers) == 1 else None

@@ -1,0 +1,98 @@
+"""Twilio's voice webhook: a form in, TwiML out; and its signatures.
+
+Written from https://www.twilio.com/docs/usage/webhooks/webhooks-security and
+https://www.twilio.com/docs/voice/twiml/stream. A signature is the HMAC-SHA1 of the whole address
+as Twilio called it, query included, and behind it the names and values of the form, sorted by name
+and then by value, each pair once. Traps: the port may stand in the address that was signed or not;
+a WebSocket's upgrade is signed with its wss address, to which Twilio has been seen to add a slash;
+what is put into the query of a stream's address never arrives, hence `Parameter`.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, text_of
+from .xml_answer import element, parameter, xml_answer
+
+SIGNATURE: Final = "x-twilio-signature"
+
+_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+
+
+class TwilioWebhook:
+    name = "Twilio"
+    methods: Sequence[str] = ("GET", "POST")
+    secret_setting = "twilio_auth_token_env"
+
+    def check(self, request: WebhookRequest, secret: str) -> None:
+        """Raises SignatureError, WebhookError."""
+        check_signature(
+            spellings(request.url), request.form, request.headers.get(SIGNATURE, ""), secret
+        )
+
+    def read(self, request: WebhookRequest) -> CarrierCall:
+        """Raises WebhookError."""
+        fields = dict(request.form if request.method == "POST" else request.query)
+        return CarrierCall(
+            text_of(fields, "CallSid"),
+            text_of(fields, "From", optional=True),
+            text_of(fields, "To", optional=True),
+            text_of(fields, "Direction", optional=True).startswith("outbound"),
+        )
+
+    def connect(self, stream_url: str, token: str) -> Answer:
+        stream = element("Stream", url=stream_url)
+        stream.append(parameter("token", token))
+        connect = element("Connect")
+        connect.append(stream)
+        return xml_answer(connect)
+
+    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+        if is_busy and not call.is_outbound:  # the caller hears the tone that means it
+            return xml_answer(element("Reject", reason="busy"))
+        return xml_answer(element("Say", words), element("Hangup"))
+
+
+def check_signature(
+    urls: Iterable[str], fields: Iterable[tuple[str, str]], signature: str, auth_token: str
+) -> None:
+    """Whether one of these spellings of the address was signed. Raises SignatureError."""
+    if not signature:
+        raise SignatureError("there is no X-Twilio-Signature")
+    fields = list(fields)
+    presented = signature.encode("utf-8", "replace")
+    matches = False
+    for url in urls:  # all of them, so that the time tells nothing
+        made = signature_of(url, fields, auth_token).encode()
+        matches |= hmac.compare_digest(made, presented)
+    if not matches:
+        raise SignatureError("the X-Twilio-Signature is of another address, form or auth token")
+
+
+def signature_of(url: str, fields: Iterable[tuple[str, str]], auth_token: str) -> str:
+    """Base64."""
+    signed = url + "".join(name + value for name, value in sorted(set(fields)))
+    digest = hmac.new(auth_token.encode(), signed.encode("utf-8", "surrogatepass"), hashlib.sha1)
+    return base64.b64encode(digest.digest()).decode()
+
+
+def spellings(url: str) -> Iterator[str]:
+    """An address with its port and without."""
+    yield url
+    parts = urlsplit(url)
+    host = parts.netloc.removesuffix(f":{parts.port}") if parts.port else parts.netloc
+    port = parts.port or _PORTS[parts.scheme]
+    for netloc in (host, f"{host}:{port}"):
+        if netloc != parts.netloc:
+            yield urlunsplit(parts._replace(netloc=netloc))
+
+
+def upgrade_spellings(url: str) -> Iterator[str]:
+    """The same of a WebSocket's address, and with a slash behind it."""
+    for each in spellings(url):
+        yield each
+        yield f"{each}/"

@@ -1,0 +1,147 @@
+"""What all carriers' webhooks have in common, neutral of any."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from agent.errors import ClientError
+from agent.wire.realtime.frames import read_frame
+
+MAX_FIELDS: Final = 256
+"""Of a form. Twilio sends some forty."""
+
+MAX_TEXT: Final = 512
+"""Characters of an id or a number."""
+
+TOLERANCE_S: Final = 300
+"""By how much the time that a carrier signs may differ from ours: five minutes, as the carriers'
+own libraries have it. What is older may be somebody's recording of a request."""
+
+FORM: Final = "application/x-www-form-urlencoded"
+
+
+class SignatureError(Exception):
+    """Nothing shows that the carrier asks. The message says why; it names no secret."""
+
+
+class WebhookError(Exception):
+    """What the carrier asks can't be read. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRequest:
+    """One question of a carrier's."""
+
+    method: str
+    url: str
+    """As the carrier has it: the configured public address, path and query as they came."""
+    headers: Mapping[str, str]
+    """By names in small letters."""
+    body: bytes
+    now_unix_s: int
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """Raises WebhookError."""
+        return _pairs(urlsplit(self.url).query)
+
+    @property
+    def form(self) -> list[tuple[str, str]]:
+        """Of the body; empty where there is none. Raises WebhookError."""
+        if not self.body:
+            return []
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != FORM:
+            raise WebhookError(f"the body is sent as {kind[:80]!r}; what is read is {FORM}")
+        try:
+            return _pairs(self.body.decode())
+        except UnicodeDecodeError:
+            raise WebhookError("the body is not UTF-8") from None
+
+    @property
+    def json(self) -> Mapping[str, Any]:
+        """Of the body. Raises WebhookError."""
+        try:
+            return read_frame(self.body)
+        except ClientError as error:
+            raise WebhookError(error.message) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierCall:
+    """The call that is asked about."""
+
+    call_id: str
+    caller: str
+    called: str
+    is_outbound: bool = False
+    """We called, and somebody has answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    media_type: str
+    status: int = 200
+
+
+class Webhook(Protocol):
+    """One carrier's. Without state."""
+
+    name: str
+    methods: Sequence[str]
+    secret_setting: str
+    """Of `[telephony]`: what says by what its signatures are checked; empty: it signs nothing."""
+
+    def check(self, request: WebhookRequest, secret: str) -> None:
+        """Raises SignatureError, WebhookError."""
+        ...
+
+    def read(self, request: WebhookRequest) -> CarrierCall:
+        """Raises WebhookError."""
+        ...
+
+    def connect(self, stream_url: str, token: str) -> Answer:
+        """Stream the call to this address (wss), and hand this token on with it."""
+        ...
+
+    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+        """Let the caller know that there is no line, in words where the carrier can say some."""
+        ...
+
+
+def json_answer(value: object) -> Answer:
+    return Answer(json.dumps(value, separators=(",", ":")), "application/json")
+
+
+def text_of(fields: Mapping[str, Any], *names: str, optional: bool = False) -> str:
+    """The first of these fields that is there. Raises WebhookError."""
+    for name in names:
+        found = fields.get(name)
+        if isinstance(found, str) and found and len(found) <= MAX_TEXT:
+            return found
+    if optional:
+        return ""
+    raise WebhookError(f"{names[0]} is missing: a text of 1 to {MAX_TEXT} characters")
+
+
+def check_time(signed: str, now_unix_s: int) -> None:
+    """A time in seconds since 1970, as it was signed. Raises SignatureError."""
+    if not (signed.isascii() and signed.isdigit() and len(signed) <= 12):
+        raise SignatureError("its time is no number of seconds since 1970")
+    if abs(now_unix_s - int(signed)) > TOLERANCE_S:
+        raise SignatureError(
+            f"it was signed {abs(now_unix_s - int(signed))} s from now by the clock of this "
+            f"machine; at most {TOLERANCE_S} are allowed. Is the clock right?"
+        )
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+    except UnicodeDecodeError:
+        raise WebhookError("the fields are not UTF-8") from None
+    except ValueError:
+        raise WebhookError(f"there are more than {MAX_FIELDS} fields") from None

@@ -1,0 +1,202 @@
+"""Every carrier: its webhook, signed as it signs, the token in the answer, and the stream that the
+token opens."""
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+import jwt
+import pytest
+
+from agent.errors import CLOSE_POLICY
+from agent.phone_webhooks import CLOSED_WORDS
+from agent.wire.webhooks.webhook import FORM
+from latency_budget.clock import unix_ns
+
+from .phone_house import (
+    PUBLIC,
+    SALES,
+    House,
+    basic,
+    token_in,
+    told,
+)
+from .test_agent_wire_webhooks import TELNYX_KEY, VONAGE_SECRET
+
+pytest_plugins = ["tests.phone_fixtures"]
+
+# --- every carrier: webhook, token, stream ---
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """How one asks, and how it begins its stream: with the token where it hands it on."""
+
+    name: str
+    request: Any
+    start: Any
+
+
+def form_of(**fields: str) -> bytes:
+    return urlencode(fields).encode()
+
+
+def plivo_request() -> httpx.Request:
+    body = {"CallUUID": "u1", "From": "15550100", "To": SALES[1:]}
+    signed = f"{PUBLIC}/telephony/plivo/voice?CallUUIDu1From15550100To{SALES[1:]}.77"
+    made = hmac.new(b"plivo's", signed.encode(), hashlib.sha256).digest()
+    headers = {
+        "X-Plivo-Signature-V3": base64.b64encode(made).decode(),
+        "X-Plivo-Signature-V3-Nonce": "77",
+        "Content-Type": FORM,
+    }
+    return httpx.Request("POST", "", headers=headers, content=form_of(**body))
+
+
+def telnyx_request(age_s: int = 0) -> httpx.Request:
+    at, body = str(unix_ns() // 10**9 - age_s), form_of(CallSid="v3:x", From="+15550100", To=SALES)
+    headers = {
+        "telnyx-timestamp": at,
+        "telnyx-signature-ed25519": base64.b64encode(
+            TELNYX_KEY.sign(f"{at}|".encode() + body)
+        ).decode(),
+        "Content-Type": FORM,
+    }
+    return httpx.Request("POST", "", headers=headers, content=body)
+
+
+def vonage_request(age_s: int = 0) -> httpx.Request:
+    claims = {"iat": unix_ns() // 10**9 - age_s, "iss": "Vonage", "jti": "1"}
+    headers = {"Authorization": f"Bearer {jwt.encode(claims, VONAGE_SECRET, 'HS256')}"}
+    query = urlencode({"uuid": "aaa", "from": "15550100", "to": SALES[1:]})
+    return httpx.Request("GET", f"?{query}", headers=headers)
+
+
+def jambonz_request(age_s: int = 0) -> httpx.Request:
+    at = str(unix_ns() // 10**9 - age_s)
+    body = json.dumps({"call_sid": "s1", "from": "+15550100", "to": SALES}).encode()
+    made = hmac.new(b"jambonz'", f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    headers = {"Jambonz-Signature": f"t={at},v1={made}", "Content-Type": "application/json"}
+    return httpx.Request("POST", "", headers=headers, content=body)
+
+
+def plivo_start(token: str) -> str:
+    described = {
+        "callId": "u1",
+        "streamId": "s",
+        "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000},
+    }
+    return json.dumps({"event": "start", "start": described, "extra_headers": f"token={token}"})
+
+
+def telnyx_start(token: str) -> str:
+    described = {
+        "call_control_id": "v3:x",
+        "media_format": {"encoding": "PCMU", "sample_rate": 8000, "channels": 1},
+        "custom_parameters": {"token": token},
+    }
+    return json.dumps({"event": "start", "stream_id": "s", "start": described})
+
+
+def vonage_start(token: str) -> str:
+    return json.dumps(
+        {"event": "websocket:connected", "content-type": "audio/l16;rate=8000", "token": token}
+    )
+
+
+def jambonz_start(token: str) -> str:
+    return json.dumps(
+        {"callSid": "s1", "sampleRate": 8000, "mixType": "mono", "metadata": {"token": token}}
+    )
+
+
+CARRIERS = [
+    Carrier("plivo", plivo_request, plivo_start),
+    Carrier("telnyx", telnyx_request, telnyx_start),
+    Carrier("vonage", vonage_request, vonage_start),
+    Carrier("jambonz", jambonz_request, jambonz_start),
+]
+
+
+async def asked(house: House, carrier: str, request: httpx.Request) -> httpx.Response:
+    url = f"/telephony/{carrier}/voice{request.url}"
+    return await house.http.request(
+        request.method, url, headers=request.headers, content=request.content
+    )
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+async def test_a_token_opens_the_stream_of_its_call(
+    house: House, carrier: Carrier, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await asked(house, carrier.name, carrier.request())
+    token = token_in(answer)
+    assert f"wss://voice.example.com/telephony/{carrier.name}/stream" in answer.text
+    assert "?" not in answer.text.removeprefix("<?")
+    refused = await house.stream(carrier.name, carrier.start("ct" + "0" * 48))
+    assert refused.closed[0] == CLOSE_POLICY
+    await house.stream(carrier.name, carrier.start(token))
+    (held,) = house.held
+    assert (held.start.agent, held.principal.kind) == ("sales", "carrier")
+    assert "15550100" in told(caplog).splitlines()[-1], "the stream does not tell who calls"
+    assert token not in told(caplog)
+
+
+@pytest.mark.parametrize("make", [telnyx_request, vonage_request, jambonz_request])
+async def test_a_webhook_of_the_past_is_refused(house: House, make: Any) -> None:
+    name = make.__name__.removesuffix("_request")
+    assert (await asked(house, name, make())).status_code == 200
+    for age_s in (400, -400):
+        answer = await asked(house, name, make(age_s))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
+        assert "Is the clock right?" in answer.text
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+async def test_a_body_or_query_that_was_changed_is_refused(house: House, carrier: Carrier) -> None:
+    request = carrier.request()
+    if request.method == "GET":
+        request.headers["authorization"] += "x"
+    changed = httpx.Request(
+        request.method, request.url, headers=request.headers, content=request.content
+    )
+    content = request.content.replace(b"15550100", b"15550101")
+    assert content != request.content or request.method == "GET"
+    answer = await house.http.request(
+        changed.method,
+        f"/telephony/{carrier.name}/voice{changed.url}",
+        headers=[(k, v) for k, v in changed.headers.items() if k != "content-length"],
+        content=content,
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
+
+
+async def test_exotel_is_told_where_to_stream(house: House) -> None:
+    key = basic(await house.key())
+    path = f"/telephony/exotel/voice?CallSid=c1&CallFrom=15550100&CallTo={SALES[1:]}"
+    answer = await house.http.get(path, headers=key)
+    url = urlsplit(answer.json()["url"])
+    assert (url.scheme, url.hostname, url.path) == (
+        "wss",
+        "voice.example.com",
+        "/telephony/exotel/stream",
+    )
+    token = {"authorization": basic(url.password or "")["Authorization"]}
+    described = {
+        "stream_sid": "s",
+        "call_sid": "c1",
+        "media_format": {"encoding": "audio/x-raw", "sample_rate": "8000"},
+    }
+    frame = json.dumps({"event": "start", "stream_sid": "s", "start": described})
+    for _ in range(2):
+        stream = await house.stream("exotel", frame, headers=token)
+    assert stream.closed[0] == CLOSE_POLICY, "it is used up"
+    assert [held.start.agent for held in house.held] == ["sales"]
+    house.stages.told = "warming"
+    busy = await house.http.get(path, headers=key)
+    assert (busy.status_code, busy.json()) == (503, {"error": CLOSED_WORDS})
