@@ -39,6 +39,7 @@ examples:
   halfsec keys add ana                   make a key; from then on the server asks for one
   halfsec settings                       what can be set
   halfsec doctor                         why does it not work?
+  halfsec doctor --telephony             why does the telephone not ring?
 
 Settings: halfsec.toml in the working directory, or --config FILE; HALFSEC_AGENT__PORT and the like
 in the environment; --set agent.port=9000 on the command line. State: HALFSEC_HOME (~/.halfsec).
@@ -121,15 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     cli_keys.add_arguments(keys)
     keys.set_defaults(run=cli_keys.main)
-    doctor = commands.add_parser(
-        "doctor",
-        help="check the machine, the models and the settings",
-        description="Print what halfsec finds here. Exit status 1 if the server could not start.",
-        epilog="example: halfsec doctor --config halfsec.toml",
-    )
-    cli_settings.add_address(doctor)
-    cli_settings.add_arguments(doctor)
-    doctor.set_defaults(run=_doctor)
+    _add_doctor(commands)
     settings = commands.add_parser(
         "settings",
         help="what can be set: meaning, bounds and default of each setting",
@@ -139,6 +132,25 @@ def build_parser() -> argparse.ArgumentParser:
     settings.add_argument("--preset", help="whose defaults to show")
     settings.set_defaults(run=_settings)
     return parser
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from . import cli_settings
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="check the machine, the models and the settings",
+        description="Print what halfsec finds here. Exit status 1 if the server could not start.",
+        epilog="example: halfsec doctor --config halfsec.toml",
+    )
+    cli_settings.add_address(doctor)
+    cli_settings.add_arguments(doctor)
+    doctor.add_argument(
+        "--telephony",
+        action="store_true",
+        help="instead: what a carrier of telephone calls sees that calls the server which runs",
+    )
+    doctor.set_defaults(run=_doctor)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -174,11 +186,17 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from . import doctor
     from .cli_settings import flags_of
     from .config_file import read_config
 
-    return doctor.main(read_config(flags_of(options), options.config))
+    config = read_config(flags_of(options), options.config)
+    if options.telephony:
+        from . import doctor_telephony  # only here: it imports HTTP and WebSockets
+
+        return doctor_telephony.main(config)
+    from . import doctor
+
+    return doctor.main(config)
 
 
 def _settings(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -66,23 +66,28 @@ class Section:
 
 def main(config: Config) -> int:
     """Print the report. 1 if something would keep `halfsec serve` from working."""
-    wrong = []
-    runs = False
-    for section in examine(config):
+    findings = show(examine(config))
+    wrong = [finding.name for finding in findings if finding.verdict == "WRONG"]
+    if wrong:
+        print(f"halfsec serve would fail: {', '.join(wrong)} (see above).")
+        return 1
+    runs = any(finding.value == _RUNS for finding in findings)
+    print("All is ready, and halfsec runs." if runs else "All is ready: halfsec serve")
+    return 0
+
+
+def show(sections: Iterable[Section]) -> list[Finding]:
+    """Print a report while it is made; returns all that it says."""
+    findings: list[Finding] = []
+    for section in sections:
         print(f"\n{section.title}")
         for finding in section.findings:
             print(f"  {finding.verdict:<5} {finding.name:<28} {finding.value}")
             if finding.remedy:
                 print(f"  {'':<5} {'':<28} -> {finding.remedy}")
-            if finding.verdict == "WRONG":
-                wrong.append(finding.name)
-            runs = runs or finding.value == _RUNS
+        findings += section.findings
     print()
-    if wrong:
-        print(f"halfsec serve would fail: {', '.join(wrong)} (see above).")
-        return 1
-    print("All is ready, and halfsec runs." if runs else "All is ready: halfsec serve")
-    return 0
+    return findings
 
 
 def examine(config: Config) -> Iterator[Section]:

@@ -38,6 +38,9 @@ WEBHOOKS: Final[Mapping[str, Webhook]] = {
     "jambonz": JambonzWebhook(),
 }
 
+MAX_SHOWN_CHARS: Final = 400
+"""Of an address that somebody called."""
+
 TWILIO_STREAM: Final = f"{PREFIX}twilio/stream"
 
 _log = logging.getLogger(__name__)
@@ -82,15 +85,17 @@ class PhoneSignatures:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        signature, secret = headers.get(twilio.SIGNATURE), self._secrets["twilio"]
-        is_signed = scope["path"] == TWILIO_STREAM and signature is not None
+        is_signed = scope["path"] == TWILIO_STREAM and twilio.SIGNATURE in headers
+        secret = self._secrets["twilio"]
         if not is_signed or not secret or not self._settings.public_url:
             return principal
         url = self.url_of(scope, is_socket=True)
         try:
-            twilio.check_signature(twilio.upgrade_spellings(url), (), signature or "", secret)
+            twilio.check_signature(twilio.upgrade_spellings(url), (), headers, secret)
         except SignatureError as error:
-            return _not_signed("Twilio", url, str(error))
+            refusal = _not_signed("Twilio", url, str(error))
+            _log.warning("twilio: refused a stream: %s", refusal.message)
+            return refusal
         return carrier_principal("Twilio") if principal.kind in ("open", "carrier") else principal
 
 
@@ -126,12 +131,10 @@ def _nothing_to_check_by(hook: Webhook) -> Refusal:
 
 
 def _not_signed(name: str, url: str, problem: str) -> Refusal:
-    _log.warning(
-        "%s: refused: %s. It was checked over %s, from telephony.public_url", name, problem, url
-    )
+    over = url[:MAX_SHOWN_CHARS]
     return Refusal(
         403,
-        f"This request is not shown to be {name}'s: {problem}. It was checked over {url}. If the "
+        f"This request is not shown to be {name}'s: {problem}. It was checked over {over}. If the "
         "carrier calls another address, set telephony.public_url to that.",
         "signature_wrong",
     )

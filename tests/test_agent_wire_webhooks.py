@@ -108,14 +108,27 @@ def test_the_port_may_stand_in_what_was_signed_or_not(url: str) -> None:
 def test_a_streams_upgrade_is_signed_with_its_own_address() -> None:
     judge = RequestValidator(SECRET)
     for url in (STREAM, f"{STREAM}/", STREAM.replace(".com", ".com:443")):
-        twilio.check_signature(
-            twilio.upgrade_spellings(STREAM), (), judge.compute_signature(url, {}), SECRET
-        )
+        headers = {twilio.SIGNATURE: judge.compute_signature(url, {})}
+        twilio.check_signature(twilio.upgrade_spellings(STREAM), (), headers, SECRET)
     for url in (AT, STREAM.replace("wss", "https"), STREAM.replace("voice.", "evil."), ""):
+        headers = {twilio.SIGNATURE: judge.compute_signature(url, {})}
         with pytest.raises(SignatureError):
-            twilio.check_signature(
-                twilio.upgrade_spellings(STREAM), (), judge.compute_signature(url, {}), SECRET
-            )
+            twilio.check_signature(twilio.upgrade_spellings(STREAM), (), headers, SECRET)
+
+
+def test_twilio_may_sign_with_a_shared_key() -> None:
+    form, settings = {"CallSid": "CA1"}, "key=webhooks_sharedkey_1,algorithm=HMAC_SHA256"
+    signature = RequestValidator(SECRET).compute_signature(AT, form, "HMAC_SHA256")
+    headers = {"x_twilio_signature": signature}
+    hook = WEBHOOKS["twilio"]
+    hook.check(post(form, **headers, x_twilio_webhooks_signature_settings=settings), SECRET)
+    unknown = settings.replace("256", "512")
+    for wrong in (
+        post(form, **headers),
+        post(form, **headers, x_twilio_webhooks_signature_settings=unknown),
+    ):
+        with pytest.raises(SignatureError):
+            hook.check(wrong, SECRET)
 
 
 @pytest.mark.parametrize(

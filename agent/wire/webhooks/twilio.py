@@ -3,15 +3,15 @@
 Written from https://www.twilio.com/docs/usage/webhooks/webhooks-security and
 https://www.twilio.com/docs/voice/twiml/stream. A signature is the HMAC-SHA1 of the whole address
 as Twilio called it, query included, and behind it the names and values of the form, sorted by name
-and then by value, each pair once. Traps: the port may stand in the address that was signed or not;
+and then by value, each pair once; HMAC-SHA256 for an account that signs with a shared key, which a
+header says. Traps: the port may stand in the address that was signed or not;
 a WebSocket's upgrade is signed with its wss address, to which Twilio has been seen to add a slash;
 what is put into the query of a stream's address never arrives, hence `Parameter`.
 """
 
 import base64
-import hashlib
 import hmac
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,7 +19,9 @@ from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, text_o
 from .xml_answer import element, parameter, xml_answer
 
 SIGNATURE: Final = "x-twilio-signature"
+SIGNED_HOW: Final = "x-twilio-webhooks-signature-settings"
 
+_HASHES: Final = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
 _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 
 
@@ -30,9 +32,7 @@ class TwilioWebhook:
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError, WebhookError."""
-        check_signature(
-            spellings(request.url), request.form, request.headers.get(SIGNATURE, ""), secret
-        )
+        check_signature(spellings(request.url), request.form, request.headers, secret)
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""
@@ -58,25 +58,35 @@ class TwilioWebhook:
 
 
 def check_signature(
-    urls: Iterable[str], fields: Iterable[tuple[str, str]], signature: str, auth_token: str
+    urls: Iterable[str],
+    fields: Iterable[tuple[str, str]],
+    headers: Mapping[str, str],
+    auth_token: str,
 ) -> None:
     """Whether one of these spellings of the address was signed. Raises SignatureError."""
+    signature = headers.get(SIGNATURE, "")
     if not signature:
         raise SignatureError("there is no X-Twilio-Signature")
+    settings = (part.strip().partition("=") for part in headers.get(SIGNED_HOW, "").split(","))
+    algorithm = next((value for name, _, value in settings if name == "algorithm"), "HMAC_SHA1")
+    if algorithm not in _HASHES:
+        raise SignatureError(f"the X-Twilio-Signature is made by {algorithm[:40]!r}, unknown here")
     fields = list(fields)
     presented = signature.encode("utf-8", "replace")
     matches = False
     for url in urls:  # all of them, so that the time tells nothing
-        made = signature_of(url, fields, auth_token).encode()
+        made = signature_of(url, fields, auth_token, _HASHES[algorithm]).encode()
         matches |= hmac.compare_digest(made, presented)
     if not matches:
         raise SignatureError("the X-Twilio-Signature is of another address, form or auth token")
 
 
-def signature_of(url: str, fields: Iterable[tuple[str, str]], auth_token: str) -> str:
+def signature_of(
+    url: str, fields: Iterable[tuple[str, str]], auth_token: str, hash_name: str = "sha1"
+) -> str:
     """Base64."""
     signed = url + "".join(name + value for name, value in sorted(set(fields)))
-    digest = hmac.new(auth_token.encode(), signed.encode("utf-8", "surrogatepass"), hashlib.sha1)
+    digest = hmac.new(auth_token.encode(), signed.encode("utf-8", "surrogatepass"), hash_name)
     return base64.b64encode(digest.digest()).decode()
 
 
