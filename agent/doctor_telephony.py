@@ -82,8 +82,10 @@ def _address(config: Config, http: httpx.Client) -> Iterator[Finding]:
     yield resolved
     if resolved.verdict == "WRONG":
         return
-    yield _health(config, http)
-    yield _readiness(config, http)
+    health = _health(config, http)
+    yield health
+    if health.verdict == "ok":
+        yield _readiness(config, http)
 
 
 def _resolved(host: str, port: int) -> Finding:
@@ -208,8 +210,7 @@ def _carriers(config: Config) -> Iterator[Finding]:
         is_variable = hook.secret_setting.endswith("_env")
         source = named if is_variable else f"telephony.{hook.secret_setting}"
         if not secret_of(settings, hook):
-            remedy = f"set {source} before its calls are to come in"
-            yield Finding(name, f"{url}  ({source} is not set)", "note", remedy)
+            yield Finding(name, f"{url}  ({source} is not set)", "note")
         elif name == "vonage" and importlib.util.find_spec("jwt") is None:
             yield Finding(name, f"{url}  (PyJWT is missing)", "WRONG", "pip install -e '.[jwt]'")
         else:

@@ -34,6 +34,7 @@ from .realtime_socket import STOPPING
 from .session_start import session_start
 from .visitors import Refusal, shown
 from .wire.webhooks.twilio import TwilioWebhook
+from .wire.webhooks.webhook import CarrierCall
 
 STREAM_PATH: Final = f"{PREFIX}twilio/stream"
 FIELDS: Final = ("to", "from", "agent")
@@ -101,7 +102,8 @@ class Dialing:
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing.append(token)
         url = telephony.address_of(STREAM_PATH, is_socket=True)
-        instructions = TwilioWebhook().connect(url, token).text
+        call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
+        instructions = TwilioWebhook().connect(call, url, token).text
         order = wish.to, wish.shown_number, instructions, telephony.ring_s
         try:
             placed = await asyncio.to_thread(self._dialer.place, *order)

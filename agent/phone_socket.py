@@ -154,7 +154,7 @@ class PhoneSocket:
             called=expected.called or started.called,
         )
         stream = line.carrier, started.call_id
-        if stream in self._streamed:
+        if started.call_id and stream in self._streamed:
             raise LineError(f"call {shown(started.call_id)} has a stream already")
         refusal = self._no_line(principal, scope)
         start = self._start(expected, started)

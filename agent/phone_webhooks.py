@@ -127,7 +127,7 @@ class PhoneWebhooks:
             "%s asks about call %s to %s: %s is to answer",
             hook.name, shown(call.call_id), shown(call.called), start.agent,
         )  # fmt: skip
-        return hook.connect(url, token)
+        return hook.connect(call, url, token)
 
     def _no_line(self, asker: Principal, request: Request) -> Refusal | None:
         """Asking ends no call that waits for its client: the stream, which comes, does that."""

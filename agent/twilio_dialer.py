@@ -54,7 +54,7 @@ class TwilioDialer:
         except TwilioRestException as error:
             raise DialError(self._refusal(error.status, error.code, error.msg)) from None
         except (TwilioException, OSError) as error:  # those of `requests` are OSErrors
-            raise DialError(f"Twilio can't be reached: {_line(error)}") from None
+            raise DialError(f"Twilio can't be reached: {_line(_cause(error))}") from None
         return PlacedCall(str(call.sid), str(call.status))
 
     def _connected(self) -> Any:
@@ -76,6 +76,11 @@ class TwilioDialer:
             )
         where = f" ({_ERRORS}{code})" if code and code != status else f" (status {status})"
         return f"Twilio refused the call: {_line(message)}{where}"
+
+
+def _cause(error: Exception) -> object:
+    """What is behind an error of `requests`, which tells of every try as well."""
+    return getattr(error.args[0], "reason", error) if error.args else error
 
 
 def _line(problem: object) -> str:

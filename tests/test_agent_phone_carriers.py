@@ -13,8 +13,12 @@ import httpx
 import jwt
 import pytest
 
+from agent.call_desk import CallDesk, HeldCall
 from agent.errors import CLOSE_POLICY
 from agent.phone_webhooks import CLOSED_WORDS
+from agent.wire.telephony.line import StreamStarted
+from agent.wire.telephony.plivo import Plivo
+from agent.wire.telephony.vonage import Vonage
 from agent.wire.webhooks.webhook import FORM
 from latency_budget.clock import unix_ns
 
@@ -176,6 +180,35 @@ async def test_a_body_or_query_that_was_changed_is_refused(house: House, carrier
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
 
 
+async def test_vonages_stream_is_told_what_call_it_is(house: House) -> None:
+    """What its first message says is what the NCCO gave it: two calls are not taken for one."""
+    answer = await asked(house, "vonage", vonage_request())
+    (action,) = answer.json()
+    (endpoint,) = action["endpoint"]
+    assert (action["action"], endpoint["type"]) == ("connect", "websocket")
+    assert len(json.dumps(endpoint["headers"])) < 512
+    first = {"event": "websocket:connected", "content-type": endpoint["content-type"]}
+    (started,) = Vonage().receive(json.dumps({**first, **endpoint["headers"]}))
+    assert isinstance(started, StreamStarted)
+    assert (started.call_id, started.caller, started.called) == ("aaa", "15550100", SALES[1:])
+
+
+async def test_streams_that_tell_no_id_are_not_one_call(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = {"authorization": basic(await house.key())["Authorization"]}
+    frame = json.dumps({"event": "websocket:connected", "content-type": "audio/l16;rate=8000"})
+
+    async def hold(desk: CallDesk, held: HeldCall, carrier: object) -> None:
+        house.held.append(held)
+        if len(house.held) == 1:  # the second comes while the first lasts
+            await house.stream("vonage", frame, headers=key)
+
+    monkeypatch.setattr(CallDesk, "hold", hold)
+    await house.stream("vonage", frame, headers=key)
+    assert len(house.held) == 2
+
+
 async def test_exotel_is_told_where_to_stream(house: House) -> None:
     key = basic(await house.key())
     path = f"/telephony/exotel/voice?CallSid=c1&CallFrom=15550100&CallTo={SALES[1:]}"
@@ -200,3 +233,23 @@ async def test_exotel_is_told_where_to_stream(house: House) -> None:
     house.stages.told = "warming"
     busy = await house.http.get(path, headers=key)
     assert (busy.status_code, busy.json()) == (503, {"error": CLOSED_WORDS})
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters"),
+    [
+        ("token=ct12,a=b", {"token": "ct12", "a": "b"}),
+        ("{X-PH-token=ct12, a=b}", {"X-PH-token": "ct12", "a": "b"}),
+        ('{"token": "ct12", "n": 1}', {"token": "ct12"}),
+        ("{}", {}),
+        ("nothing", {}),
+        (None, {}),
+    ],
+)
+def test_plivos_headers_come_in_several_spellings(
+    headers: str | None, parameters: dict[str, str]
+) -> None:
+    frame = {**json.loads(plivo_start("")), "extra_headers": headers}
+    (started,) = Plivo().receive(json.dumps(frame))
+    assert isinstance(started, StreamStarted)
+    assert started.parameters == parameters

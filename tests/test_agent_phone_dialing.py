@@ -15,6 +15,8 @@ import pytest
 import requests
 from twilio.http import HttpClient
 from twilio.http.response import Response
+from urllib3 import HTTPConnectionPool
+from urllib3.exceptions import MaxRetryError
 
 from agent import cli_call, phone_routes
 from agent.__main__ import main as halfsec
@@ -213,6 +215,11 @@ async def test_what_is_missing_is_named(open_house: Any, monkeypatch: pytest.Mon
         ({"status": 503, "message": "down"}, None, "(status 503)"),
         (None, requests.ConnectionError("no route"), "Twilio can't be reached: no route"),
         (None, requests.Timeout(), "Twilio can't be reached: Timeout"),
+        (
+            None,
+            requests.ConnectionError(MaxRetryError(HTTPConnectionPool("x"), "/", OSError("down"))),
+            "Twilio can't be reached: down",
+        ),
     ],
 )
 async def test_what_twilio_says_is_said_in_a_line(

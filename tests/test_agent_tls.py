@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from agent import event_loop, tls
-from agent.access_check import check_access, tell_of_access
+from agent.access_check import check_access, needs_key, tell_of_access
 from agent.address import local_voice_url, page_url
 from agent.config import Config
 from agent.config_layers import load_config
@@ -229,6 +229,9 @@ def complaint(keys: KeyFile, **flags: Any) -> str:
 def test_who_would_be_open_to_others_is_stopped(home: Path) -> None:
     keys = KeyFile(home / "keys.json")
     assert complaint(keys) == ""
+    assert complaint(keys, telephony__public_url="https://voice.example.com") == ""
+    assert needs_key(config(telephony__public_url="https://voice.example.com"), has_keys=False)
+    assert not needs_key(config(), has_keys=False)
     for host in ("0.0.0.0", "::", "192.0.2.1", "voice.example"):
         assert "halfsec keys add NAME" in complaint(keys, agent__host=host)
         assert "access.require_key=never" in complaint(keys, agent__host=host)
@@ -264,6 +267,10 @@ def test_what_whoever_starts_it_should_know() -> None:
     assert "there is no key" in said
     assert "there is no TLS" in said
     assert list(tell_of_access(config(), None)) == []
+    public = {"telephony__public_url": "https://voice.example.com"}
+    assert list(tell_of_access(config(**public), None)) == []
+    (said,) = tell_of_access(config(access__require_key="never", **public), None)
+    assert "on voice.example.com there is no key" in said
     certificate = made(agent__host="0.0.0.0")
     secure = config(agent__host="0.0.0.0", access__tls_self_signed=True)
     said = "\n".join(tell_of_access(secure, certificate))

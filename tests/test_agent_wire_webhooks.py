@@ -157,7 +157,7 @@ def test_twilio_is_answered_in_its_own_language() -> None:
     stream.parameter(name="token", value="ct12")
     connect.append(stream)
     response.append(connect)
-    answer = WEBHOOKS["twilio"].connect(STREAM, "ct12")
+    answer = WEBHOOKS["twilio"].connect(CALL, STREAM, "ct12")
     assert ElementTree.canonicalize(answer.text) == ElementTree.canonicalize(str(response))
     assert answer.media_type == "application/xml"
     assert "?" not in answer.text, "nothing of it is in a query"

@@ -64,7 +64,8 @@ class Plivo(JsonStream):
 
 
 def _pairs(text: Any) -> dict[str, str]:
-    """Of `a=b;c=d`, or with commas, or in braces: examples differ, and nothing says which it is."""
+    """Of `a=b;c=d`, as the example has it, with commas, as they are asked for in XML, or of an
+    object: nothing says more of how they come."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         return {}
     if text.lstrip().startswith('{"'):

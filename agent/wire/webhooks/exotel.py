@@ -30,7 +30,7 @@ class ExotelWebhook:
             text_of(fields, "CallTo", "To", optional=True),
         )
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         scheme, _, rest = stream_url.partition("://")
         return json_answer({"url": f"{scheme}://halfsec:{token}@{rest}"})
 

@@ -57,7 +57,7 @@ class JambonzWebhook:
             fields.get("direction") == "outbound",
         )
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         listen = {
             "verb": "listen",
             "url": stream_url,

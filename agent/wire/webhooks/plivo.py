@@ -50,7 +50,7 @@ class PlivoWebhook:
             text_of(fields, "Direction", optional=True) == "outbound",
         )
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         return xml_answer(
             element(
                 "Stream",

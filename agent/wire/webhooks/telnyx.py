@@ -60,7 +60,7 @@ class TelnyxWebhook:
             text_of(fields, "Direction", optional=True).startswith("outbound"),
         )
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         stream = element(
             "Stream", url=stream_url, bidirectionalMode="rtp", bidirectionalCodec="PCMU"
         )

@@ -44,7 +44,7 @@ class TwilioWebhook:
             text_of(fields, "Direction", optional=True).startswith("outbound"),
         )
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         stream = element("Stream", url=stream_url)
         stream.append(parameter("token", token))
         connect = element("Connect")

@@ -4,8 +4,9 @@ Written from https://developer.vonage.com/en/voice/voice-api/webhook-reference,
 https://developer.vonage.com/en/voice/voice-api/ncco-reference#connect and
 https://developer.vonage.com/en/getting-started/concepts/webhooks#decoding-signed-webhooks. A
 signature is a web token (HS256, the account's signature secret) in the Authorization header, whose
-`payload_hash` is the SHA-256 of the body, or of the query as JSON without white space. Trap: the
-headers of a WebSocket endpoint have room for 512 bytes.
+`payload_hash` is the SHA-256 of the body, or of the query as JSON without white space. Traps: the
+headers of a WebSocket endpoint have room for 512 bytes; the stream tells nothing of its call but
+these headers.
 """
 
 import hashlib
@@ -27,6 +28,9 @@ from .webhook import (
 
 CONTENT_TYPE: Final = "audio/l16;rate=8000"
 """Telephones have no more in them."""
+
+MAX_HEADER: Final = 64
+"""Characters of one; an id has 36."""
 
 MAX_JWT_CHARS: Final = 4096
 
@@ -61,12 +65,14 @@ class VonageWebhook:
             text_of(fields, "to", optional=True),
         )
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
+        told = {"call_uuid": call.call_id, "from": call.caller, "to": call.called}
+        headers = {name: value[:MAX_HEADER] for name, value in told.items() if value}
         endpoint = {
             "type": "websocket",
             "uri": stream_url,
             "content-type": CONTENT_TYPE,
-            "headers": {"token": token},
+            "headers": {"token": token, **headers},
         }
         return json_answer([{"action": "connect", "endpoint": [endpoint]}])
 

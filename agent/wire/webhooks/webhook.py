@@ -103,7 +103,7 @@ class Webhook(Protocol):
         """Raises WebhookError."""
         ...
 
-    def connect(self, stream_url: str, token: str) -> Answer:
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         """Stream the call to this address (wss), and hand this token on with it."""
         ...
 
