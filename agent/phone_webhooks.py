@@ -110,15 +110,12 @@ class PhoneWebhooks:
     ) -> Answer:
         """For somebody who is believed."""
         hook, settings = WEBHOOKS[carrier], self._config.telephony
-        start = session_start(self._config, asker, settings.agent_at(call.called))
-        refusal = self._no_line(asker, request)
+        wanted = settings.agent_at(call.called)
+        start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
         if isinstance(start, Refusal):
-            refusal = refusal or start
-        if refusal is not None or isinstance(start, Refusal):
-            assert refusal is not None
-            is_busy = refusal.code in BUSY_CODES
+            is_busy = start.code in BUSY_CODES
             _log.warning(
-                "%s: turned call %s away: %s", hook.name, shown(call.call_id), refusal.message
+                "%s: turned call %s away: %s", hook.name, shown(call.call_id), start.message
             )
             return hook.turn_away(call, BUSY_WORDS if is_busy else CLOSED_WORDS, is_busy=is_busy)
         token = self._tokens.issue(ExpectedCall(asker, start.agent, call.caller, call.called))

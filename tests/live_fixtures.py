@@ -34,6 +34,14 @@ admission = false
 max_tokens = 96
 repetition_penalty = 1.0
 
+# An address of carriers closes a server; the tests are no strangers.
+[access]
+require_key = "never"
+
+[telephony]
+public_url = "https://voice.example.com"
+numbers = { "+15550199" = "pirate" }
+
 [agents.default]
 instructions = "You are a friendly voice assistant on a phone call. Answer in one short sentence."
 examples = [

@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import contextlib
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
 
+import httpx
 import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -17,6 +18,7 @@ from latency_budget.history import TurnEntry
 
 from .live import LiveServer
 from .live_call import overlap, transcript
+from .phone_house import TOKEN
 from .phone_peer import PhonePeer, phone_call
 from .test_agent_wire_twilio import CALL, frame, media, start
 
@@ -151,3 +153,30 @@ async def test_a_key_is_the_password_of_basic(shut: LiveServer) -> None:
     finally:
         shut.keys.revoke("carrier")
         await asyncio.to_thread(shut.ask, shut.access.refresh)
+
+
+async def test_a_call_that_was_asked_about_is_greeted(shut: LiveServer) -> None:
+    """From the ring to the greeting: the stream has nothing but the token of the webhook."""
+    key = shut.keys.add("carrier", KeyLimits(), 0)
+    await asyncio.to_thread(shut.ask, shut.access.refresh)
+    try:
+        async with httpx.AsyncClient(base_url=shut.http, auth=("x", key), trust_env=False) as http:
+            asked = {"CallSid": CALL, "From": "+15550100", "To": "+15550199"}
+            answer = await http.post("/telephony/twilio/voice", data=asked)
+        (token,) = TOKEN.findall(answer.text)
+        async with phone_call(shut.http, token=token) as peer:
+            await peer.until(lambda: peer.num_heard > 4000)
+            (call,) = await asyncio.to_thread(shut.ask, listing_of(shut))
+            assert call["agent"] == "pirate"
+            await peer.send(frame("stop"))
+            assert (await closed(peer))[0] == CLOSE_NORMAL
+    finally:
+        shut.keys.revoke("carrier")
+        await asyncio.to_thread(shut.ask, shut.access.refresh)
+
+
+def listing_of(live: LiveServer) -> Callable[[], Awaitable[list[dict[str, Any]]]]:
+    async def listing() -> list[dict[str, Any]]:
+        return list(live.calls.listing())
+
+    return listing
