@@ -11,7 +11,8 @@ import base64
 import binascii
 import re
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from latency_budget.clock import Clock
@@ -47,6 +48,9 @@ class ExpectedCall:
     caller: str = ""
     """Numbers, as the carrier's webhook told them: some streams do not."""
     called: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What counts as a parameter of the stream, whatever that says itself: `direction`, of calls
+    that we placed "outbound"; `answered_by`, where the carrier listened for machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,16 @@ def proven(
         if (found := tokens.redeem(token)) is not None:
             return found
     return None if principal is UNPROVEN else ExpectedCall(principal)
+
+
+def completed(started: StreamStarted, call: ExpectedCall) -> StreamStarted:
+    """What a stream says of its call, with what is known of it from elsewhere."""
+    return replace(
+        started,
+        caller=call.caller or started.caller,
+        called=call.called or started.called,
+        parameters={**started.parameters, **call.told},
+    )
 
 
 def is_call_token(credential: str) -> bool:

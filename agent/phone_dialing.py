@@ -84,7 +84,7 @@ class Dialing:
             wish = _wish(body, self._config)
         outcome = await self._dial(principal, wish, request)
         if isinstance(outcome, Refusal):
-            _log.warning("no call to %s: %s", shown(wish.to), outcome.message)
+            _log.warning("a call was not placed: %s", outcome.message)
             return outcome.response()
         return JSONResponse(outcome, 201)
 
@@ -98,11 +98,11 @@ class Dialing:
         if refusal is not None:
             return refusal
         telephony = self._config.telephony
-        expected = ExpectedCall(principal, start.agent, wish.shown_number, wish.to)
+        call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
+        expected = ExpectedCall(principal, start.agent, call.caller, call.called, call.told)
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing.append(token)
         url = telephony.address_of(STREAM_PATH, is_socket=True)
-        call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
         instructions = TwilioWebhook().connect(call, url, token).text
         order = wish.to, wish.shown_number, instructions, telephony.ring_s
         try:
@@ -110,10 +110,7 @@ class Dialing:
         except DialError as error:
             self._tokens.redeem(token)
             return Refusal(502, error.message, error.code, "server_error")
-        _log.info(
-            "calling %s from %s as call %s: %s is to speak",
-            wish.to, wish.shown_number, shown(placed.call_id), start.agent,
-        )  # fmt: skip
+        _log.info("call %s rings: %s is to speak", shown(placed.call_id), start.agent)
         return {
             "call": placed.call_id,
             "status": placed.status,

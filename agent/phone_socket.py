@@ -21,7 +21,7 @@ from .call_desk import CallDesk
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
-from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, proven
+from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
 from .phone_call import MAX_REASON_BYTES, PhoneCall
 from .phone_line import HungUp, PhoneLine
 from .phone_signatures import PhoneSignatures
@@ -148,11 +148,7 @@ class PhoneSocket:
         if expected is None:
             raise LineError(NOT_OURS)
         principal = expected.principal
-        started = replace(
-            started,
-            caller=expected.caller or started.caller,
-            called=expected.called or started.called,
-        )
+        started = completed(started, expected)
         stream = line.carrier, started.call_id
         if started.call_id and stream in self._streamed:
             raise LineError(f"call {shown(started.call_id)} has a stream already")

@@ -118,12 +118,13 @@ class PhoneWebhooks:
                 "%s: turned call %s away: %s", hook.name, shown(call.call_id), start.message
             )
             return hook.turn_away(call, BUSY_WORDS if is_busy else CLOSED_WORDS, is_busy=is_busy)
-        token = self._tokens.issue(ExpectedCall(asker, start.agent, call.caller, call.called))
+        token = self._tokens.issue(
+            ExpectedCall(asker, start.agent, call.caller, call.called, call.told)
+        )
         url = settings.address_of(f"{PREFIX}{carrier}/stream", is_socket=True)
         _log.info(
-            "%s asks about call %s to %s: %s is to answer",
-            hook.name, shown(call.call_id), shown(call.called), start.agent,
-        )  # fmt: skip
+            "%s asks about call %s: %s is to answer", hook.name, shown(call.call_id), start.agent
+        )
         return hook.connect(call, url, token)
 
     def _no_line(self, asker: Principal, request: Request) -> Refusal | None:

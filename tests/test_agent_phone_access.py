@@ -1,6 +1,7 @@
 """What proves that a stream is of a call that was expected."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from agent.phone_access import (
     CallTokens,
     ExpectedCall,
     basic_password,
+    completed,
     proven,
 )
 from agent.principal import ANYONE, UNPROVEN, Principal
@@ -39,6 +41,14 @@ def test_a_token_is_good_for_one_stream_and_a_minute() -> None:
     rings = tokens.issue(CALL, life_s=10 * TOKEN_S)
     clock.advance_ms(9000 * TOKEN_S)
     assert proven(UNPROVEN, stream(), tokens, presented=rings) == CALL, "as a password"
+
+
+def test_what_the_webhook_told_counts_before_what_the_stream_says() -> None:
+    told = ExpectedCall(SALES, None, "+15550100", "", {"direction": "outbound"})
+    said = replace(stream(direction="inbound", a="b"), caller="+1", called="+2")
+    whole = completed(said, told)
+    assert (whole.caller, whole.called) == ("+15550100", "+2")
+    assert whole.parameters == {"direction": "outbound", "a": "b"}
 
 
 def test_a_token_can_be_handed_on_by_every_carrier() -> None:

@@ -4,6 +4,7 @@ double that speaks its HTTP, below its official library."""
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +111,7 @@ async def test_a_call_is_placed_and_its_stream_is_known(
     token = stream[0].attrib["value"]
     await house.stream("twilio", start(customParameters={"token": token}))
     assert [held.start.agent for held in house.held] == ["sales"]
-    assert f"from '{SALES}' to '+493099999'" in told(caplog)
+    assert re.search("from '[^']*45' to '[^']*99'", told(caplog))
     everything = "\n".join(record.getMessage() for record in caplog.records)
     assert token not in everything
     assert AUTH_TOKEN not in everything

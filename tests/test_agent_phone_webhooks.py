@@ -2,6 +2,7 @@
 the token which the answer has opens the stream of that call alone."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ async def test_a_call_rings_and_is_answered(house: House, caplog: pytest.LogCapt
     (held,) = house.held
     assert (held.principal.name, held.principal.kind) == ("Twilio", "carrier")
     assert held.start.agent == "sales"
-    assert f"by 'Twilio' from '+15550100' to '{SALES}': sales answers" in told(caplog)
+    assert re.search("from '[^']*00' to '[^']*45': sales answers", told(caplog)), "of the webhook"
     again = await house.stream("twilio", start(customParameters={"token": token}))
     assert again.closed[0] == CLOSE_POLICY
     assert "no token of this server's" in again.closed[1]

@@ -330,6 +330,13 @@ def test_calls_are_read(carrier: str, request_: WebhookRequest, call: tuple[Any,
     assert WEBHOOKS[carrier].read(request_) == CarrierCall(*call)
 
 
+def test_what_is_known_of_a_call_of_ours() -> None:
+    asked = post({"CallSid": "CA1", "Direction": "outbound-api", "AnsweredBy": "machine_start"})
+    call = WEBHOOKS["twilio"].read(asked)
+    assert call.told == {"direction": "outbound", "answered_by": "machine_start"}
+    assert CALL.told == {}
+
+
 @pytest.mark.parametrize("carrier", WEBHOOKS)
 @pytest.mark.parametrize(
     "request_",

@@ -42,6 +42,7 @@ class TwilioWebhook:
             text_of(fields, "From", optional=True),
             text_of(fields, "To", optional=True),
             text_of(fields, "Direction", optional=True).startswith("outbound"),
+            text_of(fields, "AnsweredBy", optional=True),
         )
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:

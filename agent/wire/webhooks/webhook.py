@@ -78,6 +78,17 @@ class CarrierCall:
     called: str
     is_outbound: bool = False
     """We called, and somebody has answered."""
+    answered_by: str = ""
+    """As the carrier calls it, where it listened for machines: "human", "machine_start"."""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What is to be known of the call beside its numbers, by name."""
+        known = {
+            "direction": "outbound" if self.is_outbound else "",
+            "answered_by": self.answered_by,
+        }
+        return {name: value for name, value in known.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
