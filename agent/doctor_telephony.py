@@ -6,20 +6,21 @@ does not resolve, a certificate that is not trusted, a proxy that calls the serv
 address or lets no WebSocket pass, a server that was started with other settings.
 """
 
+import asyncio
 import importlib.util
 import ipaddress
 import json
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
 import httpx
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
-from websockets.sync.client import connect
 
 from .config import Config
 from .doctor import Finding, Section, show
@@ -179,10 +180,7 @@ def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
     url = config.telephony.address_of(STREAM, is_socket=True)
     signature = signature_of(url, (), secret_of(config.telephony, WEBHOOKS["twilio"]))
     try:
-        with connect(
-            url, ssl=tls, additional_headers={SIGNATURE: signature}, open_timeout=TIMEOUT_S
-        ):
-            return Finding(STREAM, "a WebSocket gets through, signature taken", "ok")
+        asyncio.run(_opened(url, {SIGNATURE: signature}, tls))
     except InvalidStatus as error:
         body = httpx.Response(error.response.status_code, content=bytes(error.response.body or b""))
         what = f"{body.status_code} {_message(body)}"
@@ -192,6 +190,15 @@ def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
         return Finding(STREAM, what, "WRONG", RESTART if _code(body) else remedy)
     except (OSError, TimeoutError, InvalidHandshake) as error:
         return Finding(STREAM, _line(error), "WRONG", _DOES_IT_RUN)
+    return Finding(STREAM, "a WebSocket gets through, signature taken", "ok")
+
+
+async def _opened(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    """Not by `websockets.sync`: it reads in one thread and writes in another, which Python's TLS
+    does not stand (https://github.com/python/cpython/issues/151508); now and then a request was
+    lost."""
+    async with connect(url, ssl=tls or True, additional_headers=headers, open_timeout=TIMEOUT_S):
+        pass
 
 
 # --- what is set ---
