@@ -23,6 +23,10 @@ from .line import (
     StreamStarted,
 )
 
+SUBPROTOCOL: Final = "media"
+"""As Asterisk's examples of `websocket_client.conf` name it. It takes a handshake without one, but
+none with another."""
+
 FORMATS: Final[Mapping[str, MediaFormat]] = {
     "ulaw": MediaFormat("pcmu", 8_000),
     "alaw": MediaFormat("pcma", 8_000),
