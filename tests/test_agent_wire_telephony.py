@@ -244,14 +244,14 @@ ASTERISK = Vectors(
         format="ulaw",
         optimal_frame_size=160,
         ptime=20,
-        channel_variables={"CALLERID(num)": NUMBERS[0], "EXTEN": NUMBERS[1]},
+        channel_variables={"caller": NUMBERS[0], "called": NUMBERS[1], "agent": "sales"},
     ),
     StreamStarted(
         "e226e283",
         "pbx1-123456789.999",
         MULAW,
         *NUMBERS,
-        {"CALLERID(num)": NUMBERS[0], "EXTEN": NUMBERS[1]},
+        {"caller": NUMBERS[0], "called": NUMBERS[1], "agent": "sales"},
     ),
     (
         (AUDIO, [CallerAudio(AUDIO)]),
@@ -261,7 +261,7 @@ ASTERISK = Vectors(
         (said(event="MEDIA_XON"), [FlowChanged(takes_audio=True)]),
         (said(event="STATUS", queue_length=43), []),
     ),
-    [AUDIO],
+    [{"command": "START_MEDIA_BUFFERING"}, AUDIO],
     [{"command": "MARK_MEDIA", "correlation_id": "7"}],
     [{"command": "FLUSH_MEDIA"}],
 )
@@ -316,7 +316,7 @@ def test_nothing_is_heard_before_it_begins(vectors: Vectors) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vectors", "silence"), [(EXOTEL, 320), (VONAGE, 320), (ASTERISK, 160)], ids=lambda value: None
+    ("vectors", "silence"), [(EXOTEL, 320), (VONAGE, 320)], ids=lambda value: None
 )
 def test_the_end_of_a_reply_is_filled_up(vectors: Vectors, silence: int) -> None:
     """Carriers drop what is no whole frame."""
@@ -344,12 +344,24 @@ def test_asterisk_speaks_in_lines_as_well() -> None:
 
 
 @pytest.mark.parametrize("first", [PBX, ASTERISK.start], ids=["lines", "json"])
+def test_asterisk_joins_pieces_until_it_is_flushed(first: str) -> None:
+    asterisk = Asterisk()
+    asterisk.receive(first)
+    order, *audio = asterisk.audio(b"odd")
+    assert "START_MEDIA_BUFFERING" in str(order)
+    assert audio == [b"odd"]
+    assert asterisk.audio(b"odd") == [b"odd"]
+    asterisk.clear()
+    assert asterisk.audio(b"odd") == [order, b"odd"]
+
+
+@pytest.mark.parametrize("first", [PBX, ASTERISK.start], ids=["lines", "json"])
 def test_asterisks_orders_and_messages_stay_within_its_bounds(first: str) -> None:
     asterisk = Asterisk()
     asterisk.receive(first)
     orders = [*asterisk.mark("9" * 12), *asterisk.clear(), *asterisk.hang_up()]
     assert all(len(order) <= 128 for order in orders)
-    messages = asterisk.audio(bytes(200_000))
+    messages = [each for each in asterisk.audio(bytes(200_000)) if isinstance(each, bytes)]
     assert all(len(message) <= MAX_MESSAGE for message in messages)
     assert sum(map(len, messages)) == 200_000
 
@@ -362,7 +374,7 @@ def test_asterisks_orders_and_messages_stay_within_its_bounds(first: str) -> Non
         (Jambonz, said(callSid="x", sampleRate=48000, mixType="mono"), "48000 Hz"),
         (Jambonz, said(callSid="x", sampleRate=8000, mixType="stereo"), "stereo"),
         (Asterisk, PBX.replace("ulaw", "opus"), "opus"),
-        (Asterisk, PBX.replace("size:160", "size:0"), "optimal_frame_size"),
+        (Asterisk, PBX.replace("size:160", "size:0"), "passthrough"),
         (Asterisk, "HELLO", "MEDIA_START"),
         (Telnyx, b"\x00", "binary"),
     ],
@@ -372,6 +384,24 @@ def test_audio_that_can_not_be_served_is_named(
 ) -> None:
     with pytest.raises(LineError, match=reason):
         make().receive(frame)
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        (PBX, "ERROR channel_id:x error_text:MARK_MEDIA not supported in passthrough mode"),
+        (
+            ASTERISK.start,
+            said(event="ERROR", error_text="MARK_MEDIA not supported in passthrough mode"),
+        ),
+    ],
+    ids=["lines", "json"],
+)
+def test_what_asterisk_can_not_do_ends_the_call(first: str, error: str) -> None:
+    asterisk = Asterisk()
+    asterisk.receive(first)
+    with pytest.raises(LineError, match=r"told: MARK_MEDIA not supported in passthrough mode$"):
+        asterisk.receive(error)
 
 
 @given(
