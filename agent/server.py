@@ -245,6 +245,8 @@ def audio_listener(settings: TelephonySettings) -> Iterator[socket.socket | None
         return
     host, port = settings.audiosocket_host, settings.audiosocket_port
     with listen(host, port, "telephony.audiosocket_port") as listener:
+        allowed = ", ".join(settings.audiosocket_allow)
+        print(f"AudioSocket is taken at {host}:{port}, from {allowed}.", flush=True)
         yield listener
 
 

@@ -51,6 +51,8 @@ class Switchboard(asyncio.DatagramProtocol):
         """To it."""
         self.was_hung_up = False
         """By the phone."""
+        self.has_agreed = False
+        """The phone, to being hung up."""
         self.news = asyncio.Event()
 
     @property
@@ -70,6 +72,9 @@ class Switchboard(asyncio.DatagramProtocol):
         if method == "INVITE" and not self._dialog:
             self._dialog, self._phone = headers, addr
             self._line = self._group.create_task(self._talk(body))
+        elif first == "SIP/2.0 200 OK" and headers["cseq"].endswith("BYE"):
+            self.has_agreed = True
+            self.news.set()
         elif method == "BYE":
             self._reply(headers, addr, "200 OK")
             self.was_hung_up = True

@@ -25,6 +25,8 @@ from latency_budget.clock import ManualClock
 from .audio_socket_peer import FRAME, SLIN, AudioSocketPeer, audio_socket
 from .live import LiveServer
 from .live_call import overlap, transcript
+from .otlp_collector import free_port
+from .service_process import service
 from .test_agent_phone_live import turns_of
 
 pytest_plugins = ["tests.live_fixtures"]
@@ -92,6 +94,24 @@ async def test_a_call_is_hung_up_from_here(
         assert peer.was_hung_up
         assert peer.num_heard > 0
     await freed(reader)
+
+
+@pytest.mark.models
+async def test_a_server_takes_calls_where_its_settings_say_until_it_is_stopped() -> None:
+    port = free_port()
+    settings = (
+        *("--set", f"telephony.audiosocket_port={port}", "--set", "agent.drain_s=1"),
+        *("--set", "agents.default.greeting=One, two, three, four, five, six, seven, eight."),
+    )
+    async with service(*settings) as server:
+        await server.line(f"AudioSocket is taken at 127.0.0.1:{port}, from 127.0.0.0/8, ::1/128.")
+        await server.line("Ready")
+        async with audio_socket(port) as peer:
+            await peer.until(lambda: peer.num_heard > 4000)
+            server.stop()
+            await peer.closed()
+            assert peer.was_hung_up
+        assert await server.ended() == (0, "")
 
 
 @pytest.mark.models

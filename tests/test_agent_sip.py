@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -80,26 +81,44 @@ def quiet_since(board: Switchboard) -> Callable[[], bool]:
     return is_quiet
 
 
-async def test_a_sip_phone_interrupts_and_is_answered(
-    live: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def reader(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
+    """A server where calls by AudioSocket are answered with a long greeting. Where there is no
+    phone to call it, the test is skipped."""
     if BARESIP is None:
         assert "REQUIRE_SIP_PHONE" not in os.environ, "apt-get install baresip-core"
         pytest.skip("there is no SIP phone here: apt-get install baresip-core")
     monkeypatch.setattr(live.audio_sockets, "_agent", "reader")
+    return live
+
+
+async def test_a_sip_phone_is_hung_up(
+    reader: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = reader.audio_sockets._phones._desk
+    monkeypatch.setattr(desk, "phone_rules", replace(desk.phone_rules, limit_s=1))
+    async with (
+        switchboard(reader.audio_port) as board,
+        phone(tmp_path, silence(60, RATE_HZ), board.port),
+    ):
+        await board.until(lambda: board.has_agreed)
+    assert board.num_said > 0
+
+
+async def test_a_sip_phone_interrupts_and_is_answered(reader: LiveServer, tmp_path: Path) -> None:
     question = recording("vm-nobodyavail", RATE_HZ)
     says = np.concatenate([silence(BEFORE_S, RATE_HZ), question, silence(60, RATE_HZ)])
     num_asked = int((BEFORE_S + len(question) / RATE_HZ) * PACKETS_PER_S)
-    async with switchboard(live.audio_port) as board:
+    async with switchboard(reader.audio_port) as board:
         async with phone(tmp_path, says, board.port):
             await board.until(lambda: board.num_heard >= num_asked)
             greeted = board.num_said
             await board.until(lambda: board.num_said > greeted + PACKETS_PER_S)
             await board.until(quiet_since(board))  # a turn is told of when it is over
-            greeting, answer, *_ = await asyncio.to_thread(turns_of, live)
+            greeting, answer, *_ = await asyncio.to_thread(turns_of, reader)
         await board.until(lambda: board.was_hung_up)
     assert greeting.agent_text
-    assert live.config.agents["reader"].greeting.startswith(greeting.agent_text)
+    assert reader.config.agents["reader"].greeting.startswith(greeting.agent_text)
     assert "basket of apples" not in greeting.agent_text, "nobody heard the end"
     assert overlap(transcript("vm-nobodyavail"), answer.caller_text) > 0.6
     assert answer.agent_text
