@@ -120,7 +120,10 @@ def test_nothing_that_was_cleared_leaves() -> None:
     ]
 
 
-@given(st.lists(st.tuples(st.integers(1, 400), st.booleans())), st.integers(1, 3 * FRAME_NS))
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.booleans())),
+    st.integers(FRAME_NS // 9, 3 * FRAME_NS),
+)
 def test_all_samples_leave_once_and_in_order(pieces: list[tuple[int, bool]], step_ns: int) -> None:
     queue, wanted, marks = PacedQueue(), b"", []
     for number, (num_samples, is_marked) in enumerate(pieces):
