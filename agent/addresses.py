@@ -10,6 +10,11 @@ NOWHERE: Final = "unknown"
 MAX_CHARS: Final = 64
 """Of what a proxy gives for an address and is none."""
 
+PROXIES_ONLY: Final = (
+    'Give addresses or networks of your proxies, as ["192.0.2.7", "10.0.0.0/24"]; who is not a '
+    "proxy must not be among them, for he could call himself anybody."
+)
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -27,17 +32,14 @@ def place_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
-def networks_of(proxies: Sequence[str]) -> tuple[Network, ...]:
-    """`access.trusted_proxies` as networks. Raises ConfigError."""
+def networks_of(
+    given: Sequence[str], key: str = "access.trusted_proxies", advice: str = PROXIES_ONLY
+) -> tuple[Network, ...]:
+    """What the setting `key` lists, as networks. Raises ConfigError."""
     try:
-        return tuple(ipaddress.ip_network(each) for each in proxies)
+        return tuple(ipaddress.ip_network(each) for each in given)
     except ValueError as error:
-        raise ConfigError(
-            f"access.trusted_proxies: {error}. Give addresses or networks of your proxies, as "
-            '["192.0.2.7", "10.0.0.0/24"]; who is not a proxy must not be among them, for he could '
-            "call himself anybody.",
-            key="access.trusted_proxies",
-        ) from None
+        raise ConfigError(f"{key}: {error}. {advice}", key=key) from None
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:

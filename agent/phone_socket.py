@@ -22,16 +22,17 @@ from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
 from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
-from .phone_call import MAX_REASON_BYTES, PhoneCall
+from .phone_call import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 from .phone_line import HungUp, PhoneLine
 from .phone_signatures import PhoneSignatures
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
 from .session_start import SessionStart, session_start
 from .visitors import Refusal, shown, turn_away
+from .wire.telephony import asterisk, jambonz
 from .wire.telephony.asterisk import Asterisk
 from .wire.telephony.exotel import Exotel
-from .wire.telephony.jambonz import SUBPROTOCOL, Jambonz
+from .wire.telephony.jambonz import Jambonz
 from .wire.telephony.line import Dialect, LineError, StreamStarted
 from .wire.telephony.plivo import Plivo
 from .wire.telephony.telnyx import Telnyx
@@ -52,6 +53,12 @@ STREAMS: Final[Mapping[str, Callable[[], Dialect]]] = {
     f"{PREFIX}{name}/stream": dialect for name, dialect in DIALECTS.items()
 }
 """By their paths."""
+
+SUBPROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    Jambonz.name: (jambonz.SUBPROTOCOL,),
+    Asterisk.name: (asterisk.SUBPROTOCOL,),
+}
+"""That are accepted where the carrier offers them, by dialects."""
 
 OPEN_S: Final = 10.0
 """From the handshake to the message that says what call it is; carriers send it at once."""
@@ -91,16 +98,20 @@ class PhoneSocket:
 
     async def serve(self, websocket: WebSocket) -> None:
         """One stream, from handshake to close."""
+        await self.answer(websocket, STREAMS[websocket.scope["path"]]())
+
+    async def answer(self, websocket: WebSocket, dialect: Dialect) -> None:
+        """One stream, in a dialect that its path need not name."""
         scope = websocket.scope
         principal = self._admitted(scope)
         if isinstance(principal, Refusal):
             await turn_away(scope, websocket.receive, websocket.send, principal)
             return
         socket = CallSocket(websocket, self._clock, self._access)
-        await socket.accept(SUBPROTOCOL)
+        await socket.accept(*SUBPROTOCOLS.get(dialect.name, ()))
         async with asyncio.TaskGroup() as group:
             group.create_task(socket.attend())
-            await self._answer(socket, principal, scope, STREAMS[scope["path"]]())
+            await self._answer(socket, principal, scope, dialect)
 
     def _admitted(self, scope: Scope) -> Principal | Refusal:
         """Whose stream it is, as far as the handshake tells."""
@@ -126,8 +137,9 @@ class PhoneSocket:
         try:
             started = await _opened(socket, line)
             await self._hold(socket, principal, scope, line, started)
-        except (HungUp, WebSocketDisconnect):
-            _log.info("%s: a stream ended before its call began", dialect.name)
+        except (HungUp, WebSocketDisconnect) as gone:
+            why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
+            _log.info("%s: a stream ended before its call began: %s", dialect.name, why)
         except (LineError, errors.IdleClientError, TimeoutError) as error:
             code = errors.CLOSE_POLICY
             reason = str(error) or "the stream does not say what call it is"

@@ -56,10 +56,12 @@ def _is_halfsec(connection: http.client.HTTPConnection) -> bool:
         connection.close()
 
 
-def explain(host: str, port: int, error: OSError) -> str:
-    """Why listening failed, and what to do."""
+def explain(host: str, port: int, error: OSError, setting: str = "agent.port") -> str:
+    """Why listening failed, and what to do. `setting`: that names the port."""
     other = port + 1 if port < 65_535 else 8080
     choose = f"Choose another port: halfsec serve --port {other}, or PORT={other} make run."
+    if setting != "agent.port":
+        choose = f"Choose another port with the setting {setting}."
     if error.errno == errno.EADDRINUSE and halfsec_runs(host, port):
         return f"halfsec already runs on {host}:{port}. {choose}"
     if error.errno == errno.EADDRINUSE:

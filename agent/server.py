@@ -13,6 +13,7 @@ import socket
 import ssl
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -30,6 +31,7 @@ from latency_budget.store import TurnStore
 from .access import Access
 from .address import page_url
 from .api_description import openapi_json
+from .audio_socket import AudioSockets
 from .call_desk import CallDesk
 from .call_recording import Recorder
 from .calls import Calls
@@ -60,6 +62,7 @@ from .service_endpoints import Endpoints
 from .session_check import check_session
 from .stage_thread import THREAD_PREFIX
 from .stages import Stages
+from .telephony_settings import TelephonySettings
 from .trace_export import TraceExporter
 from .visitors import HostCheck, Refusal, Visitors, turn_away
 from .wire.realtime.frames import MAX_FRAME_BYTES
@@ -135,6 +138,7 @@ def create_app(
         ],
     )
     app.state.calls = calls
+    app.state.audio_sockets = AudioSockets(config, calls, clock, desk)
     return app
 
 
@@ -207,8 +211,8 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
     started_ns = clock.now_ns()
     listener = listen(config.agent.host, config.agent.port)
     runner = asyncio.Runner(loop_factory=loop_factory())
-    with runner, contextlib.closing(listener):
-        status = runner.run(_serve(config, clock, listener, started_ns, tls))
+    with runner, contextlib.closing(listener), audio_listener(config.telephony) as audio:
+        status = runner.run(_serve(config, clock, listener, audio, started_ns, tls))
     if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
         # It hangs, or still loads a large model. Native libraries abort the process when the
         # interpreter ends under their threads; what has to be saved is saved by now.
@@ -219,8 +223,8 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
     return status
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections. Raises ConfigError."""
+def listen(host: str, port: int, setting: str = "agent.port") -> socket.socket:
+    """A socket that accepts connections. `setting`: that names the port. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -229,14 +233,28 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise ConfigError(explain(host, port, error), key="agent.port") from None
+        raise ConfigError(explain(host, port, error, setting), key=setting) from None
     return listener
+
+
+@contextlib.contextmanager
+def audio_listener(settings: TelephonySettings) -> Iterator[socket.socket | None]:
+    """For AudioSocket; None where the settings want none. Raises ConfigError."""
+    if not settings.audiosocket_port:
+        yield None
+        return
+    host, port = settings.audiosocket_host, settings.audiosocket_port
+    with listen(host, port, "telephony.audiosocket_port") as listener:
+        allowed = ", ".join(settings.audiosocket_allow)
+        print(f"AudioSocket is taken at {host}:{port}, from {allowed}.", flush=True)
+        yield listener
 
 
 async def _serve(
     config: Config,
     clock: Clock,
     listener: socket.socket,
+    audio: socket.socket | None,
     started_ns: int,
     tls: ssl.SSLContext | None,
 ) -> int:
@@ -260,8 +278,12 @@ async def _serve(
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
         drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
-        telling = group.create_task(tell_of_engine(stages, calls))
-        keys = group.create_task(access.watch())
+        beside = [
+            group.create_task(access.watch()),
+            group.create_task(tell_of_engine(stages, calls)),
+        ]
+        if audio is not None:
+            beside.append(group.create_task(app.state.audio_sockets.serve(audio)))
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
         if not warming.done():  # told to stop: nobody needs the models any more
@@ -274,9 +296,8 @@ async def _serve(
         else:
             _give_up(stages, calls, server)
         await serving
-        drain.cancel()
-        telling.cancel()
-        keys.cancel()
+        for task in (drain, *beside):
+            task.cancel()
     forget_local_key(port)
     status = 1 if stages.status == "failed" else 0
     await stages.close()

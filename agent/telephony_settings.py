@@ -54,6 +54,18 @@ class TelephonySettings:
     jambonz_webhook_secret_env: Annotated[str, ENVIRONMENT] = "JAMBONZ_WEBHOOK_SECRET"
     """The environment variable that has the webhook secret of jambonz."""
 
+    audiosocket_port: Annotated[int, Between(0, 65_535)] = 0
+    """Where Asterisk's AudioSocket is listened for, for instance 9092; 0: nowhere. It has neither
+    keys nor encryption: who may connect, `audiosocket_allow` says."""
+    audiosocket_host: str = "127.0.0.1"
+    """An address of this machine: 127.0.0.1 for an Asterisk beside this server, else the one in
+    the network that both are in."""
+    audiosocket_allow: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    """Addresses or networks of the Asterisks that may connect, as ["192.0.2.7", "10.0.0.0/24"].
+    Everybody there calls without a key, also where clients need one."""
+    audiosocket_agent: str = ""
+    """Who answers there; empty: the default agent."""
+
     @property
     def public_host(self) -> str:
         """Empty where there is none."""

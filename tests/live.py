@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import llm_engine
 from agent.access import Access
+from agent.audio_socket import AudioSockets
 from agent.calls import Calls
 from agent.config import Config
 from agent.event_loop import loop_factory
@@ -65,10 +66,14 @@ class LiveServer:
         self._clock = clock
         self._listener = listen("127.0.0.1", 0)
         self.port: int = self._listener.getsockname()[1]
+        self._audio_listener = listen("127.0.0.1", 0)
+        self.audio_port: int = self._audio_listener.getsockname()[1]
+        """Of AudioSocket."""
         secure = "" if tls is None else "s"
         self.http = f"http{secure}://127.0.0.1:{self.port}"
         self.url = f"ws{secure}://127.0.0.1:{self.port}/v1/realtime"
         self.calls: Calls
+        self.audio_sockets: AudioSockets
         self.access: Access
         self._server: Server
         self._loop: asyncio.AbstractEventLoop
@@ -135,6 +140,7 @@ class LiveServer:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(self._serve())
         self._listener.close()
+        self._audio_listener.close()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -142,10 +148,13 @@ class LiveServer:
         tools = ServerTools(self.config, self._clock)
         app = create_app(self.config, self.stages, self._clock, access=self.access, tools=tools)
         self.calls = app.state.calls
+        self.audio_sockets = app.state.audio_sockets
         self._server = make_server(app, self.config, self._tls)
         async with tools.running(), asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
+            audio = group.create_task(self.audio_sockets.serve(self._audio_listener))
             await self.stages.start()
             self._started.set()
             await serving
+            audio.cancel()
         await self.stages.close()

@@ -154,7 +154,11 @@ def test_a_full_queue_is_waited_for_and_cleared_with_it() -> None:
     assert line.frames() == []
     line.receive("MEDIA_XON")
     audio = mulaw_encode(PIECE)
-    assert line.frames() == [audio, "MARK_MEDIA 1", audio, "MARK_MEDIA 2"]
+    assert line.frames() == [
+        "START_MEDIA_BUFFERING",
+        *(audio, "MARK_MEDIA 1"),
+        *(audio, "MARK_MEDIA 2"),
+    ]
     line.receive("MEDIA_XOFF")
     line.send(piece(1))
     line.send(say.SpeechStarted(ItemId("item_9"), 0))

@@ -1,10 +1,14 @@
 """Asterisk's channel driver `chan_websocket` (20.16, 21.11, 22.6, 23.0 and newer).
 
-Written from https://docs.asterisk.org/Configuration/Channel-Drivers/WebSocket/. Traps: events come
-as lines of words or, where the dial string says `f(json)`, as JSON, and orders go back in the same;
-an order of more than 128 bytes is dropped without a word; audio is binary, and what is no multiple
-of `optimal_frame_size` is dropped, so what ends a reply is filled up with silence; a message of
-more than 65 500 bytes ends the call.
+Written from https://docs.asterisk.org/Configuration/Channel-Drivers/WebSocket/ and, where that is
+silent, from Asterisk's `chan_websocket.c`. Traps: events come as lines of words or, where the dial
+string says `f(json)`, as JSON, and orders go back in the same; an order of more than 128 bytes is
+dropped without a word; audio is binary, and of a message that is no multiple of
+`optimal_frame_size` the rest is dropped, unless START_MEDIA_BUFFERING was said, which every
+FLUSH_MEDIA takes back; a message of more than 65 500 bytes ends the call; a flush forgets marks,
+and nothing tells of them; `connection_id` names the client in `websocket_client.conf`, not the
+call; variables of the channel come with JSON only, and functions as CALLERID(num) are none, so the
+dialplan says who calls whom in variables of its own (`caller`, `called`, `agent`).
 """
 
 import json
@@ -23,6 +27,10 @@ from .line import (
     StreamStarted,
 )
 
+SUBPROTOCOL: Final = "media"
+"""As Asterisk's examples of `websocket_client.conf` name it. It takes a handshake without one, but
+none with another."""
+
 FORMATS: Final[Mapping[str, MediaFormat]] = {
     "ulaw": MediaFormat("pcmu", 8_000),
     "alaw": MediaFormat("pcma", 8_000),
@@ -30,10 +38,11 @@ FORMATS: Final[Mapping[str, MediaFormat]] = {
     "slin16": MediaFormat("pcm16", 16_000),
     "slin24": MediaFormat("pcm16", 24_000),
 }
-SILENCE: Final = {"pcmu": b"\xff", "pcma": b"\xd5", "pcm16": b"\0"}
-
 MAX_MESSAGE: Final = 65_000
 """Bytes of audio in one message."""
+
+MAX_TOLD: Final = 200
+"""Characters of an error."""
 
 
 class Asterisk:
@@ -45,8 +54,9 @@ class Asterisk:
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None
-        self._frame_bytes = 0
         self._is_json = False
+        self._is_joining = False
+        """Asterisk puts pieces of audio together, however they were cut."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
         """Raises LineError."""
@@ -67,6 +77,9 @@ class Asterisk:
                 return [key_of(text_at(fields, "digit"))]
             case "MEDIA_MARK_PROCESSED":
                 return [MarkReached(text_at(fields, "correlation_id"))]
+            case "ERROR":  # our orders are right: those of the dial string are not
+                told = fields.get("error_text") if is_json else frame.partition("error_text:")[2]
+                raise LineError(f"Asterisk can't do what it is told: {str(told)[:MAX_TOLD]}")
             case "MEDIA_XOFF" | "MEDIA_XON":
                 return [FlowChanged(takes_audio=event == "MEDIA_XON")]
             case _:
@@ -78,31 +91,33 @@ class Asterisk:
         named = text_at(fields, "format")
         if named not in FORMATS:
             raise LineError(f"audio as {named}; what is taken is {', '.join(FORMATS)}")
-        frame_bytes = number_at(fields, "optimal_frame_size")
-        if not 0 < frame_bytes <= MAX_MESSAGE:
-            raise LineError(f"optimal_frame_size is 1 to {MAX_MESSAGE}, not {frame_bytes}")
-        self._media, self._frame_bytes = FORMATS[named], frame_bytes
+        if (frame_bytes := number_at(fields, "optimal_frame_size")) <= 0:
+            raise LineError(
+                f"optimal_frame_size is {frame_bytes}: in passthrough mode nothing can be queued, "
+                "marked or flushed; leave p out of the dial string"
+            )
+        self._media = FORMATS[named]
         variables = texts_of(fields.get("channel_variables"), "channel_variables")
         return StreamStarted(
             text_at(fields, "connection_id"),
             text_at(fields, "channel_id", optional=True) or text_at(fields, "channel"),
             self._media,
-            variables.get("CALLERID(num)", ""),
-            variables.get("EXTEN", ""),
+            variables.get("caller", ""),
+            variables.get("called", ""),
             variables,
         )
 
     def audio(self, data: bytes) -> list[Frame]:
-        assert self._media is not None
-        lacking = -len(data) % self._frame_bytes
-        whole = data + SILENCE[self._media.encoding] * lacking
-        size = MAX_MESSAGE // self._frame_bytes * self._frame_bytes
-        return [whole[first : first + size] for first in range(0, len(whole), size)]
+        orders: list[Frame] = [] if self._is_joining else [self._order("START_MEDIA_BUFFERING")]
+        self._is_joining = True
+        pieces = range(0, len(data), MAX_MESSAGE)
+        return orders + [data[first : first + MAX_MESSAGE] for first in pieces]
 
     def mark(self, name: str) -> list[Frame]:
         return [self._order("MARK_MEDIA", name)]
 
     def clear(self) -> list[Frame]:
+        self._is_joining = False
         return [self._order("FLUSH_MEDIA")]
 
     def keys(self, digits: str) -> list[Frame]:
