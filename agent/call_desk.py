@@ -8,7 +8,7 @@ stream of a telephone (`phone_call.py`).
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NoReturn, Protocol
@@ -35,6 +35,7 @@ from .outbox import SlowReader
 from .ports import NO_RECORDING
 from .principal import Principal
 from .reply_desk import Surroundings
+from .served_tool import ServedTool
 from .server_tools import ServerTools
 from .session import Session
 from .session_start import SessionStart
@@ -88,6 +89,11 @@ class Carrier(Protocol):
         """The other side knows `halfsec.*` events, and turns a reply down when it is told to."""
         ...
 
+    @property
+    def tools(self) -> Mapping[str, ServedTool]:
+        """What an agent may do to the call, by the names in its `server_tools`."""
+        ...
+
     def notify(self, notice: Notice) -> None:
         """Tell the other side, if it is there. Never waits."""
         ...
@@ -111,6 +117,8 @@ class LineRules:
     """The longest call."""
     budget: Budget
     """How the wait for an answer is divided, whatever the session allows for it."""
+    idle: IdleRules
+    """What is done about callers who stay silent."""
     leg_ms: int = 0
     """What the way to the caller takes more than on a client's line. Answers are allowed as much
     more: what an agent is held to is meant for its own part."""
@@ -180,12 +188,21 @@ class CallDesk:
         """Calls in progress, by the `key_id` of whose they are."""
         self._by_address = CallsByAddress(config.access)
         preset = config.agent.preset
+        own, phone = config.agent, config.telephony
         self.socket_rules: Final = LineRules(
-            config.agent.lead_ms, config.agent.session_limit_s, budget_profile(preset)
+            own.lead_ms,
+            own.session_limit_s,
+            budget_profile(preset),
+            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
         )
-        phone, by_phone = config.telephony, budget_profile(f"{preset}+telephony")
-        leg_ms = by_phone.total_ms - self.socket_rules.budget.total_ms
-        self.phone_rules: Final = LineRules(phone.lead_ms, phone.limit_s, by_phone, leg_ms)
+        by_phone = budget_profile(f"{preset}+telephony")
+        self.phone_rules: Final = LineRules(
+            phone.lead_ms,
+            phone.limit_s,
+            by_phone,
+            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
+            leg_ms=by_phone.total_ms - self.socket_rules.budget.total_ms,
+        )
 
     def refusal(
         self, principal: Principal, scope: Scope, give_way: Callable[[str | None], bool]
@@ -273,10 +290,7 @@ class CallDesk:
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),
             policy=self._calls.policy,
-            idle=IdleRules(
-                idle_after_ms=self._config.agent.idle_prompt_ms,
-                idle_hangup_ms=self._config.agent.idle_hangup_ms,
-            ),
+            idle=held.rules.idle,
             idle_prompt=self._config.agent.idle_prompt,
             expires_at_unix_s=unix_ns() // 10**9 + held.rules.limit_s,
             tools=await self._tools.for_call(
@@ -285,6 +299,7 @@ class CallDesk:
                 {str(each.get("name")) for each in settings.tools},
                 partial(check_tools, self._stages, settings.instructions),
                 carrier.notify,
+                carrier.tools,
             ),
             tool_wait=self._config.agent.tool_wait,
         )

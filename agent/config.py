@@ -260,7 +260,8 @@ class AgentProfile:
     """Functions that the client runs, as OpenAI's `tools` describes them."""
     server_tools: tuple[str, ...] = ()
     """Functions that the server runs, a list like ["weather.py", "package.module", "mcp:NAME"]:
-    those in Python that are marked with `@tool` of `agent.tools`, and those of `[mcp.NAME]`."""
+    those in Python that are marked with `@tool` of `agent.tools`, and those of `[mcp.NAME]`. In
+    calls by telephone also "phone:hang_up", "phone:transfer" and "phone:press_keys"."""
     examples: tuple[Example, ...] = ()
     """Pinned before the conversation."""
 

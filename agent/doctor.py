@@ -31,7 +31,7 @@ from .tls import certificate_of, server_context
 from .tool_check import server_problems
 from .tool_files import load_tools
 from .tool_loop import ToolLoop
-from .tool_settings import MCP_PREFIX
+from .tool_settings import MCP_PREFIX, PHONE_PREFIX
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
@@ -250,7 +250,8 @@ def _tools(config: Config) -> Iterator[Finding]:
         return
     for agent, profile in config.agents.items():
         if profile.server_tools:
-            servers = (each for each in profile.server_tools if each.startswith(MCP_PREFIX))
+            elsewhere = (MCP_PREFIX, PHONE_PREFIX)
+            servers = (each for each in profile.server_tools if each.startswith(elsewhere))
             names = ", ".join([*(tool.name for tool in own[agent]), *servers])
             yield Finding(f"agents.{agent}", names, "" if wrong else "ok")
 

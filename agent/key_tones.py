@@ -90,12 +90,19 @@ def _is_clear(levels: npt.NDArray[np.float64], strongest: int) -> bool:
     return bool(levels[strongest] >= 10 ** (CLEAR_DB / 20) * others.max())
 
 
-def sound_of(keys: str, *, on_ms: int = 100, off_ms: int = 100, level_db: float = -12.0) -> Int16:
-    """Keys one after the other, int16 [n] at 8 kHz. `level_db`: of each tone, of full scale. Raises
+def sound_of(
+    keys: str,
+    *,
+    rate_hz: int = RATE_HZ,
+    on_ms: int = 100,
+    off_ms: int = 100,
+    level_db: float = -12.0,
+) -> Int16:
+    """Keys one after the other, int16 [n]. `level_db`: of each tone, of full scale. Raises
     ValueError for what is no key."""
-    length = RATE_HZ * on_ms // 1000
-    pause = np.zeros(RATE_HZ * off_ms // 1000)
-    time_s = np.arange(length) / RATE_HZ
+    length = rate_hz * on_ms // 1000
+    pause = np.zeros(rate_hz * off_ms // 1000)
+    time_s = np.arange(length) / rate_hz
     parts = []
     for key in keys:
         if key not in KEYS:

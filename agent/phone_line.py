@@ -15,6 +15,7 @@ from . import notices as say
 from . import requests as ask
 from .conversation import ItemId
 from .frame_order import FrameOrder
+from .key_tones import sound_of
 from .wire.encodings import decode_audio, encode_audio
 from .wire.telephony.line import (
     CallerAudio,
@@ -113,6 +114,28 @@ class PhoneLine:
         """Those that were pressed since this was asked last."""
         keys, self._keys = self._keys, []
         return keys
+
+    @property
+    def has_marks(self) -> bool:
+        """The carrier says what it has played."""
+        return self._dialect.has_marks
+
+    @property
+    def is_played(self) -> bool:
+        """By the carrier's word, all that it was to be sent."""
+        return not (self._marks or self._out)
+
+    def send_keys(self, keys: str) -> float:
+        """Press these keys, behind all that was sent before: `frames` has it. Returns for how long
+        that sounds, in s."""
+        assert self.started is not None
+        if in_words := self._dialect.keys(keys):
+            self._out += in_words
+            return 0.0
+        media = self.started.media
+        pcm = sound_of(keys, rate_hz=media.rate_hz)
+        self._out += self._dialect.audio(encode_audio(pcm, media.encoding))
+        return len(pcm) / media.rate_hz
 
     def hang_up(self) -> list[Frame]:
         """What tells the carrier that the call is over, before its stream is closed."""

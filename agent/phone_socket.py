@@ -24,6 +24,8 @@ from .config import Config
 from .phone_access import PREFIX, CallTokens, proven
 from .phone_call import MAX_REASON_BYTES, PhoneCall
 from .phone_line import HungUp, PhoneLine
+from .phone_plan import CallPlan
+from .phone_transfer import transfers_by_carrier
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
 from .session_start import SessionStart, session_start
@@ -78,6 +80,7 @@ class PhoneSocket:
         self._desk = desk
         self._tokens = tokens
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
+        self._moves = transfers_by_carrier(config.telephony)
         self._streamed: set[tuple[str, str]] = set()
         """Calls that have a stream: carrier and its id of the call."""
 
@@ -148,11 +151,20 @@ class PhoneSocket:
             start.agent,
         )  # fmt: skip
         try:
-            await self._desk.hold(held, PhoneCall(line, socket, self._clock))
+            await self._desk.hold(held, PhoneCall(line, socket, self._clock, self._plan(line)))
         finally:
             self._streamed.discard(stream)
             held.place.leave()
         await save_trace(held.call, self._config.agent.trace_dir)
+
+    def _plan(self, line: PhoneLine) -> CallPlan:
+        telephony = self._config.telephony
+        return CallPlan(
+            telephony.transfers,
+            self._moves.get(line.carrier),
+            telephony.limit_s,
+            telephony.limit_notice,
+        )
 
     def _start(
         self, principal: Principal, agent: str | None, started: StreamStarted

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from .config_values import Between, Matching
 
+ENVIRONMENT: Final = Matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
 PUBLIC_URL: Final = r"(https://[A-Za-z0-9.\-]+(:[0-9]+)?(/[^\s?#@]*)?)?"
 
 
@@ -29,6 +30,22 @@ class TelephonySettings:
     silent_s: Annotated[int, Between(1, 3600)] = 20
     """A carrier that sends nothing at all for so long has gone without a word. Calls with silence
     in them are not silent: carriers send that too."""
+    twilio_account_sid_env: Annotated[str, ENVIRONMENT] = "TWILIO_ACCOUNT_SID"
+    """The environment variable that has the account's SID, for `halfsec call` and transfers."""
+    twilio_auth_token_env: Annotated[str, ENVIRONMENT] = "TWILIO_AUTH_TOKEN"
+    """The environment variable that has the auth token, by which Twilio's signatures are checked.
+    """
+    transfers: dict[str, str] = field(default_factory=dict)
+    """To whom agents with the tool "phone:transfer" may transfer a call, a table like
+    { sales = "+493012345" }. The model knows the names, and never the numbers."""
+    limit_notice: str = "We have to end this call in half a minute."
+    """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
+    nothing is said."""
+    idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 12_000
+    """As `agent.idle_prompt_ms`, of calls by telephone: whoever put the receiver aside is paid for
+    by the second."""
+    idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 30_000
+    """As `agent.idle_hangup_ms`."""
 
     @property
     def public_host(self) -> str:

@@ -1,0 +1,41 @@
+"""How a telephone call is to be conducted, as the operator wants it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Cause = Literal[
+    "caller_hung_up",
+    "agent_hung_up",
+    "transferred",
+    "time_limit",
+    "silent",
+    "lost",
+    "bad_stream",
+    "revoked",
+    "failed",
+]
+"""Of a call's end. "lost": the carrier sent nothing any more, or did not read; "bad_stream": it
+sent what can't be served; "failed": something of ours."""
+
+Move = Callable[[str, str], Awaitable[None]]
+"""Transfers a call: the carrier's id of it, and the number. Raises TransferError."""
+
+
+class TransferError(Exception):
+    """The call can't be transferred. The message is for the model, and perhaps the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    transfers: Mapping[str, str] = field(default_factory=dict)
+    """Numbers to which the agent may transfer the call, by the names that it knows them by."""
+    move: Move | None = None
+    """None: this carrier has no way to transfer a call."""
+    limit_s: float | None = None
+    """The longest call; None: whoever holds it knows."""
+    limit_notice: str = ""
+    """Said some time before that."""
+
+
+PLAIN: Final = CallPlan()
