@@ -25,6 +25,7 @@ from .phone_access import PREFIX, CallTokens, proven
 from .phone_call import MAX_REASON_BYTES, PhoneCall
 from .phone_line import HungUp, PhoneLine
 from .phone_plan import CallPlan
+from .phone_record import log_call, record_of, shown_number
 from .phone_transfer import transfers_by_carrier
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
@@ -145,16 +146,22 @@ class PhoneSocket:
             raise LineError("" if refusal is None else refusal.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
         self._streamed.add(stream)
+        whole = self._config.telephony.store_numbers
+        numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
         _log.info(
             "call %s comes by %s from %s to %s: %s answers",
-            held.call.session_id, *map(shown, (line.carrier, started.caller, started.called)),
-            start.agent,
+            held.call.session_id, line.carrier, *map(shown, numbers), start.agent,
         )  # fmt: skip
+        phone = PhoneCall(line, socket, self._clock, self._plan(line))
         try:
-            await self._desk.hold(held, PhoneCall(line, socket, self._clock, self._plan(line)))
+            await self._desk.hold(held, phone)
         finally:
             self._streamed.discard(stream)
             held.place.leave()
+            record = record_of(held.call, phone, started, self._clock, whole_numbers=whole)
+            log_call(record)
+            if self._calls.store is not None:
+                self._calls.store.add(record)
         await save_trace(held.call, self._config.agent.trace_dir)
 
     def _plan(self, line: PhoneLine) -> CallPlan:

@@ -38,6 +38,9 @@ class TelephonySettings:
     transfers: dict[str, str] = field(default_factory=dict)
     """To whom agents with the tool "phone:transfer" may transfer a call, a table like
     { sales = "+493012345" }. The model knows the names, and never the numbers."""
+    store_numbers: bool = False
+    """Keep the numbers of caller and called in the records of calls, and log them. false: the last
+    two digits."""
     limit_notice: str = "We have to end this call in half a minute."
     """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
     nothing is said."""
