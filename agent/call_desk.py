@@ -32,7 +32,7 @@ from .identifiers import new_session_id
 from .mark_notices import MarkNotices
 from .notices import Extension, Notice, Problem
 from .outbox import SlowReader
-from .ports import NO_RECORDING
+from .ports import NO_RECORDING, RecordingPort
 from .principal import Principal
 from .reply_desk import Surroundings
 from .served_tool import ServedTool
@@ -122,6 +122,8 @@ class LineRules:
     leg_ms: int = 0
     """What the way to the caller takes more than on a client's line. Answers are allowed as much
     more: what an agent is held to is meant for its own part."""
+    records: bool = True
+    """Whether calls are recorded, where any are."""
 
 
 class Place:
@@ -164,6 +166,7 @@ class HeldCall:
     principal: Principal
     start: SessionStart
     rules: LineRules
+    recording: RecordingPort
 
 
 class CallDesk:
@@ -202,6 +205,7 @@ class CallDesk:
             by_phone,
             IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
             leg_ms=by_phone.total_ms - self.socket_rules.budget.total_ms,
+            records=phone.record != "no",
         )
 
     def refusal(
@@ -234,9 +238,9 @@ class CallDesk:
         start = replace(
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
         )
-        call = self._calls.admit(new_session_id(), start.agent)
+        call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
         place = Place(call, principal.key_id, scope, self._calls, self._num_held, self._by_address)
-        return HeldCall(call, place, principal, start, rules)
+        return HeldCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
 
     async def hold(self, held: HeldCall, carrier: Carrier) -> None:
         """Run the session, to the end of the call."""
@@ -285,7 +289,7 @@ class CallDesk:
             ducks=carrier.is_extended,
             barge_ins=self._calls.barge_ins,
             guess_counts=self._calls.guesses,
-            recording=call.recording or NO_RECORDING,
+            recording=held.recording,
             on_state=partial(self._calls.changed, call),
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),

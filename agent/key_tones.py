@@ -33,6 +33,11 @@ LOW_OVER_HIGH_DB: Final = 8.0
 SHARE: Final = 0.75
 """Of the block's energy in the two tones. Steady ones have all of it; a vowel has a third."""
 
+TONE_HZ: Final = 1400
+TONE_DB: Final = -14.0
+RAMP_S: Final = 0.01
+"""At both ends: a tone that is cut off clicks."""
+
 Int16 = npt.NDArray[np.int16]
 
 
@@ -112,4 +117,12 @@ def sound_of(
         tones += np.sin(2 * np.pi * HIGH_HZ[column] * time_s)
         parts += [tones * 10 ** (level_db / 20), pause]
     sound = np.concatenate(parts) if parts else np.zeros(0)
+    return np.asarray(np.round(sound * 32767), dtype=np.int16)
+
+
+def recorder_tone(rate_hz: int) -> Int16:
+    """Tells who hears it that he is recorded, int16 [n]: 1400 Hz, as regulators want it."""
+    time_s = np.arange(rate_hz // 2) / rate_hz
+    fade = np.minimum(1.0, np.minimum(time_s, time_s[::-1]) / RAMP_S)
+    sound = 10 ** (TONE_DB / 20) * np.sin(2 * np.pi * TONE_HZ * time_s) * fade
     return np.asarray(np.round(sound * 32767), dtype=np.int16)

@@ -16,6 +16,7 @@ from .call_desk import SILENT, CallOver
 from .call_socket import Parting, Take
 from .notices import AudioCommitted, ItemAdded, Notice, ReplyEnded
 from .outbox import SlowReader
+from .phone_conduct import conduct
 from .phone_keys import PhoneKeys
 from .phone_line import HungUp, PhoneLine
 from .phone_plan import PLAIN, CallPlan, Cause
@@ -42,10 +43,6 @@ _CAUSES: Final[Mapping[int, Cause]] = {
     errors.CLOSE_POLICY: "revoked",
 }
 """Of ends that come from elsewhere, by the close code."""
-
-
-NOTICE_S: Final = 30.0
-"""Before its end a call that has a limit says so."""
 
 
 class PhoneLink(Protocol):
@@ -96,6 +93,10 @@ class PhoneCall:
         """It ends with the present reply, unless the caller has something to say to that."""
         self._said_it = asyncio.Event()
         """That reply is over."""
+        self._reply_over = asyncio.Event()
+        """The newest one is."""
+        self._is_whole = False
+        """It was said to its end."""
 
     def notify(self, notice: Notice) -> None:
         """Tell the carrier what of it is for him."""
@@ -104,8 +105,11 @@ class PhoneCall:
         match notice:
             case AudioCommitted() | ItemAdded():
                 self._takes_leave = False
-            case ReplyEnded() if self._takes_leave and notice.status != "cancelled":
-                self._said_it.set()
+            case ReplyEnded(status=status):
+                self._is_whole = status == "completed"
+                self._reply_over.set()
+                if self._takes_leave and status != "cancelled":
+                    self._said_it.set()
 
     async def serve(self, session: Session) -> NoReturn:
         """Raises CallOver where it was hung up, LineError where the stream can't be served,
@@ -116,7 +120,7 @@ class PhoneCall:
             beside = [
                 group.create_task(keys.keep_time()),
                 group.create_task(self._take_leave()),
-                group.create_task(self._announce_limit(session)),
+                group.create_task(conduct(session, self, self._plan)),
             ]
             parting = await self._link.carry(lambda frame: self._take(session, keys, frame))
             for task in beside:
@@ -173,6 +177,21 @@ class PhoneCall:
         self._send()
         await asyncio.sleep(lasts_s)
 
+    # --- what is said without a model ---
+
+    async def say_all(self, session: Session, text: str) -> bool:
+        """Say these words now. Returns when they were heard; False: not to their end."""
+        session.aloud.say(text)
+        self._reply_over.clear()
+        await self._reply_over.wait()
+        return self._is_whole and await self.until_heard()
+
+    async def send_tone(self) -> None:
+        """One that says that the call is recorded. Returns when it has sounded."""
+        lasts_s = self._line.send_tone()
+        self._send()
+        await asyncio.sleep(lasts_s)
+
     # --- what comes ---
 
     async def _take(self, session: Session, keys: PhoneKeys, frame: Frame) -> Sequence[Request]:
@@ -216,10 +235,3 @@ class PhoneCall:
             await self.until_heard()
             if self._takes_leave:
                 self.hang_up("agent_hung_up")
-
-    async def _announce_limit(self, session: Session) -> None:
-        """Tell the caller, some time before it, that the call has to end."""
-        plan = self._plan
-        if plan.limit_s is not None and plan.limit_s > 2 * NOTICE_S and plan.limit_notice:
-            await asyncio.sleep(plan.limit_s - NOTICE_S)
-            session.aloud.say(plan.limit_notice)

@@ -11,11 +11,14 @@ Pure: no I/O and no clock. The shell around it (`phone_socket.py`) reads, writes
 from collections import deque
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from . import notices as say
 from . import requests as ask
 from .conversation import ItemId
 from .frame_order import FrameOrder
-from .key_tones import sound_of
+from .key_tones import recorder_tone, sound_of
 from .wire.encodings import decode_audio, encode_audio
 from .wire.telephony.line import (
     CallerAudio,
@@ -57,6 +60,8 @@ class PhoneLine:
         self._out: list[Frame] = []
         """To be sent."""
         self._takes_audio = True
+        self._is_interruptible = True
+        """Speech of the caller stops what is being played."""
         self._keys: list[str] = []
         """That were pressed and not taken yet."""
 
@@ -132,8 +137,16 @@ class PhoneLine:
         if in_words := self._dialect.keys(keys):
             self._out += in_words
             return 0.0
+        return self._sound(sound_of(keys, rate_hz=self.started.media.rate_hz))
+
+    def send_tone(self) -> float:
+        """The same with the tone of recorders."""
+        assert self.started is not None
+        return self._sound(recorder_tone(self.started.media.rate_hz))
+
+    def _sound(self, pcm: npt.NDArray[np.int16]) -> float:
+        assert self.started is not None
         media = self.started.media
-        pcm = sound_of(keys, rate_hz=media.rate_hz)
         self._out += self._dialect.audio(encode_audio(pcm, media.encoding))
         return len(pcm) / media.rate_hz
 
@@ -157,8 +170,11 @@ class PhoneLine:
                 self._played_ms[notice.item_id] = 0.0
             case say.ReplyAudio():
                 self._audio(notice)
-            case say.SpeechStarted():
+            case say.SpeechStarted() if self._is_interruptible:
                 self._clear()
+            case say.SessionUpdated(settings):
+                detection = settings.turn_detection
+                self._is_interruptible = detection is None or detection.interrupt_response
             case say.ReplyEnded():
                 item_id = self._items.pop(notice.response_id, None)
                 if item_id is not None:

@@ -36,6 +36,13 @@ class CallPlan:
     """The longest call; None: whoever holds it knows."""
     limit_notice: str = ""
     """Said some time before that."""
+    record: Callable[[], None] | None = None
+    """Begins to record the call, once the caller knows of it. None: there is nothing to announce.
+    """
+    announcement: str = ""
+    """How he gets to know of it. Empty: by a tone."""
+    greeting: str = ""
+    """Said behind that."""
 
 
 PLAIN: Final = CallPlan()

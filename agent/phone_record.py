@@ -11,7 +11,6 @@ from latency_budget.call_records import CallRecord
 from latency_budget.clock import Clock
 
 from .call import Call
-from .call_recording import CallRecording
 from .phone_call import PhoneCall
 from .wire.telephony.line import StreamStarted
 
@@ -48,7 +47,7 @@ def record_of(
         p50_ms=call.p50_ms,
         p95_ms=call.p95_ms,
         keys=phone.num_keys,
-        recording=recording.path.name if isinstance(recording, CallRecording) else None,
+        recording=recording.path.name if recording and recording.has_begun else None,
     )
 
 

@@ -17,7 +17,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from latency_budget.clock import Clock
 
 from . import errors
-from .call_desk import CallDesk
+from .call_desk import CallDesk, HeldCall
+from .call_recording import ConsentedRecording
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
@@ -152,7 +153,8 @@ class PhoneSocket:
             "call %s comes by %s from %s to %s: %s answers",
             held.call.session_id, line.carrier, *map(shown, numbers), start.agent,
         )  # fmt: skip
-        phone = PhoneCall(line, socket, self._clock, self._plan(line))
+        held, plan = self._planned(held, line)
+        phone = PhoneCall(line, socket, self._clock, plan)
         try:
             await self._desk.hold(held, phone)
         finally:
@@ -164,14 +166,26 @@ class PhoneSocket:
                 self._calls.store.add(record)
         await save_trace(held.call, self._config.agent.trace_dir)
 
-    def _plan(self, line: PhoneLine) -> CallPlan:
+    def _planned(self, held: HeldCall, line: PhoneLine) -> tuple[HeldCall, CallPlan]:
+        """The call as it is to begin, and how it is to be conducted."""
         telephony = self._config.telephony
-        return CallPlan(
+        plan = CallPlan(
             telephony.transfers,
             self._moves.get(line.carrier),
             telephony.limit_s,
             telephony.limit_notice,
         )
+        if telephony.record != "announced" or held.call.recording is None:
+            return held, plan
+        recording, start = ConsentedRecording(held.recording), held.start
+        plan = replace(
+            plan,
+            record=recording.allow,
+            announcement=telephony.announcement,
+            greeting=start.profile.greeting,
+        )
+        start = replace(start, profile=replace(start.profile, greeting=""))
+        return replace(held, start=start, recording=recording), plan
 
     def _start(
         self, principal: Principal, agent: str | None, started: StreamStarted

@@ -1,7 +1,7 @@
 """`[telephony]`: calls that come from carriers."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from .config_values import Between, Matching
@@ -44,6 +44,13 @@ class TelephonySettings:
     limit_notice: str = "We have to end this call in half a minute."
     """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
     nothing is said."""
+    record: Literal["no", "announced", "always"] = "no"
+    """Whether calls by telephone are recorded where `agent.record_dir` says that calls are.
+    announced: from when the caller has been told. always: from the first sound, where the law
+    allows that or the caller knows it from elsewhere."""
+    announcement: str = "This call is recorded."
+    """Said before the greeting of a call whose recording is announced, whatever the caller says
+    meanwhile. Empty: a tone."""
     idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 12_000
     """As `agent.idle_prompt_ms`, of calls by telephone: whoever put the receiver aside is paid for
     by the second."""
