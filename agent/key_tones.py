@@ -42,11 +42,15 @@ Int16 = npt.NDArray[np.int16]
 
 
 class KeyEar:
-    """Hears keys in 8 kHz audio, however it is cut into pieces. Not thread-safe."""
+    """Hears keys in audio, however it is cut into pieces. Not thread-safe."""
 
-    def __init__(self) -> None:
-        angles = 2j * np.pi * np.outer((*LOW_HZ, *HIGH_HZ), np.arange(BLOCK)) / RATE_HZ
-        self._filters = np.exp(-angles).T * (2 / BLOCK)
+    def __init__(self, rate_hz: int = RATE_HZ) -> None:
+        """`rate_hz`: of the audio."""
+        self._block = BLOCK * rate_hz // RATE_HZ
+        angles = 2j * np.pi * np.outer((*LOW_HZ, *HIGH_HZ), np.arange(self._block)) / rate_hz
+        self._filters = np.exp(-angles).T * (2 / self._block)
+        self.is_tone = False
+        """In what was pushed last there was a key's tone, if only its end."""
         self._rest: Int16 = np.zeros(0, np.int16)
         self._last = ""
         self._in_a_row = 0
@@ -55,10 +59,16 @@ class KeyEar:
     def push(self, pcm: Int16) -> list[str]:
         """The keys that begin in it. `pcm`: int16 [n]."""
         sound = np.concatenate([self._rest, pcm])
-        count = len(sound) // BLOCK
-        self._rest = sound[count * BLOCK :]
-        blocks = sound[: count * BLOCK].reshape(count, BLOCK) / 32768
-        keys = [key for block in blocks if (key := self._next(self._key(block)))]
+        count = len(sound) // self._block
+        self._rest = sound[count * self._block :]
+        blocks = sound[: count * self._block].reshape(count, self._block) / 32768
+        self.is_tone = bool(self._last)
+        keys = []
+        for block in blocks:
+            heard = self._key(block)
+            self.is_tone = self.is_tone or bool(heard)
+            if key := self._next(heard):
+                keys.append(key)
         return keys
 
     def _next(self, key: str) -> str:

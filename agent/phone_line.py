@@ -18,7 +18,7 @@ from . import notices as say
 from . import requests as ask
 from .conversation import ItemId
 from .frame_order import FrameOrder
-from .key_tones import recorder_tone, sound_of
+from .key_tones import KeyEar, recorder_tone, sound_of
 from .wire.encodings import decode_audio, encode_audio
 from .wire.telephony.line import (
     CallerAudio,
@@ -45,8 +45,11 @@ class PhoneLine:
     """One call. `started` comes from its first frames; after that, `receive` and `send`,
     with `frames` for what is to go out."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, *, hears_keys: bool = False) -> None:
+        """`hears_keys`: the carrier does not tell of keys; they are listened for."""
         self._dialect = dialect
+        self._hears_keys = hears_keys
+        self._ear: KeyEar | None = None
         self.carrier: Final = dialect.name
         self.started: StreamStarted | None = None
         self._items: dict[str, ItemId] = {}
@@ -70,6 +73,7 @@ class PhoneLine:
         for event in self._dialect.receive(frame):
             if isinstance(event, StreamStarted):
                 self.started = event
+                self._ear = KeyEar(event.media.rate_hz) if self._hears_keys else None
             elif isinstance(event, StreamStopped):
                 raise HungUp(event.reason)
         return self.started is not None
@@ -102,9 +106,14 @@ class PhoneLine:
         assert self.started is not None
         media = self.started.media
         try:
-            return ask.AppendAudio(decode_audio(data, media.encoding), media.rate_hz)
+            pcm = decode_audio(data, media.encoding)
         except ValueError as error:
             raise LineError(f"a piece of audio {error}") from None
+        if self._ear is not None:
+            self._keys += self._ear.push(pcm)
+            if self._ear.is_tone:
+                pcm = np.zeros_like(pcm)  # which nobody is to take for words
+        return ask.AppendAudio(pcm, media.rate_hz)
 
     def _reached(self, name: str) -> list[ask.Request]:
         """Marks come back in order: those before it were reached as well."""

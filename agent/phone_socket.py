@@ -109,7 +109,7 @@ class PhoneSocket:
         self, socket: CallSocket, principal: Principal, scope: Scope, dialect: Dialect
     ) -> None:
         """Nothing is left of the stream when this returns, but for its socket's close."""
-        line = PhoneLine(dialect)
+        line = PhoneLine(dialect, hears_keys=self._config.telephony.key_tones)
         code, reason = errors.CLOSE_NORMAL, ""
         try:
             started = await _opened(socket, line)

@@ -44,6 +44,9 @@ class TelephonySettings:
     limit_notice: str = "We have to end this call in half a minute."
     """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
     nothing is said."""
+    key_tones: bool = False
+    """Listen for keys in the caller's sound, on lines whose carrier does not tell of them: with one
+    that does, each would count twice."""
     record: Literal["no", "announced", "always"] = "no"
     """Whether calls by telephone are recorded where `agent.record_dir` says that calls are.
     announced: from when the caller has been told. always: from the first sound, where the law
