@@ -185,8 +185,14 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="llm_engine.max_tokens",
         )
     _refuse_unused(sections["llm_engine"], origins)
+    telephony = sections["telephony"]
+    if telephony.on_machine == "message" and not telephony.machine_message.strip():
+        raise ConfigError(
+            'telephony.on_machine is "message", but telephony.machine_message is empty.',
+            key="telephony.machine_message",
+        )
     profiles = _profiles(agents, origins)
-    mcp = _servers(servers, profiles, sections["telephony"])
+    mcp = _servers(servers, profiles, telephony)
     return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
 
 

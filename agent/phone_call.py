@@ -14,14 +14,23 @@ from latency_budget.clock import Clock
 from . import errors
 from .call_desk import SILENT, CallOver
 from .call_socket import Parting, Take
-from .notices import AudioCommitted, ItemAdded, Notice, ReplyEnded
+from .key_tones import recorder_tone
+from .notices import (
+    AudioCommitted,
+    ItemAdded,
+    Notice,
+    ReplyEnded,
+    ReplyStatus,
+    SpeechStarted,
+    SpeechStopped,
+)
 from .outbox import SlowReader
 from .phone_conduct import conduct
 from .phone_keys import PhoneKeys
 from .phone_line import HungUp, PhoneLine
 from .phone_plan import PLAIN, CallPlan, Cause
 from .phone_tools import phone_tools
-from .requests import Request
+from .requests import AppendAudio, Request
 from .served_tool import ServedTool
 from .session import Session
 from .wire.telephony.line import Frame, LineError
@@ -89,27 +98,27 @@ class PhoneCall:
         """What ended it."""
         self._news = asyncio.Event()
         """The carrier has sent something."""
-        self._takes_leave = False
+        self.takes_leave = False
         """It ends with the present reply, unless the caller has something to say to that."""
-        self._said_it = asyncio.Event()
-        """That reply is over."""
         self._reply_over = asyncio.Event()
         """The newest one is."""
-        self._is_whole = False
-        """It was said to its end."""
+        self._status: ReplyStatus = "completed"
+        """With which it ended."""
 
     def notify(self, notice: Notice) -> None:
         """Tell the carrier what of it is for him."""
         self._line.send(notice)
         self._send()
         match notice:
+            case SpeechStarted() if self._plan.watch is not None:
+                self._plan.watch.speech_began(self._clock.now_ns())
+            case SpeechStopped() if self._plan.watch is not None:
+                self._plan.watch.speech_ended()
             case AudioCommitted() | ItemAdded():
-                self._takes_leave = False
+                self.takes_leave = False
             case ReplyEnded(status=status):
-                self._is_whole = status == "completed"
+                self._status = status
                 self._reply_over.set()
-                if self._takes_leave and status != "cancelled":
-                    self._said_it.set()
 
     async def serve(self, session: Session) -> NoReturn:
         """Raises CallOver where it was hung up, LineError where the stream can't be served,
@@ -128,18 +137,19 @@ class PhoneCall:
         if self._over is not None:
             raise self._over
         if parting is Parting.TOO_SLOW:
-            self._expect("lost")
+            self.cause = self.cause or "lost"
             raise SlowReader
         if parting is Parting.IDLE:
-            self._expect("lost")
+            self.cause = self.cause or "lost"
             raise errors.IdleClientError
-        self._expect("caller_hung_up")
+        self.cause = self.cause or "caller_hung_up"
         raise CallOver(STREAM_CLOSED)
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Hang up."""
         self.reason = reason
-        self._expect("silent" if reason == SILENT else _CAUSES.get(code, "failed"))
+        elsewhere = "silent" if reason == SILENT else _CAUSES.get(code, "failed")
+        self.cause = self.cause or elsewhere
         await self._link.say_last(self._line.hang_up())
         self._link.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
 
@@ -157,19 +167,18 @@ class PhoneCall:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARKS_S):
                 while not self._line.is_played:
-                    self._news.clear()
-                    await self._news.wait()
+                    await self.news()
         return True
+
+    async def news(self) -> None:
+        """Wait until the carrier has sent something."""
+        self._news.clear()
+        await self._news.wait()
 
     def hang_up(self, cause: Cause, reason: str = AGENT_HUNG_UP) -> None:
         """End the call now."""
         self.cause = cause
         self._stop(CallOver(reason))
-
-    def hang_up_after_reply(self) -> None:
-        """End the call when the caller has heard the present reply, and says nothing to it."""
-        self._takes_leave = True
-        self._said_it.clear()
 
     async def send_keys(self, keys: str) -> None:
         """Down the line, behind what was said. Returns when they have sounded."""
@@ -184,11 +193,11 @@ class PhoneCall:
         session.aloud.say(text)
         self._reply_over.clear()
         await self._reply_over.wait()
-        return self._is_whole and await self.until_heard()
+        return self._status == "completed" and await self.until_heard()
 
     async def send_tone(self) -> None:
         """One that says that the call is recorded. Returns when it has sounded."""
-        lasts_s = self._line.send_tone()
+        lasts_s = self._line.play(recorder_tone(self._line.rate_hz))
         self._send()
         await asyncio.sleep(lasts_s)
 
@@ -199,14 +208,17 @@ class PhoneCall:
         try:
             requests = self._line.receive(frame)
         except LineError as error:
-            self._expect("bad_stream")
+            self.cause = self.cause or "bad_stream"
             self._stop(error)
             return ()
         except HungUp as hung_up:
-            self._expect("caller_hung_up")
+            self.cause = self.cause or "caller_hung_up"
             self._stop(CallOver(str(hung_up)))
             return ()
+        watch, now_ns = self._plan.watch, self._clock.now_ns()
         for request in requests:
+            if watch is not None and isinstance(request, AppendAudio):
+                watch.heard(request.pcm, request.rate_hz, now_ns)
             await session.handle(request)
         for key in self._line.take_keys():
             self.num_keys += 1
@@ -219,10 +231,6 @@ class PhoneCall:
         for frame in self._line.frames():
             self._link.put(frame)
 
-    def _expect(self, cause: Cause) -> None:
-        """The cause, unless another one is known."""
-        self.cause = self.cause or cause
-
     def _stop(self, error: Exception) -> None:
         """Have `serve` raise this. Only the first time counts."""
         self._over = self._over or error
@@ -230,8 +238,9 @@ class PhoneCall:
 
     async def _take_leave(self) -> None:
         while True:
-            await self._said_it.wait()
-            self._said_it.clear()
-            await self.until_heard()
-            if self._takes_leave:
-                self.hang_up("agent_hung_up")
+            self._reply_over.clear()
+            await self._reply_over.wait()
+            if self.takes_leave and self._status != "cancelled":
+                await self.until_heard()
+                if self.takes_leave:
+                    self.hang_up("agent_hung_up")

@@ -1,15 +1,17 @@
-"""What is said in a telephone call though no model decides it: that it is recorded, and that it has
-to end. Runs beside the call, and ends with it."""
+"""What is said in a telephone call though no model decides it: that it is recorded, that it has to
+end, what is left with a machine. Runs beside the call, and ends with it."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
-from .phone_plan import CallPlan
-from .requests import UpdateSession
+from .answering_machine import MachineWatch
+from .phone_plan import CallPlan, Cause
+from .requests import CancelResponse, UpdateSession
 from .session import Session
 
 NOTICE_S: Final = 30.0
@@ -18,8 +20,17 @@ NOTICE_S: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
+BEEP_S: Final = 45.0
+"""The longest that the beep of a machine is waited for. Greetings take up to half a minute, and a
+beep may be none that we know."""
+
+
 class Speaker(Protocol):
     """The call, as far as it is needed here."""
+
+    async def news(self) -> None: ...
+
+    def hang_up(self, cause: Cause) -> None: ...
 
     async def say_all(self, session: Session, text: str) -> bool: ...
 
@@ -29,8 +40,10 @@ class Speaker(Protocol):
 async def conduct(session: Session, speaker: Speaker, plan: CallPlan) -> None:
     """Say all of it in its time."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(_open(session, speaker, plan))
+        opening = group.create_task(_open(session, speaker, plan))
         group.create_task(_announce_limit(session, plan))
+        if plan.watch is not None:
+            group.create_task(_meet_machine(session, speaker, plan, plan.watch, opening))
 
 
 @asynccontextmanager
@@ -64,6 +77,30 @@ async def _open(session: Session, speaker: Speaker, plan: CallPlan) -> None:
             _log.warning("call %s is not recorded: the caller was not told to the end", session.id)
     if plan.greeting:
         session.aloud.say(plan.greeting)
+
+
+async def _meet_machine(
+    session: Session,
+    speaker: Speaker,
+    plan: CallPlan,
+    watch: MachineWatch,
+    opening: asyncio.Task[None],
+) -> None:
+    """Where a machine has answered: leave the message, which nothing interrupts, and hang up."""
+    while not watch.is_machine:
+        await speaker.news()
+    _log.info("call %s was answered by a machine", session.id)
+    opening.cancel()
+    await asyncio.wait({opening})
+    if plan.machine_message:
+        async with uninterrupted(session):
+            await session.handle(CancelResponse())  # refused where nothing is being said
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEEP_S):
+                    while not watch.takes_message:
+                        await speaker.news()
+            await speaker.say_all(session, plan.machine_message)
+    speaker.hang_up("machine")
 
 
 async def _announce_limit(session: Session, plan: CallPlan) -> None:

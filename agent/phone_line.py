@@ -18,7 +18,7 @@ from . import notices as say
 from . import requests as ask
 from .conversation import ItemId
 from .frame_order import FrameOrder
-from .key_tones import KeyEar, recorder_tone, sound_of
+from .key_tones import KeyEar, sound_of
 from .wire.encodings import decode_audio, encode_audio
 from .wire.telephony.line import (
     CallerAudio,
@@ -51,6 +51,10 @@ class PhoneLine:
         self._hears_keys = hears_keys
         self._ear: KeyEar | None = None
         self.carrier: Final = dialect.name
+        self.has_marks: Final = dialect.has_marks
+        """The carrier says what it has played."""
+        self.rate_hz = 8_000
+        """Once it is open, of its audio."""
         self.started: StreamStarted | None = None
         self._items: dict[str, ItemId] = {}
         """Of the response in progress."""
@@ -73,6 +77,7 @@ class PhoneLine:
         for event in self._dialect.receive(frame):
             if isinstance(event, StreamStarted):
                 self.started = event
+                self.rate_hz = event.media.rate_hz
                 self._ear = KeyEar(event.media.rate_hz) if self._hears_keys else None
             elif isinstance(event, StreamStopped):
                 raise HungUp(event.reason)
@@ -130,11 +135,6 @@ class PhoneLine:
         return keys
 
     @property
-    def has_marks(self) -> bool:
-        """The carrier says what it has played."""
-        return self._dialect.has_marks
-
-    @property
     def is_played(self) -> bool:
         """By the carrier's word, all that it was to be sent."""
         return not (self._marks or self._out)
@@ -142,18 +142,13 @@ class PhoneLine:
     def send_keys(self, keys: str) -> float:
         """Press these keys, behind all that was sent before: `frames` has it. Returns for how long
         that sounds, in s."""
-        assert self.started is not None
         if in_words := self._dialect.keys(keys):
             self._out += in_words
             return 0.0
-        return self._sound(sound_of(keys, rate_hz=self.started.media.rate_hz))
+        return self.play(sound_of(keys, rate_hz=self.rate_hz))
 
-    def send_tone(self) -> float:
-        """The same with the tone of recorders."""
-        assert self.started is not None
-        return self._sound(recorder_tone(self.started.media.rate_hz))
-
-    def _sound(self, pcm: npt.NDArray[np.int16]) -> float:
+    def play(self, pcm: npt.NDArray[np.int16]) -> float:
+        """The same with a sound, at the line's rate."""
         assert self.started is not None
         media = self.started.media
         self._out += self._dialect.audio(encode_audio(pcm, media.encoding))

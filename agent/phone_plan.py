@@ -4,19 +4,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from .answering_machine import MachineWatch
+
 Cause = Literal[
     "caller_hung_up",
     "agent_hung_up",
     "transferred",
     "time_limit",
     "silent",
+    "machine",
     "lost",
     "bad_stream",
     "revoked",
     "failed",
 ]
 """Of a call's end. "lost": the carrier sent nothing any more, or did not read; "bad_stream": it
-sent what can't be served; "failed": something of ours."""
+sent what can't be served; "machine": one had answered our call; "failed": something of ours."""
 
 Move = Callable[[str, str], Awaitable[None]]
 """Transfers a call: the carrier's id of it, and the number. Raises TransferError."""
@@ -43,6 +46,10 @@ class CallPlan:
     """How he gets to know of it. Empty: by a tone."""
     greeting: str = ""
     """Said behind that."""
+    watch: MachineWatch | None = None
+    """Whether a machine has answered; None: nobody wants to know."""
+    machine_message: str = ""
+    """Left there. Empty: it is hung up on."""
 
 
 PLAIN: Final = CallPlan()

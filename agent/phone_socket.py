@@ -17,15 +17,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from latency_budget.clock import Clock
 
 from . import errors
-from .call_desk import CallDesk, HeldCall
-from .call_recording import ConsentedRecording
+from .call_desk import CallDesk
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
 from .phone_access import PREFIX, CallTokens, proven
 from .phone_call import MAX_REASON_BYTES, PhoneCall
 from .phone_line import HungUp, PhoneLine
-from .phone_plan import CallPlan
+from .phone_planning import planned
 from .phone_record import log_call, record_of, shown_number
 from .phone_transfer import transfers_by_carrier
 from .principal import Principal, principal_of
@@ -153,7 +152,13 @@ class PhoneSocket:
             "call %s comes by %s from %s to %s: %s answers",
             held.call.session_id, line.carrier, *map(shown, numbers), start.agent,
         )  # fmt: skip
-        held, plan = self._planned(held, line)
+        held, plan = planned(
+            self._config.telephony,
+            held,
+            started,
+            self._moves.get(line.carrier),
+            self._clock.now_ns(),
+        )
         phone = PhoneCall(line, socket, self._clock, plan)
         try:
             await self._desk.hold(held, phone)
@@ -165,27 +170,6 @@ class PhoneSocket:
             if self._calls.store is not None:
                 self._calls.store.add(record)
         await save_trace(held.call, self._config.agent.trace_dir)
-
-    def _planned(self, held: HeldCall, line: PhoneLine) -> tuple[HeldCall, CallPlan]:
-        """The call as it is to begin, and how it is to be conducted."""
-        telephony = self._config.telephony
-        plan = CallPlan(
-            telephony.transfers,
-            self._moves.get(line.carrier),
-            telephony.limit_s,
-            telephony.limit_notice,
-        )
-        if telephony.record != "announced" or held.call.recording is None:
-            return held, plan
-        recording, start = ConsentedRecording(held.recording), held.start
-        plan = replace(
-            plan,
-            record=recording.allow,
-            announcement=telephony.announcement,
-            greeting=start.profile.greeting,
-        )
-        start = replace(start, profile=replace(start.profile, greeting=""))
-        return replace(held, start=start, recording=recording), plan
 
     def _start(
         self, principal: Principal, agent: str | None, started: StreamStarted

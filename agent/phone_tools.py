@@ -42,12 +42,12 @@ class Receiver(Protocol):
     def carrier(self) -> str: ...
 
     cause: Cause | None
+    takes_leave: bool
+    """It ends when the caller has heard the present reply, unless he says something to it."""
 
     async def until_heard(self) -> bool: ...
 
     def hang_up(self, cause: Cause, reason: str = ...) -> None: ...
-
-    def hang_up_after_reply(self) -> None: ...
 
     async def send_keys(self, keys: str) -> None: ...
 
@@ -64,7 +64,7 @@ class HangUp:
 
     async def call(self, arguments: str) -> str:
         if not await self._receiver.until_heard():
-            self._receiver.hang_up_after_reply()
+            self._receiver.takes_leave = True
             return SAY_GOODBYE
         self._receiver.hang_up("agent_hung_up")
         return "The call is over."

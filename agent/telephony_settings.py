@@ -44,6 +44,12 @@ class TelephonySettings:
     limit_notice: str = "We have to end this call in half a minute."
     """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
     nothing is said."""
+    on_machine: Literal["talk", "hang_up", "message"] = "talk"
+    """What is done where a machine answers a call of ours: talk to it as to a person, hang up, or
+    leave `machine_message` behind its beep and hang up. The carrier tells (a stream's parameter
+    `answered_by`), or it is heard, in calls with the parameter `direction` = "outbound"."""
+    machine_message: str = ""
+    """Left with machines."""
     key_tones: bool = False
     """Listen for keys in the caller's sound, on lines whose carrier does not tell of them: with one
     that does, each would count twice."""

@@ -5,8 +5,9 @@ import asyncio
 import base64
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from starlette.websockets import WebSocket
@@ -168,7 +169,7 @@ class PhoneScene:
         reads: bool = True,
         plays: bool = True,
         silent: bool = False,
-        **parameters: str,
+        parameters: Mapping[str, str] = MappingProxyType({}),
     ) -> Carrier:
         """A call, to its end. `silent`: the carrier sends nothing but what the story says."""
         scope = {
@@ -180,7 +181,7 @@ class PhoneScene:
             SCOPE_KEY: self.principal,
         }
         carrier = Carrier(scope, reads=reads, plays=plays)
-        carrier.say(start(customParameters=parameters))
+        carrier.say(start(customParameters=dict(parameters)))
         async with asyncio.timeout(7200), asyncio.TaskGroup() as group:
             beside = [group.create_task(carrier.play())]
             if not silent:

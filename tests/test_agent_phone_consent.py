@@ -59,7 +59,7 @@ def agent_s(directory: Path, record: CallRecord) -> float | None:
     assert record.recording == path.name
     with wave.open(str(path)) as file:
         sound = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, 2)
-        return float(np.count_nonzero(sound[:, 1])) / file.getframerate()
+        return np.count_nonzero(sound[:, 1]) / int(file.getframerate())
 
 
 def test_a_telephone_call_is_not_recorded_unless_the_settings_say_so(tmp_path: Path) -> None:
