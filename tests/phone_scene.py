@@ -153,6 +153,8 @@ class PhoneScene:
         self.desk = CallDesk(self.config, stages, self.calls, clock, self.access, tools)
         self.sockets = PhoneSocket(self.config, self.calls, clock, self.desk, CallTokens(clock))
         self.principal: Principal = ANYONE
+        self.serving: asyncio.Task[None] | None = None
+        """Of the newest call: what the web server runs, and cancels when it ends."""
 
     @property
     def chat(self) -> FakeChat:
@@ -186,7 +188,7 @@ class PhoneScene:
             beside = [group.create_task(carrier.play())]
             if not silent:
                 beside.append(group.create_task(carrier.be_quiet()))
-            serving = group.create_task(self.sockets.serve(carrier.socket))
+            serving = self.serving = group.create_task(self.sockets.serve(carrier.socket))
             beside.append(group.create_task(self._tell(story, carrier)))
             await asyncio.wait({serving})
             for task in beside:

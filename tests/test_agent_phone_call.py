@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,13 +231,26 @@ def test_a_call_of_a_key_that_was_revoked_ends(tmp_path: Path) -> None:
     play(main)
 
 
-def test_the_same_call_can_come_again(tmp_path: Path) -> None:
+def test_a_call_that_the_server_gives_up_leaves_nothing(tmp_path: Path) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        scene.ears.say("Hello?")
+        await carrier.until(lambda: len(carrier.heard) > 800)
+        assert scene.serving is not None
+        scene.serving.cancel()
+
+    hold(tmp_path, story, "Good day to you.")
+
+
+def test_the_same_call_can_come_again_and_again(tmp_path: Path) -> None:
     async def main(clock: ManualClock) -> None:
         scene = PhoneScene(clock, tmp_path)
-        for _ in range(3):
-            carrier = await scene.call(lambda carrier: stops(scene, carrier))
-            assert carrier.closed == (1000, "the carrier ended the stream")
+        num_tasks = len(asyncio.all_tasks())
+        for number in range(100):
+            ends = (stops, closes, sends_rubbish)[number % 3]
+            carrier = await scene.call(partial(ends, scene))
+            assert carrier.closed is not None
             assert scene.is_empty
+            assert len(asyncio.all_tasks()) == num_tasks
 
     play(main)
 
