@@ -98,7 +98,8 @@ class ServiceSettings:
     memory, a bounded number."""
     record_dir: str | None = None
     """Directory that gets a recording of every call: a stereo WAV, caller left and agent right.
-    Callers have to know, and in many countries to agree. Not set: nothing is recorded."""
+    Calls by telephone only where `telephony.record` says so. Callers have to know, and in many
+    countries to agree. Not set: nothing is recorded."""
     record_days: Annotated[int, Between(1, 36_500)] = 30
     """Older recordings are deleted."""
     record_mb: Annotated[int, Between(1, 4000)] = 500

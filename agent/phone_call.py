@@ -46,6 +46,8 @@ MARKS_S: Final = 1.5
 take 0.1 to 0.5 s; after two seconds of silence callers are told to wait (`mouth.py`)."""
 BLIND_S: Final = 0.4
 """The same where it never says."""
+LEAVE_S: Final = 10.0
+"""For the rest of a farewell that was sent, or of the apology in its place."""
 
 _CAUSES: Final[Mapping[int, Cause]] = {
     errors.CLOSE_NORMAL: "time_limit",
@@ -241,6 +243,8 @@ class PhoneCall:
             self._reply_over.clear()
             await self._reply_over.wait()
             if self.takes_leave and self._status != "cancelled":
-                await self.until_heard()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LEAVE_S):
+                        await self.until_heard()
                 if self.takes_leave:
                     self.hang_up("agent_hung_up")

@@ -5,6 +5,7 @@ only in calls that come by telephone. Each waits until the caller has heard what
 before it; a caller who interrupts that has stopped the tool as well, and the call goes on.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -12,11 +13,19 @@ from typing import Any, Final, Protocol
 
 from .phone_plan import CallPlan, Cause, TransferError
 from .served_tool import ServedTool, definition_of, one_line
-from .tool_settings import MAX_TOOL_TIMEOUT_S, PHONE_PREFIX
+from .tool_settings import PHONE_PREFIX
 from .tools import ToolError
 
 MAX_KEYS: Final = 20
 """That are sent at once: 4 s of tones. Longer numbers take several calls of the tool."""
+
+LONGEST_S: Final = 60.0
+"""More than other tools have: most of it is the agent's own speech, during which its reply shows
+signs of life."""
+
+CARRIER_S: Final = 1.5
+"""For the carrier to take a transferred call off this stream. Whoever closes it before that may end
+the call: to Twilio its end is that of what the call was doing."""
 
 _KEYS: Final = re.compile(r"[0-9*#A-D]+")
 
@@ -30,6 +39,8 @@ _PRESSES: Final = "Presses keys of the telephone, as menus at the other end ask 
 SAY_GOODBYE: Final = (
     "Say goodbye now, in a few words. The call ends by itself when the caller has heard them."
 )
+
+ENDS_BY_ITSELF: Final = "The call ends by itself when the caller has heard all this."
 
 
 class Receiver(Protocol):
@@ -57,13 +68,19 @@ class HangUp:
 
     name = "hang_up"
     definition = definition_of(name, _HANGS_UP, {"type": "object", "properties": {}})
-    timeout_s = float(MAX_TOOL_TIMEOUT_S)
+    timeout_s = LONGEST_S
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
 
     async def call(self, arguments: str) -> str:
-        if not await self._receiver.until_heard():
+        try:
+            async with asyncio.timeout(LONGEST_S / 2):
+                has_said_it = await self._receiver.until_heard()
+        except TimeoutError:
+            self._receiver.takes_leave = True
+            return ENDS_BY_ITSELF
+        if not has_said_it:
             self._receiver.takes_leave = True
             return SAY_GOODBYE
         self._receiver.hang_up("agent_hung_up")
@@ -74,7 +91,7 @@ class Transfer:
     """A `ServedTool`."""
 
     name = "transfer"
-    timeout_s = float(MAX_TOOL_TIMEOUT_S)
+    timeout_s = LONGEST_S
 
     def __init__(self, receiver: Receiver, plan: CallPlan) -> None:
         self._receiver = receiver
@@ -105,6 +122,7 @@ class Transfer:
         except TransferError as error:
             receiver.cause = None
             raise ToolError(f"{error}; the caller is still with you") from None
+        await asyncio.sleep(CARRIER_S)
         receiver.hang_up("transferred", f"transferred to {to}")
         return "The caller has been connected."
 
@@ -128,7 +146,7 @@ class PressKeys:
             "required": ["keys"],
         },
     )
-    timeout_s = float(MAX_TOOL_TIMEOUT_S)
+    timeout_s = LONGEST_S
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver

@@ -14,7 +14,7 @@ from twilio.http.response import Response
 
 from agent.config_layers import load_config
 from agent.conversation import ModelCall
-from agent.errors import ConfigError
+from agent.errors import ConfigError, StageError
 from agent.key_tones import KeyEar
 from agent.phone_line import PhoneLine
 from agent.phone_plan import TransferError
@@ -47,7 +47,7 @@ def calling(text: str, name: str, arguments: str = "{}") -> Calling:
 
 
 def hold(
-    tmp_path: Path, story: Story, *replies: str | Calling, move: Any = None, **how: Any
+    tmp_path: Path, story: Story, *replies: str | Exception | Calling, move: Any = None, **how: Any
 ) -> tuple[PhoneScene, Carrier]:
     kept: list[tuple[PhoneScene, Carrier]] = []
 
@@ -93,6 +93,12 @@ def test_an_agent_that_has_said_nothing_says_goodbye_first(tmp_path: Path) -> No
     assert seconds(carrier) == pytest.approx(len(said) * CHAR_S)
 
 
+def test_an_agent_that_can_not_say_goodbye_hangs_up_all_the_same(tmp_path: Path) -> None:
+    broken = StageError("llm", "the model is gone")
+    _, carrier = hold(tmp_path, asks, calling("", "hang_up"), broken)
+    assert carrier.closed == (1000, "the agent hung up")
+
+
 def test_who_interrupts_the_farewell_stays_on_the_line(tmp_path: Path) -> None:
     async def story(scene: PhoneScene, carrier: Carrier) -> None:
         scene.ears.say("That is all.")
@@ -121,10 +127,12 @@ class Move:
 
     def __init__(self, error: str = "") -> None:
         self.moved: list[tuple[str, str]] = []
+        self.is_done = asyncio.Event()
         self._error = error
 
     async def __call__(self, call_id: str, number: str) -> None:
         self.moved.append((call_id, number))
+        self.is_done.set()
         if self._error:
             raise TransferError(self._error)
 
@@ -138,6 +146,26 @@ def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None
     told = str(scene.chat.calls)
     assert "the workshop" in told
     assert "4930" not in told, "the model never gets to know numbers"
+
+
+def test_the_carrier_may_take_a_transferred_call_off_by_itself(tmp_path: Path) -> None:
+    move = Move()
+
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        scene.ears.say("Sales, please.")
+        await move.is_done.wait()
+        carrier.say(frame("stop"))
+
+    wanted = calling("I connect you.", "transfer", '{"to": "sales"}')
+    _, carrier = hold(tmp_path, story, wanted, move=move)
+    assert carrier.closed == (1000, "the carrier ended the stream")
+
+
+def test_a_long_farewell_is_heard_to_its_end(tmp_path: Path) -> None:
+    said = 10 * "Thank you very much for your call, and goodbye. "
+    _, carrier = hold(tmp_path, asks, calling(said.strip(), "hang_up"))
+    assert carrier.closed == (1000, "the agent hung up")
+    assert seconds(carrier) > 60
 
 
 @pytest.mark.parametrize(
