@@ -50,7 +50,12 @@ greeting = "One morning a small brown fox left the wood, and walked along the ri
 stone bridge. There he met a hare, who was on her way to the market with a basket of apples."
 
 [agents.helper]
-server_tools = ["TESTS/live_tools.py", "mcp:odd"]
+server_tools = [
+    "TESTS/live_tools.py", "mcp:odd", "phone:hang_up", "phone:transfer", "phone:press_keys",
+]
+
+[telephony]
+transfers = { sales = "+493012345", workshop = "+493067890" }
 
 [mcp.odd]
 command = ["PYTHON", "TESTS/mcp_odd_server.py"]
