@@ -17,6 +17,7 @@ from .config import GPU_DTYPES, Config
 from .errors import ConfigError, HalfsecError
 from .keys import KeyFile, keys_path
 from .models import ModelError, ModelStore, halfsec_home, needed_models
+from .phone_transfer import TwilioTransfer
 from .port_check import halfsec_runs, listening_problem
 from .preflight import (
     INSTALL_OTEL,
@@ -254,6 +255,10 @@ def _tools(config: Config) -> Iterator[Finding]:
             servers = (each for each in profile.server_tools if each.startswith(elsewhere))
             names = ", ".join([*(tool.name for tool in own[agent]), *servers])
             yield Finding(f"agents.{agent}", names, "" if wrong else "ok")
+    transfer = f"{PHONE_PREFIX}transfer"
+    if any(transfer in profile.server_tools for profile in config.agents.values()):
+        lacks = TwilioTransfer(config.telephony).problem
+        yield Finding(transfer, lacks or "calls of Twilio's", "note" if lacks else "ok")
 
 
 def _place(store: ModelStore, reference: str) -> str:

@@ -176,7 +176,7 @@ class PhoneLine:
                 self._audio(notice)
             case say.SpeechStarted() if self._is_interruptible:
                 self._clear()
-            case say.SessionUpdated(settings):
+            case say.SessionCreated(settings=settings) | say.SessionUpdated(settings=settings):
                 detection = settings.turn_detection
                 self._is_interruptible = detection is None or detection.interrupt_response
             case say.ReplyEnded():

@@ -6,6 +6,7 @@ none takes an order to transfer on the media stream.
 """
 
 import asyncio
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 REST_S: Final = 6.0
 """For Twilio's answer, which takes 0.2 to 1 s. A tool has 15 s, and what was said comes first."""
 
+INSTALL_PHONE: Final = "pip install -e '.[phone]'"
+
 NOT_SET_UP: Final = "transferring calls is not set up on this server"
 REFUSED: Final = "the call could not be transferred"
 
@@ -32,8 +35,16 @@ class TwilioTransfer:
 
     def __init__(self, settings: TelephonySettings, http: "HttpClient | None" = None) -> None:
         """`http`: None for the library's own."""
-        self._settings = settings
+        self._names = settings.twilio_account_sid_env, settings.twilio_auth_token_env
         self._http = http
+
+    @property
+    def problem(self) -> str | None:
+        """What is not installed, or not set."""
+        if importlib.util.find_spec("twilio") is None:
+            return f"it takes Twilio's library: {INSTALL_PHONE}"
+        missing = [name for name in self._names if not os.environ.get(name)]
+        return f"the environment has no {' and no '.join(missing)}" if missing else None
 
     async def __call__(self, call_id: str, number: str) -> None:
         """Raises TransferError. Once begun it goes on, though this is cancelled."""
@@ -41,19 +52,15 @@ class TwilioTransfer:
 
     def _update(self, call_id: str, number: str) -> None:
         """Blocks."""
-        names = self._settings.twilio_account_sid_env, self._settings.twilio_auth_token_env
-        account, token = (os.environ.get(name, "") for name in names)
-        if not (account and token):
-            _log.error("a transfer needs the environment variables %s and %s", *names)
+        if (problem := self.problem) is not None:
+            _log.error("a call can't be transferred: %s", problem)
             raise TransferError(NOT_SET_UP)
-        try:
-            from twilio.base.exceptions import TwilioException
-            from twilio.http.http_client import TwilioHttpClient
-            from twilio.rest import Client
-            from twilio.twiml.voice_response import VoiceResponse
-        except ImportError:
-            _log.error('a transfer needs the package twilio: pip install "halfsec[phone]"')
-            raise TransferError(NOT_SET_UP) from None
+        from twilio.base.exceptions import TwilioException
+        from twilio.http.http_client import TwilioHttpClient
+        from twilio.rest import Client
+        from twilio.twiml.voice_response import VoiceResponse
+
+        account, token = (os.environ[name] for name in self._names)
         instructions = VoiceResponse()
         instructions.dial(number)
         http = self._http or TwilioHttpClient(timeout=REST_S)

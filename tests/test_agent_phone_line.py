@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from agent import requests as ask
 from agent.conversation import ItemId
 from agent.key_tones import sound_of
 from agent.phone_line import MAX_MARKS, HungUp, PhoneLine
-from agent.settings import SessionSettings
+from agent.settings import SemanticVad, ServerVad, SessionSettings
 from agent.wire.g711 import mulaw_decode, mulaw_encode
 from agent.wire.telephony.asterisk import Asterisk
 from agent.wire.telephony.line import LineError
@@ -112,6 +113,21 @@ def test_what_was_cleared_was_not_heard(cause: say.Notice) -> None:
     assert reached(line, third) == []
     (fourth,) = marks(reply(line, 2, 1))
     assert reached(line, fourth) == [ask.PlaybackReport(ItemId("item_2"), 100)]
+
+
+@pytest.mark.parametrize("detection", [SemanticVad(), ServerVad(), None])
+def test_speech_that_interrupts_nothing_clears_nothing(
+    detection: SemanticVad | ServerVad | None,
+) -> None:
+    line = begun()
+    reply(line, 1, 3)
+    speaks = say.SpeechStarted(ItemId("item_9"), 0)
+    if detection is not None:
+        deaf = replace(detection, interrupt_response=False)
+        created = say.SessionCreated("sess", SessionSettings(turn_detection=deaf))
+        assert sent_for(line, created, speaks) == []
+    updated = say.SessionUpdated(SessionSettings(turn_detection=detection))
+    assert [each["event"] for each in sent_for(line, updated, speaks)] == ["clear"]
 
 
 def test_there_is_nothing_to_clear_of_what_was_played() -> None:

@@ -12,6 +12,7 @@ import pytest
 from twilio.http import HttpClient
 from twilio.http.response import Response
 
+from agent import doctor
 from agent.config_layers import load_config
 from agent.conversation import ModelCall
 from agent.errors import ConfigError, StageError
@@ -250,7 +251,20 @@ async def test_without_credentials_nobody_is_transferred(
     settings = TelephonySettings(twilio_account_sid_env="MY_SID")
     with pytest.raises(TransferError, match=NOT_SET_UP):
         await TwilioTransfer(settings, Http())(CALL, "+493012345")
-    assert "MY_SID" in caplog.text
+    assert "the environment has no MY_SID" in caplog.text
+
+
+@pytest.mark.usefixtures("account")
+def test_the_doctor_says_what_transfers_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def findings() -> dict[str, tuple[str, str]]:
+        config = load_config(file_text=SETTINGS)
+        return {each.name: (each.verdict, each.value) for each in doctor._tools(config)}
+
+    assert findings()["phone:transfer"] == ("ok", "calls of Twilio's")
+    assert findings()["agents.default"][1] == "phone:hang_up, phone:transfer, phone:press_keys"
+    monkeypatch.delenv("TWILIO_AUTH_TOKEN")
+    verdict, value = findings()["phone:transfer"]
+    assert (verdict, value) == ("note", "the environment has no TWILIO_AUTH_TOKEN")
 
 
 # --- keys ---
