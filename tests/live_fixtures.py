@@ -54,12 +54,13 @@ server_tools = [
     "TESTS/live_tools.py", "mcp:odd", "phone:hang_up", "phone:transfer", "phone:press_keys",
 ]
 
-[telephony]
-transfers = { sales = "+493012345", workshop = "+493067890" }
-
 [mcp.odd]
 command = ["PYTHON", "TESTS/mcp_odd_server.py"]
 """.replace("TESTS", str(Path(__file__).parent)).replace("PYTHON", sys.executable)
+
+ENVIRONMENT: Final = {
+    "HALFSEC_TELEPHONY__TRANSFERS": '{ sales = "+493012345", workshop = "+493067890" }'
+}
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +70,9 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
     directory = tmp_path_factory.mktemp("live")
     settings: Path = directory / "halfsec.toml"
     settings.write_text(SETTINGS)
-    server = LiveServer(read_config(path=str(settings), env={}), KeyFile(directory / "keys.json"))
+    server = LiveServer(
+        read_config(path=str(settings), env=ENVIRONMENT), KeyFile(directory / "keys.json")
+    )
     server.start()
     yield server
     server.stop()
