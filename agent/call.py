@@ -7,6 +7,7 @@ from typing import Any, Final
 from latency_budget.clock import iso_of
 from latency_budget.history import TurnEntry
 from latency_budget.marks import MarkName
+from latency_budget.report import percentile
 from latency_budget.trace import TraceWriter
 from latency_budget.turn import SessionId, Stage
 
@@ -110,6 +111,12 @@ class Call:
     def p50_ms(self) -> float | None:
         """The middle wait for an answer; None where nothing was answered."""
         return statistics.median(self._waits_ms) if self._waits_ms else None
+
+    @property
+    def p95_ms(self) -> float | None:
+        """The wait that 95 of 100 did not exceed."""
+        ordered = sorted(round(wait_ms * 1e6) for wait_ms in self._waits_ms)
+        return percentile(ordered, 95) / 1e6 if ordered else None
 
 
 def stretch_ns(entry: TurnEntry) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ stream of a telephone (`phone_call.py`).
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NoReturn, Protocol
@@ -32,9 +32,10 @@ from .identifiers import new_session_id
 from .mark_notices import MarkNotices
 from .notices import Extension, Notice, Problem
 from .outbox import SlowReader
-from .ports import NO_RECORDING
+from .ports import NO_RECORDING, RecordingPort
 from .principal import Principal
 from .reply_desk import Surroundings
+from .served_tool import ServedTool
 from .server_tools import ServerTools
 from .session import Session
 from .session_start import SessionStart
@@ -88,6 +89,11 @@ class Carrier(Protocol):
         """The other side knows `halfsec.*` events, and turns a reply down when it is told to."""
         ...
 
+    @property
+    def tools(self) -> Mapping[str, ServedTool]:
+        """What an agent may do to the call, by the names in its `server_tools`."""
+        ...
+
     def notify(self, notice: Notice) -> None:
         """Tell the other side, if it is there. Never waits."""
         ...
@@ -111,9 +117,13 @@ class LineRules:
     """The longest call."""
     budget: Budget
     """How the wait for an answer is divided, whatever the session allows for it."""
+    idle: IdleRules
+    """What is done about callers who stay silent."""
     leg_ms: int = 0
     """What the way to the caller takes more than on a client's line. Answers are allowed as much
     more: what an agent is held to is meant for its own part."""
+    records: bool = True
+    """Whether calls are recorded, where any are."""
 
 
 class Place:
@@ -156,6 +166,7 @@ class HeldCall:
     principal: Principal
     start: SessionStart
     rules: LineRules
+    recording: RecordingPort
 
 
 class CallDesk:
@@ -180,12 +191,22 @@ class CallDesk:
         """Calls in progress, by the `key_id` of whose they are."""
         self._by_address = CallsByAddress(config.access)
         preset = config.agent.preset
+        own, phone = config.agent, config.telephony
         self.socket_rules: Final = LineRules(
-            config.agent.lead_ms, config.agent.session_limit_s, budget_profile(preset)
+            own.lead_ms,
+            own.session_limit_s,
+            budget_profile(preset),
+            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
         )
-        phone, by_phone = config.telephony, budget_profile(f"{preset}+telephony")
-        leg_ms = by_phone.total_ms - self.socket_rules.budget.total_ms
-        self.phone_rules: Final = LineRules(phone.lead_ms, phone.limit_s, by_phone, leg_ms)
+        by_phone = budget_profile(f"{preset}+telephony")
+        self.phone_rules: Final = LineRules(
+            phone.lead_ms,
+            phone.limit_s,
+            by_phone,
+            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
+            leg_ms=by_phone.total_ms - self.socket_rules.budget.total_ms,
+            records=phone.record != "no",
+        )
 
     def refusal(
         self, principal: Principal, scope: Scope, give_way: Callable[[str | None], bool]
@@ -217,9 +238,9 @@ class CallDesk:
         start = replace(
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
         )
-        call = self._calls.admit(new_session_id(), start.agent)
+        call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
         place = Place(call, principal.key_id, scope, self._calls, self._num_held, self._by_address)
-        return HeldCall(call, place, principal, start, rules)
+        return HeldCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
 
     async def hold(self, held: HeldCall, carrier: Carrier) -> None:
         """Run the session, to the end of the call."""
@@ -268,15 +289,12 @@ class CallDesk:
             ducks=carrier.is_extended,
             barge_ins=self._calls.barge_ins,
             guess_counts=self._calls.guesses,
-            recording=call.recording or NO_RECORDING,
+            recording=held.recording,
             on_state=partial(self._calls.changed, call),
             openers=self._config.agent.openers,
             cutting=cutting(by_clause=self._config.agent.first_clause),
             policy=self._calls.policy,
-            idle=IdleRules(
-                idle_after_ms=self._config.agent.idle_prompt_ms,
-                idle_hangup_ms=self._config.agent.idle_hangup_ms,
-            ),
+            idle=held.rules.idle,
             idle_prompt=self._config.agent.idle_prompt,
             expires_at_unix_s=unix_ns() // 10**9 + held.rules.limit_s,
             tools=await self._tools.for_call(
@@ -285,6 +303,7 @@ class CallDesk:
                 {str(each.get("name")) for each in settings.tools},
                 partial(check_tools, self._stages, settings.instructions),
                 carrier.notify,
+                carrier.tools,
             ),
             tool_wait=self._config.agent.tool_wait,
         )

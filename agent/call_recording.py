@@ -34,6 +34,7 @@ from latency_budget.clock import Clock, unix_ns
 
 from .call_timeline import NS_PER_S, CallTimeline
 from .playback import Outgoing, Playback
+from .ports import RecordingPort
 
 WRITE_EVERY_S: Final = 0.5
 
@@ -131,6 +132,11 @@ class CallRecording:
         if self._ended_ns is None:
             self._ended_ns = at_ns
 
+    @property
+    def has_begun(self) -> bool:
+        """There was a sound."""
+        return self._timeline is not None
+
     def stretch(self, from_ns: int, to_ns: int) -> tuple[float, float] | None:
         """Where these two times are in the file, in s; None where they are not."""
         timeline = self._timeline
@@ -190,6 +196,34 @@ class CallRecording:
         if sound.nbytes > room:
             _log.warning("%s has as much as agent.record_mb allows, and ends here", self.path.name)
             self.close()
+
+
+class ConsentedRecording:
+    """A `RecordingPort` that takes nothing down before it is allowed to."""
+
+    def __init__(self, recording: RecordingPort) -> None:
+        self._recording = recording
+        self._is_allowed = False
+
+    def allow(self) -> None:
+        """From here on."""
+        self._is_allowed = True
+
+    def caller(self, pcm: Int16, rate_hz: int, at_ns: int) -> None:
+        if self._is_allowed:
+            self._recording.caller(pcm, rate_hz, at_ns)
+
+    def agent(self, playback: Playback, frame: Outgoing) -> None:
+        if self._is_allowed:
+            self._recording.agent(playback, frame)
+
+    def heard(self, playback: Playback, sample: int, at_ns: int) -> None:
+        if self._is_allowed:
+            self._recording.heard(playback, sample, at_ns)
+
+    def cut(self, playback: Playback, num_samples: int) -> None:
+        if self._is_allowed:
+            self._recording.cut(playback, num_samples)
 
 
 class _WaveFile:

@@ -137,8 +137,9 @@ class Calls:
     def full(self) -> bool:
         return len(self._active) >= self._config.agent.max_sessions
 
-    def admit(self, session_id: SessionId, agent: str) -> Call:
-        """Count a call in. The caller has checked `full` and `draining`."""
+    def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> Call:
+        """Count a call in. The caller has checked `full` and `draining`. `is_recorded`: if any
+        is."""
         began = Beginning(self._clock.now_ns(), unix_ns())
         trace = TraceWriter(
             session_id,
@@ -146,7 +147,8 @@ class Calls:
             config_fingerprint=self._fingerprint,
             origin_ns=began.now_ns,
         )
-        recording = None if self.recorder is None else self.recorder.begin(session_id)
+        recorder = self.recorder if is_recorded else None
+        recording = None if recorder is None else recorder.begin(session_id)
         call = Call(session_id, agent, trace, began, recording)
         self._active[session_id] = call
         self._note_usage()

@@ -98,7 +98,8 @@ class ServiceSettings:
     memory, a bounded number."""
     record_dir: str | None = None
     """Directory that gets a recording of every call: a stereo WAV, caller left and agent right.
-    Callers have to know, and in many countries to agree. Not set: nothing is recorded."""
+    Calls by telephone only where `telephony.record` says so. Callers have to know, and in many
+    countries to agree. Not set: nothing is recorded."""
     record_days: Annotated[int, Between(1, 36_500)] = 30
     """Older recordings are deleted."""
     record_mb: Annotated[int, Between(1, 4000)] = 500
@@ -260,7 +261,8 @@ class AgentProfile:
     """Functions that the client runs, as OpenAI's `tools` describes them."""
     server_tools: tuple[str, ...] = ()
     """Functions that the server runs, a list like ["weather.py", "package.module", "mcp:NAME"]:
-    those in Python that are marked with `@tool` of `agent.tools`, and those of `[mcp.NAME]`."""
+    those in Python that are marked with `@tool` of `agent.tools`, and those of `[mcp.NAME]`. In
+    calls by telephone also "phone:hang_up", "phone:transfer" and "phone:press_keys"."""
     examples: tuple[Example, ...] = ()
     """Pinned before the conversation."""
 

@@ -29,7 +29,8 @@ from .config_values import WrongValueError, read_value, shown
 from .errors import ConfigError
 from .near_miss import nearest, nearest_setting
 from .presets import DEFAULT_PRESET, PRESETS
-from .tool_settings import MCP_PREFIX, McpSettings
+from .telephony_settings import TelephonySettings
+from .tool_settings import MCP_PREFIX, PHONE_PREFIX, PHONE_TOOLS, McpSettings
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """An agent's goes into a URL query; all go into log lines."""
@@ -184,8 +185,14 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="llm_engine.max_tokens",
         )
     _refuse_unused(sections["llm_engine"], origins)
+    telephony = sections["telephony"]
+    if telephony.on_machine == "message" and not telephony.machine_message.strip():
+        raise ConfigError(
+            'telephony.on_machine is "message", but telephony.machine_message is empty.',
+            key="telephony.machine_message",
+        )
     profiles = _profiles(agents, origins)
-    mcp = _servers(servers, profiles)
+    mcp = _servers(servers, profiles, telephony)
     return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
 
 
@@ -273,8 +280,27 @@ def _profiles(
     return MappingProxyType(result)
 
 
+def _check_phone_tool(source: str, key: str, telephony: TelephonySettings) -> None:
+    """Raises ConfigError for what can't be done to a telephone call."""
+    if not source.startswith(PHONE_PREFIX):
+        return
+    if source not in PHONE_TOOLS:
+        raise ConfigError(
+            f"{key} names {shown(source)}; of telephone calls there are {', '.join(PHONE_TOOLS)}.",
+            key=key,
+        )
+    if source == f"{PHONE_PREFIX}transfer" and not telephony.transfers:
+        raise ConfigError(
+            f"{key} names {shown(source)}, but telephony.transfers is empty: it says to whom, like "
+            '{ sales = "+493012345" }.',
+            key=key,
+        )
+
+
 def _servers(
-    tables: Mapping[str, Mapping[str, Any]], profiles: Mapping[str, AgentProfile]
+    tables: Mapping[str, Mapping[str, Any]],
+    profiles: Mapping[str, AgentProfile],
+    telephony: TelephonySettings,
 ) -> Mapping[str, McpSettings]:
     """The servers of tools, all that are asked for among them."""
     servers = {name: McpSettings(**table) for name, table in tables.items()}
@@ -284,6 +310,7 @@ def _servers(
             raise ConfigError(f"mcp.{name} {problem}; give one of them.", key=f"mcp.{name}")
     for agent, profile in profiles.items():
         for source in profile.server_tools:
+            _check_phone_tool(source, f"agents.{agent}.server_tools", telephony)
             name = source.removeprefix(MCP_PREFIX)
             if name != source and name not in servers:
                 raise ConfigError(

@@ -17,6 +17,7 @@ from .config import GPU_DTYPES, Config
 from .errors import ConfigError, HalfsecError
 from .keys import KeyFile, keys_path
 from .models import ModelError, ModelStore, halfsec_home, needed_models
+from .phone_transfer import TwilioTransfer
 from .port_check import halfsec_runs, listening_problem
 from .preflight import (
     INSTALL_OTEL,
@@ -31,7 +32,7 @@ from .tls import certificate_of, server_context
 from .tool_check import server_problems
 from .tool_files import load_tools
 from .tool_loop import ToolLoop
-from .tool_settings import MCP_PREFIX
+from .tool_settings import MCP_PREFIX, PHONE_PREFIX
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
@@ -255,9 +256,14 @@ def _tools(config: Config) -> Iterator[Finding]:
         return
     for agent, profile in config.agents.items():
         if profile.server_tools:
-            servers = (each for each in profile.server_tools if each.startswith(MCP_PREFIX))
+            elsewhere = (MCP_PREFIX, PHONE_PREFIX)
+            servers = (each for each in profile.server_tools if each.startswith(elsewhere))
             names = ", ".join([*(tool.name for tool in own[agent]), *servers])
             yield Finding(f"agents.{agent}", names, "" if wrong else "ok")
+    transfer = f"{PHONE_PREFIX}transfer"
+    if any(transfer in profile.server_tools for profile in config.agents.values()):
+        lacks = TwilioTransfer(config.telephony).problem
+        yield Finding(transfer, lacks or "calls of Twilio's", "note" if lacks else "ok")
 
 
 def _place(store: ModelStore, reference: str) -> str:

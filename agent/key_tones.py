@@ -33,15 +33,24 @@ LOW_OVER_HIGH_DB: Final = 8.0
 SHARE: Final = 0.75
 """Of the block's energy in the two tones. Steady ones have all of it; a vowel has a third."""
 
+TONE_HZ: Final = 1400
+TONE_DB: Final = -14.0
+RAMP_S: Final = 0.01
+"""At both ends: a tone that is cut off clicks."""
+
 Int16 = npt.NDArray[np.int16]
 
 
 class KeyEar:
-    """Hears keys in 8 kHz audio, however it is cut into pieces. Not thread-safe."""
+    """Hears keys in audio, however it is cut into pieces. Not thread-safe."""
 
-    def __init__(self) -> None:
-        angles = 2j * np.pi * np.outer((*LOW_HZ, *HIGH_HZ), np.arange(BLOCK)) / RATE_HZ
-        self._filters = np.exp(-angles).T * (2 / BLOCK)
+    def __init__(self, rate_hz: int = RATE_HZ) -> None:
+        """`rate_hz`: of the audio."""
+        self._block = BLOCK * rate_hz // RATE_HZ
+        angles = 2j * np.pi * np.outer((*LOW_HZ, *HIGH_HZ), np.arange(self._block)) / rate_hz
+        self._filters = np.exp(-angles).T * (2 / self._block)
+        self.is_tone = False
+        """In what was pushed last there was a key's tone, if only its end."""
         self._rest: Int16 = np.zeros(0, np.int16)
         self._last = ""
         self._in_a_row = 0
@@ -50,10 +59,16 @@ class KeyEar:
     def push(self, pcm: Int16) -> list[str]:
         """The keys that begin in it. `pcm`: int16 [n]."""
         sound = np.concatenate([self._rest, pcm])
-        count = len(sound) // BLOCK
-        self._rest = sound[count * BLOCK :]
-        blocks = sound[: count * BLOCK].reshape(count, BLOCK) / 32768
-        keys = [key for block in blocks if (key := self._next(self._key(block)))]
+        count = len(sound) // self._block
+        self._rest = sound[count * self._block :]
+        blocks = sound[: count * self._block].reshape(count, self._block) / 32768
+        self.is_tone = bool(self._last)
+        keys = []
+        for block in blocks:
+            heard = self._key(block)
+            self.is_tone = self.is_tone or bool(heard)
+            if key := self._next(heard):
+                keys.append(key)
         return keys
 
     def _next(self, key: str) -> str:
@@ -90,12 +105,19 @@ def _is_clear(levels: npt.NDArray[np.float64], strongest: int) -> bool:
     return bool(levels[strongest] >= 10 ** (CLEAR_DB / 20) * others.max())
 
 
-def sound_of(keys: str, *, on_ms: int = 100, off_ms: int = 100, level_db: float = -12.0) -> Int16:
-    """Keys one after the other, int16 [n] at 8 kHz. `level_db`: of each tone, of full scale. Raises
+def sound_of(
+    keys: str,
+    *,
+    rate_hz: int = RATE_HZ,
+    on_ms: int = 100,
+    off_ms: int = 100,
+    level_db: float = -12.0,
+) -> Int16:
+    """Keys one after the other, int16 [n]. `level_db`: of each tone, of full scale. Raises
     ValueError for what is no key."""
-    length = RATE_HZ * on_ms // 1000
-    pause = np.zeros(RATE_HZ * off_ms // 1000)
-    time_s = np.arange(length) / RATE_HZ
+    length = rate_hz * on_ms // 1000
+    pause = np.zeros(rate_hz * off_ms // 1000)
+    time_s = np.arange(length) / rate_hz
     parts = []
     for key in keys:
         if key not in KEYS:
@@ -105,4 +127,12 @@ def sound_of(keys: str, *, on_ms: int = 100, off_ms: int = 100, level_db: float 
         tones += np.sin(2 * np.pi * HIGH_HZ[column] * time_s)
         parts += [tones * 10 ** (level_db / 20), pause]
     sound = np.concatenate(parts) if parts else np.zeros(0)
+    return np.asarray(np.round(sound * 32767), dtype=np.int16)
+
+
+def recorder_tone(rate_hz: int) -> Int16:
+    """Tells who hears it that he is recorded, int16 [n]: 1400 Hz, as regulators want it."""
+    time_s = np.arange(rate_hz // 2) / rate_hz
+    fade = np.minimum(1.0, np.minimum(time_s, time_s[::-1]) / RAMP_S)
+    sound = 10 ** (TONE_DB / 20) * np.sin(2 * np.pi * TONE_HZ * time_s) * fade
     return np.asarray(np.round(sound * 32767), dtype=np.int16)

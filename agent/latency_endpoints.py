@@ -1,4 +1,5 @@
-"""`/v1/latency/*`: what became of turns, the newest from memory, older ones from the store.
+"""`/v1/latency/*`: what became of turns, the newest from memory, older ones from the store; and
+`/v1/calls`, telephone calls that are over.
 
 Without a time, a profile, a window or a page the answer comes from memory, which has the newest
 turns, those of this moment included. With one it comes from the store: SQLite is read on a thread.
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from latency_budget.call_records import call_json, read_calls
 from latency_budget.clock import iso_of
 from latency_budget.history import turns_json
 from latency_budget.replay import states_json
@@ -105,6 +107,26 @@ class LatencyEndpoints:
             may=partial(self._access.holds, principal_of(request.scope)),
         )
         return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def calls(self, request: Request) -> Response:
+        """The newest telephone calls that are over, oldest first."""
+        params = request.query_params
+        try:
+            most = _count(params.get("limit"), DEFAULT_PAGE, MAX_PAGE)
+            before = params.get("before")
+            before_row = None if before is None else _whole(before, "before")
+            if self._calls.store is None:
+                raise StoreError(
+                    "Calls are not kept here: latency_budget.store is off in the settings."
+                )
+            look = partial(read_calls, max_calls=most, before_row=before_row)
+            found = await self._read(look)
+        except (ValueError, StoreError) as error:
+            return error_response(400, str(error))
+        listed = [call_json(row, record) for row, record in found]
+        return JSONResponse(
+            {"calls": listed, "before": found[0][0] if len(found) == most else None}
+        )
 
     async def refusals(self, request: Request) -> Response:
         """Who could not join."""

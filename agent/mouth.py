@@ -61,6 +61,10 @@ class Mouth:
         """The next piece. Its characters count from `base`. Waits while too many do."""
         await self._pieces.put((piece, base))
 
+    async def spoken(self) -> None:
+        """Wait until all that was put is speech, or on its way there as such."""
+        await self._pieces.join()
+
     async def finish(self) -> None:
         """Nothing more will be put."""
         await self._pieces.put(None)
@@ -78,9 +82,11 @@ class Mouth:
                 await run.flowing.wait()
             if isinstance(piece, Speech):
                 self._queue(piece, base)
-                continue
-            async for speech in run.voice.speak(piece):
-                self._queue(speech, base)
+            else:
+                async for speech in run.voice.speak(piece):
+                    self._queue(speech, base)
+            self._pieces.task_done()
+        self._pieces.task_done()
         run.reply.playback.finish()
         if not run.is_ready:  # no sound that the machine could release
             await run.announced.wait()

@@ -1,35 +1,59 @@
-"""A telephone call: the session, the carrier's stream, and the keys that are pressed.
+"""A telephone call: the session, the carrier's stream, and what either may do to the call.
 
 Every frame of the carrier is dealt with as it comes. One that can't be served ends the call: what
 follows it can't be trusted to be the caller's.
-
-Keys are input to the conversation: with the first the agent falls silent, and when an entry is over
-(`keypad.py`) its keys are the caller's message.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
 from latency_budget.clock import Clock
 
 from . import errors
-from .call_desk import CallOver
+from .call_desk import SILENT, CallOver
 from .call_socket import Parting, Take
-from .conversation import ItemId, Message
-from .keypad import Keypad
-from .notices import Notice
+from .key_tones import recorder_tone
+from .notices import (
+    AudioCommitted,
+    ItemAdded,
+    Notice,
+    ReplyEnded,
+    ReplyStatus,
+    SpeechStarted,
+    SpeechStopped,
+)
 from .outbox import SlowReader
+from .phone_conduct import conduct
+from .phone_keys import PhoneKeys
 from .phone_line import HungUp, PhoneLine
-from .requests import CancelResponse, CreateItem, CreateResponse, Request
+from .phone_plan import PLAIN, CallPlan, Cause
+from .phone_tools import phone_tools
+from .requests import AppendAudio, Request
+from .served_tool import ServedTool
 from .session import Session
-from .settings import ResponseOptions
 from .wire.telephony.line import Frame, LineError
 
 MAX_REASON_BYTES: Final = 123
 """Of what is said with a close code (RFC 6455, section 5.5.1)."""
 
 STREAM_CLOSED: Final = "the carrier closed the stream"
+AGENT_HUNG_UP: Final = "the agent hung up"
+
+MARKS_S: Final = 1.5
+"""For the carrier to say that it has played what it should have played by now. Its leg and jitter
+take 0.1 to 0.5 s; after two seconds of silence callers are told to wait (`mouth.py`)."""
+BLIND_S: Final = 0.4
+"""The same where it never says."""
+LEAVE_S: Final = 10.0
+"""For the rest of a farewell that was sent, or of the apology in its place."""
+
+_CAUSES: Final[Mapping[int, Cause]] = {
+    errors.CLOSE_NORMAL: "time_limit",
+    errors.CLOSE_POLICY: "revoked",
+}
+"""Of ends that come from elsewhere, by the close code."""
 
 
 class PhoneLink(Protocol):
@@ -47,106 +71,180 @@ class PhoneLink(Protocol):
 
 
 class PhoneCall:
-    """A `call_desk.Carrier`. Belongs to the event loop."""
+    """A `call_desk.Carrier`, and the `phone_tools.Receiver` of its tools. Belongs to the event
+    loop."""
 
     is_extended = False
 
     def __init__(
-        self,
-        line: PhoneLine,
-        link: PhoneLink,
-        clock: Clock,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, line: PhoneLine, link: PhoneLink, clock: Clock, plan: CallPlan = PLAIN
     ) -> None:
         """`line`: opened."""
+        assert line.started is not None
+        self.call_id: Final = line.started.call_id
+        self.carrier: Final = line.carrier
+        self.cause: Cause | None = None
+        """Why it ended; while it goes on, why it is about to."""
+        self.reason = ""
+        """The same in words."""
+        self.num_keys = 0
+        """That the caller has pressed."""
+        self.tools: Final[Mapping[str, ServedTool]] = phone_tools(self, plan)
+        self._plan = plan
         self._line = line
         self._link = link
         self._clock = clock
-        self._pause = pause
-        self._keypad = Keypad()
-        self._pressed = asyncio.Event()
-        self._num_entries = 0
-        self._ended: Exception | None = None
-        """Why it is over."""
+        self._session: Session | None = None
+        self._keys: PhoneKeys | None = None
+        self._over: Exception | None = None
+        """What ended it."""
+        self._news = asyncio.Event()
+        """The carrier has sent something."""
+        self.takes_leave = False
+        """It ends with the present reply, unless the caller has something to say to that."""
+        self._reply_over = asyncio.Event()
+        """The newest one is."""
+        self._status: ReplyStatus = "completed"
+        """With which it ended."""
 
     def notify(self, notice: Notice) -> None:
         """Tell the carrier what of it is for him."""
         self._line.send(notice)
         self._send()
+        match notice:
+            case SpeechStarted() if self._plan.watch is not None:
+                self._plan.watch.speech_began(self._clock.now_ns())
+            case SpeechStopped() if self._plan.watch is not None:
+                self._plan.watch.speech_ended()
+            case AudioCommitted() | ItemAdded():
+                self.takes_leave = False
+            case ReplyEnded(status=status):
+                self._status = status
+                self._reply_over.set()
 
     async def serve(self, session: Session) -> NoReturn:
-        """Raises CallOver where the caller has gone, LineError where the stream can't be served,
+        """Raises CallOver where it was hung up, LineError where the stream can't be served,
         SlowReader where the carrier does not read, IdleClientError where it says nothing."""
+        self._session = session
+        keys = self._keys = PhoneKeys(session, self._clock)
         async with asyncio.TaskGroup() as group:
-            keys = group.create_task(self._keep_keys(session))
-            parting = await self._link.carry(lambda frame: self._take(session, frame))
-            keys.cancel()
-        if self._ended is not None:
-            raise self._ended
+            beside = [
+                group.create_task(keys.keep_time()),
+                group.create_task(self._take_leave()),
+                group.create_task(conduct(session, self, self._plan)),
+            ]
+            parting = await self._link.carry(lambda frame: self._take(session, keys, frame))
+            for task in beside:
+                task.cancel()
+        if self._over is not None:
+            raise self._over
         if parting is Parting.TOO_SLOW:
+            self.cause = self.cause or "lost"
             raise SlowReader
         if parting is Parting.IDLE:
+            self.cause = self.cause or "lost"
             raise errors.IdleClientError
+        self.cause = self.cause or "caller_hung_up"
         raise CallOver(STREAM_CLOSED)
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Hang up."""
+        self.reason = reason
+        elsewhere = "silent" if reason == SILENT else _CAUSES.get(code, "failed")
+        self.cause = self.cause or elsewhere
         await self._link.say_last(self._line.hang_up())
         self._link.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+
+    # --- what tools do ---
+
+    async def until_heard(self) -> bool:
+        """Wait until the caller has heard what the present reply has said so far. False: that is
+        nothing."""
+        assert self._session is not None
+        if not await self._session.aloud.until_played():
+            return False
+        if not self._line.has_marks:
+            await asyncio.sleep(BLIND_S)
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MARKS_S):
+                while not self._line.is_played:
+                    await self.news()
+        return True
+
+    async def news(self) -> None:
+        """Wait until the carrier has sent something."""
+        self._news.clear()
+        await self._news.wait()
+
+    def hang_up(self, cause: Cause, reason: str = AGENT_HUNG_UP) -> None:
+        """End the call now."""
+        self.cause = cause
+        self._stop(CallOver(reason))
+
+    async def send_keys(self, keys: str) -> None:
+        """Down the line, behind what was said. Returns when they have sounded."""
+        lasts_s = self._line.send_keys(keys)
+        self._send()
+        await asyncio.sleep(lasts_s)
+
+    # --- what is said without a model ---
+
+    async def say_all(self, session: Session, text: str) -> bool:
+        """Say these words now. Returns when they were heard; False: not to their end."""
+        session.aloud.say(text)
+        self._reply_over.clear()
+        await self._reply_over.wait()
+        return self._status == "completed" and await self.until_heard()
+
+    async def send_tone(self) -> None:
+        """One that says that the call is recorded. Returns when it has sounded."""
+        lasts_s = self._line.play(recorder_tone(self._line.rate_hz))
+        self._send()
+        await asyncio.sleep(lasts_s)
+
+    # --- what comes ---
+
+    async def _take(self, session: Session, keys: PhoneKeys, frame: Frame) -> Sequence[Request]:
+        """Returns what the session was asked for."""
+        try:
+            requests = self._line.receive(frame)
+        except LineError as error:
+            self.cause = self.cause or "bad_stream"
+            self._stop(error)
+            return ()
+        except HungUp as hung_up:
+            self.cause = self.cause or "caller_hung_up"
+            self._stop(CallOver(str(hung_up)))
+            return ()
+        watch, now_ns = self._plan.watch, self._clock.now_ns()
+        for request in requests:
+            if watch is not None and isinstance(request, AppendAudio):
+                watch.heard(request.pcm, request.rate_hz, now_ns)
+            await session.handle(request)
+        for key in self._line.take_keys():
+            self.num_keys += 1
+            await keys.press(key)
+        self._send()  # what waited for room in the carrier's queue
+        self._news.set()
+        return requests
 
     def _send(self) -> None:
         for frame in self._line.frames():
             self._link.put(frame)
 
-    async def _take(self, session: Session, frame: Frame) -> Sequence[Request]:
-        """Returns what the session was asked for."""
-        try:
-            requests = self._line.receive(frame)
-        except LineError as error:
-            self._end(error)
-            return ()
-        except HungUp as hung_up:
-            self._end(CallOver(str(hung_up)))
-            return ()
-        for request in requests:
-            await session.handle(request)
-        for key in self._line.take_keys():
-            await self._press(session, key)
-        self._send()  # what waited for room in the carrier's queue
-        return requests
-
-    def _end(self, error: Exception) -> None:
-        self._ended = error
+    def _stop(self, error: Exception) -> None:
+        """Have `serve` raise this. Only the first time counts."""
+        self._over = self._over or error
         self._link.stop()
 
-    # --- keys ---
-
-    async def _press(self, session: Session, key: str) -> None:
-        if self._keypad.next_deadline_ns() is None:
-            await session.handle(CancelResponse())  # refused where nothing is being said
-        entered = self._keypad.press(key, self._clock.now_ns())
-        if entered is not None:
-            await self._enter(session, entered)
-        self._pressed.set()
-
-    async def _keep_keys(self, session: Session) -> None:
-        """End entries whose time is up."""
+    async def _take_leave(self) -> None:
         while True:
-            due_ns = self._keypad.next_deadline_ns()
-            if due_ns is None:
-                self._pressed.clear()
-                await self._pressed.wait()
-                continue
-            now_ns = self._clock.now_ns()
-            entered = self._keypad.on_timer(now_ns)
-            if entered is None:
-                await self._pause((due_ns - now_ns) / 1e9)
-            else:
-                await self._enter(session, entered)
-
-    async def _enter(self, session: Session, keys: str) -> None:
-        self._num_entries += 1
-        item_id = ItemId(f"keys_{self._num_entries}")
-        said = f"(I pressed {' '.join(keys)} on my telephone.)"
-        await session.handle(CreateItem(Message(item_id, "user", "text", said)))
-        await session.handle(CreateResponse(ResponseOptions()))
+            self._reply_over.clear()
+            await self._reply_over.wait()
+            if self.takes_leave and self._status != "cancelled":
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LEAVE_S):
+                        await self.until_heard()
+                if self.takes_leave:
+                    self.hang_up("agent_hung_up")

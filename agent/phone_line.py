@@ -11,10 +11,14 @@ Pure: no I/O and no clock. The shell around it (`phone_socket.py`) reads, writes
 from collections import deque
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from . import notices as say
 from . import requests as ask
 from .conversation import ItemId
 from .frame_order import FrameOrder
+from .key_tones import KeyEar, sound_of
 from .wire.encodings import decode_audio, encode_audio
 from .wire.telephony.line import (
     CallerAudio,
@@ -41,9 +45,16 @@ class PhoneLine:
     """One call. `started` comes from its first frames; after that, `receive` and `send`,
     with `frames` for what is to go out."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, *, hears_keys: bool = False) -> None:
+        """`hears_keys`: the carrier does not tell of keys; they are listened for."""
         self._dialect = dialect
+        self._hears_keys = hears_keys
+        self._ear: KeyEar | None = None
         self.carrier: Final = dialect.name
+        self.has_marks: Final = dialect.has_marks
+        """The carrier says what it has played."""
+        self.rate_hz = 8_000
+        """Once it is open, of its audio."""
         self.started: StreamStarted | None = None
         self._items: dict[str, ItemId] = {}
         """Of the response in progress."""
@@ -56,6 +67,8 @@ class PhoneLine:
         self._out: list[Frame] = []
         """To be sent."""
         self._takes_audio = True
+        self._is_interruptible = True
+        """Speech of the caller stops what is being played."""
         self._keys: list[str] = []
         """That were pressed and not taken yet."""
 
@@ -64,6 +77,8 @@ class PhoneLine:
         for event in self._dialect.receive(frame):
             if isinstance(event, StreamStarted):
                 self.started = event
+                self.rate_hz = event.media.rate_hz
+                self._ear = KeyEar(event.media.rate_hz) if self._hears_keys else None
             elif isinstance(event, StreamStopped):
                 raise HungUp(event.reason)
         return self.started is not None
@@ -96,9 +111,14 @@ class PhoneLine:
         assert self.started is not None
         media = self.started.media
         try:
-            return ask.AppendAudio(decode_audio(data, media.encoding), media.rate_hz)
+            pcm = decode_audio(data, media.encoding)
         except ValueError as error:
             raise LineError(f"a piece of audio {error}") from None
+        if self._ear is not None:
+            self._keys += self._ear.push(pcm)
+            if self._ear.is_tone:
+                pcm = np.zeros_like(pcm)  # which nobody is to take for words
+        return ask.AppendAudio(pcm, media.rate_hz)
 
     def _reached(self, name: str) -> list[ask.Request]:
         """Marks come back in order: those before it were reached as well."""
@@ -113,6 +133,26 @@ class PhoneLine:
         """Those that were pressed since this was asked last."""
         keys, self._keys = self._keys, []
         return keys
+
+    @property
+    def is_played(self) -> bool:
+        """By the carrier's word, all that it was to be sent."""
+        return not (self._marks or self._out)
+
+    def send_keys(self, keys: str) -> float:
+        """Press these keys, behind all that was sent before: `frames` has it. Returns for how long
+        that sounds, in s."""
+        if in_words := self._dialect.keys(keys):
+            self._out += in_words
+            return 0.0
+        return self.play(sound_of(keys, rate_hz=self.rate_hz))
+
+    def play(self, pcm: npt.NDArray[np.int16]) -> float:
+        """The same with a sound, at the line's rate."""
+        assert self.started is not None
+        media = self.started.media
+        self._out += self._dialect.audio(encode_audio(pcm, media.encoding))
+        return len(pcm) / media.rate_hz
 
     def hang_up(self) -> list[Frame]:
         """What tells the carrier that the call is over, before its stream is closed."""
@@ -134,8 +174,11 @@ class PhoneLine:
                 self._played_ms[notice.item_id] = 0.0
             case say.ReplyAudio():
                 self._audio(notice)
-            case say.SpeechStarted():
+            case say.SpeechStarted() if self._is_interruptible:
                 self._clear()
+            case say.SessionCreated(settings=settings) | say.SessionUpdated(settings=settings):
+                detection = settings.turn_detection
+                self._is_interruptible = detection is None or detection.interrupt_response
             case say.ReplyEnded():
                 item_id = self._items.pop(notice.response_id, None)
                 if item_id is not None:

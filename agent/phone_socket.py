@@ -24,7 +24,10 @@ from .config import Config
 from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
 from .phone_call import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 from .phone_line import HungUp, PhoneLine
+from .phone_planning import planned
+from .phone_record import log_call, record_of, shown_number
 from .phone_signatures import PhoneSignatures
+from .phone_transfer import transfers_by_carrier
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
 from .session_start import SessionStart, session_start
@@ -93,6 +96,7 @@ class PhoneSocket:
         self._tokens = tokens
         self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
+        self._moves = transfers_by_carrier(config.telephony)
         self._streamed: set[tuple[str, str]] = set()
         """Calls that have a stream: carrier and its id of the call."""
 
@@ -132,7 +136,7 @@ class PhoneSocket:
         self, socket: CallSocket, principal: Principal, scope: Scope, dialect: Dialect
     ) -> None:
         """Nothing is left of the stream when this returns, but for its socket's close."""
-        line = PhoneLine(dialect)
+        line = PhoneLine(dialect, hears_keys=self._config.telephony.key_tones)
         code, reason = errors.CLOSE_NORMAL, ""
         try:
             started = await _opened(socket, line)
@@ -164,24 +168,36 @@ class PhoneSocket:
         stream = line.carrier, started.call_id
         if started.call_id and stream in self._streamed:
             raise LineError(f"call {shown(started.call_id)} has a stream already")
-        refusal = self._no_line(principal, scope)
+        if (refusal := self._no_line(principal, scope)) is not None:
+            raise LineError(refusal.message)
         start = self._start(expected, started)
         if isinstance(start, Refusal):
-            refusal = refusal or start
-        if refusal is not None or isinstance(start, Refusal):
-            raise LineError("" if refusal is None else refusal.message)
+            raise LineError(start.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
         self._streamed.add(stream)
+        whole = self._config.telephony.store_numbers
+        numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
         _log.info(
             "call %s comes by %s from %s to %s: %s answers",
-            held.call.session_id, *map(shown, (line.carrier, started.caller, started.called)),
-            start.agent,
+            held.call.session_id, line.carrier, *map(shown, numbers), start.agent,
         )  # fmt: skip
+        held, plan = planned(
+            self._config.telephony,
+            held,
+            started,
+            self._moves.get(line.carrier),
+            self._clock.now_ns(),
+        )
+        phone = PhoneCall(line, socket, self._clock, plan)
         try:
-            await self._desk.hold(held, PhoneCall(line, socket, self._clock))
+            await self._desk.hold(held, phone)
         finally:
             self._streamed.discard(stream)
             held.place.leave()
+            record = record_of(held.call, phone, started, self._clock, whole_numbers=whole)
+            log_call(record)
+            if self._calls.store is not None:
+                self._calls.store.add(record)
         await save_trace(held.call, self._config.agent.trace_dir)
 
     def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | Refusal:

@@ -83,7 +83,7 @@ class ReplyRun:
         """Called when the client is to run a tool."""
         self.pulse = Pulse(clock)
         """Beats while the reply is being sent."""
-        self._mouth = Mouth(self, clock)
+        self.mouth = Mouth(self, clock)
 
     def audible(self) -> None:
         """From here on something of it could be heard or read."""
@@ -118,10 +118,10 @@ class ReplyRun:
         self._tell_played_until = partial(chat.played_until, self.reply.turn)
         try:
             async with asyncio.TaskGroup() as group:
-                wording = Wording(self, self._mouth, chat, self._clock, self.tools, self._cutting)
+                wording = Wording(self, self.mouth, chat, self._clock, self.tools, self._cutting)
                 group.create_task(wording.generate())
                 if self.reply.speaks:
-                    group.create_task(self._mouth.speak())
+                    group.create_task(self.mouth.speak())
                     group.create_task(self._pace())
         except* StageError as errors:
             raise _first_leaf(errors) from None

@@ -118,6 +118,7 @@ def create_app(
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/sessions/{session_id}/recording", endpoints.recording),
+        Route("/v1/calls", latency.calls),
         Route("/v1/latency/summary", latency.summary),
         Route("/v1/latency/turns", latency.turns),
         Route("/v1/latency/refusals", latency.refusals),

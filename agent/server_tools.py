@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Final, Literal
 
 from latency_budget.clock import Clock
@@ -150,8 +151,9 @@ class ServerTools:
         self._own = load_tools(config, self._loop)
         self._servers = McpServers(config)
         self.tool_counts: Final = ToolCounts()
-        self._callable: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
-        """Of each agent: definitions about which the model was asked, and which it can call."""
+        self._callable: dict[tuple[str, bool], tuple[tuple[str, ...], frozenset[str]]] = {}
+        """Of each agent, in calls with tools of their own and in others: definitions about which
+        the model was asked, and which it can call."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -180,30 +182,37 @@ class ServerTools:
         taken: Collection[str],
         check: CheckTools,
         notify: Callable[[Notice], None],
+        of_call: Mapping[str, ServedTool] = MappingProxyType({}),
     ) -> ToolsPort:
         """What a new call of this agent may use. `taken`: names of tools that its client runs.
-        `check` asks the agent's model."""
-        offered = self._offered(agent, taken)
+        `check` asks the agent's model. `of_call`: tools that this call alone has, by the names that
+        `server_tools` has for them."""
+        offered = self._offered(agent, taken, of_call)
         if not offered:
             return NO_TOOLS
         definitions = tuple(each.definition for each in offered)
-        known, names = self._callable.get(agent, ((), frozenset()))
+        kind = agent, bool(of_call)
+        known, names = self._callable.get(kind, ((), frozenset()))
         if known != definitions:
             names, is_sure = await _callable_names(offered, check)
             if is_sure:
-                self._callable[agent] = (definitions, names)
+                self._callable[kind] = (definitions, names)
         tools = [each for each in offered if each.name in names]
         return CallTools(
             tools, self._config.agent, self._clock, session_id, notify, self.tool_counts
         )
 
-    def _offered(self, agent: str, taken: Collection[str]) -> list[ServedTool]:
+    def _offered(
+        self, agent: str, taken: Collection[str], of_call: Mapping[str, ServedTool]
+    ) -> list[ServedTool]:
         """In the order of the settings, those of servers last; of two with one name the first."""
         offered: dict[str, ServedTool] = {tool.name: tool for tool in self._own[agent]}
         for source in self._config.agents[agent].server_tools:
             if source.startswith(MCP_PREFIX):
                 for tool in self._servers.tools(source.removeprefix(MCP_PREFIX)):
                     offered.setdefault(tool.name, tool)
+            elif source in of_call:
+                offered.setdefault(of_call[source].name, of_call[source])
         return [each for each in offered.values() if each.name not in taken][:MAX_TOOLS]
 
 

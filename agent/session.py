@@ -20,6 +20,7 @@ from . import events as ev
 from . import notices as say
 from . import requests as ask
 from .absence import Absence
+from .aloud import Aloud
 from .briefing import Briefing
 from .call_state import CallState
 from .chat_context import ChatContext
@@ -106,14 +107,9 @@ class Session:
         self._utterances = UtteranceDesk(
             hearing, self.conversation, self._context, self._ids, log, around.notify
         )
+        clock, notify = around.clock, around.notify
         self._replies = ReplyItems(
-            around.clock,
-            self.conversation,
-            self._context,
-            self._ids,
-            log,
-            around.notify,
-            around.recording,
+            clock, self.conversation, self._context, self._ids, log, notify, around.recording
         )
         self.absence = Absence(
             self._machine,
@@ -123,6 +119,9 @@ class Session:
             self._replies,
             log,
             around.clock,
+        )
+        self.aloud = Aloud(
+            self._machine, self._script, self.feed, lambda: self._the_desk.present, clock
         )
         log.budget = budget_of(settings, around.budget)
         log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
@@ -151,8 +150,7 @@ class Session:
                 group.create_task(self._warming.run())
                 self._warming.changed()
                 if self._profile.greeting and not self.settings.transcribes_only:
-                    self._script.next = self._profile.greeting
-                    self.feed(ev.ReplyRequested())
+                    self.aloud.say(self._profile.greeting)
         finally:
             self._log.over.settle_all()
             await self._context.chat.close()

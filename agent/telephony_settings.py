@@ -1,7 +1,7 @@
 """`[telephony]`: calls that come from carriers."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from .config_values import Between, Matching
@@ -38,7 +38,7 @@ class TelephonySettings:
     ring_s: Annotated[int, Between(5, 600)] = 60
     """How long `halfsec call` lets it ring."""
     twilio_account_sid_env: Annotated[str, ENVIRONMENT] = "TWILIO_ACCOUNT_SID"
-    """The environment variable that has the account's SID, for `halfsec call`."""
+    """The environment variable that has the account's SID, for `halfsec call` and for transfers."""
     twilio_auth_token_env: Annotated[str, ENVIRONMENT] = "TWILIO_AUTH_TOKEN"
     """The environment variable that has the auth token, by which Twilio's signatures are checked.
     It is read when the server starts, as all of these."""
@@ -65,6 +65,37 @@ class TelephonySettings:
     Everybody there calls without a key, also where clients need one."""
     audiosocket_agent: str = ""
     """Who answers there; empty: the default agent."""
+
+    transfers: dict[str, str] = field(default_factory=dict)
+    """To whom agents with the tool "phone:transfer" may transfer a call, a table like
+    { sales = "+493012345" }. The model knows the names, and never the numbers."""
+    store_numbers: bool = False
+    """Keep the numbers of caller and called in the records of calls, and log them. false: the last
+    two digits."""
+    limit_notice: str = "We have to end this call in half a minute."
+    """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
+    nothing is said."""
+    on_machine: Literal["talk", "hang_up", "message"] = "talk"
+    """What is done where a machine answers a call of ours: talk to it as to a person, hang up, or
+    leave `machine_message` behind its beep and hang up. The carrier tells (a stream's parameter
+    `answered_by`), or it is heard, in calls with the parameter `direction` = "outbound"."""
+    machine_message: str = ""
+    """Left with machines."""
+    key_tones: bool = False
+    """Listen for keys in the caller's sound, on lines whose carrier does not tell of them: with one
+    that does, each would count twice."""
+    record: Literal["no", "announced", "always"] = "no"
+    """Whether calls by telephone are recorded where `agent.record_dir` says that calls are.
+    announced: from when the caller has been told. always: from the first sound, where the law
+    allows that or the caller knows it from elsewhere."""
+    announcement: str = "This call is recorded."
+    """Said before the greeting of a call whose recording is announced, whatever the caller says
+    meanwhile. Empty: a tone."""
+    idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 12_000
+    """As `agent.idle_prompt_ms`, of calls by telephone: whoever put the receiver aside is paid for
+    by the second."""
+    idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 30_000
+    """As `agent.idle_hangup_ms`."""
 
     @property
     def public_host(self) -> str:

@@ -15,7 +15,7 @@ from .errors import ConfigError
 from .python_tools import BadToolError, PythonTool
 from .served_tool import one_line
 from .tool_loop import ToolLoop
-from .tool_settings import MCP_PREFIX
+from .tool_settings import MCP_PREFIX, PHONE_PREFIX
 from .tools import mark_of
 
 
@@ -40,7 +40,8 @@ def load_tools(config: Config, loop: ToolLoop) -> Mapping[str, tuple[PythonTool,
 
 
 def _sources(profile: AgentProfile) -> Iterator[str]:
-    return (each for each in profile.server_tools if not each.startswith(MCP_PREFIX))
+    elsewhere = (MCP_PREFIX, PHONE_PREFIX)
+    return (each for each in profile.server_tools if not each.startswith(elsewhere))
 
 
 def _functions(source: str, key: str) -> list[Callable[..., Any]]:

@@ -14,6 +14,11 @@ ToolTimeout = Annotated[int, Between(1, MAX_TOOL_TIMEOUT_S)]
 MCP_PREFIX: Final = "mcp:"
 """In `server_tools`: what follows is the name of a server."""
 
+PHONE_PREFIX: Final = "phone:"
+"""In `server_tools`: what follows is something that can be done to a telephone call."""
+
+PHONE_TOOLS: Final = tuple(PHONE_PREFIX + name for name in ("hang_up", "transfer", "press_keys"))
+
 
 @dataclass(frozen=True, slots=True)
 class McpSettings:

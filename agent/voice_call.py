@@ -22,7 +22,7 @@ wait.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -37,6 +37,7 @@ from .notices import Extension, Notice, Problem, Resumed, SessionCreated
 from .outbox import SlowReader
 from .requests import Request
 from .resume_tokens import ResumeTokens
+from .served_tool import ServedTool
 from .session import Session
 from .wire.realtime import RealtimeProtocol
 
@@ -72,6 +73,7 @@ class VoiceCall:
         self._call = call
         self._place = place
         self.is_extended: Final = socket.is_extended
+        self.tools: Final[Mapping[str, ServedTool]] = {}
         self._first = socket
         self._calls = calls
         self._protocol = protocol

@@ -1,4 +1,4 @@
-"""Turns that outlive the process: a SQLite file, written off the event loop.
+"""Turns, and telephone calls, that outlive the process: a SQLite file, written off the event loop.
 
 Theory of operation
 -------------------
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from .call_records import CallRecord, insert_call
 from .clock import unix_ns
 from .store_schema import NewerStoreError, StoredTurn, insert, migrate
 
@@ -71,7 +72,7 @@ class TurnStore:
         self._max_turns = max_turns
         self._max_age_ns = max_days * NS_PER_DAY
         self._wall_ns = wall_ns
-        self._waiting: deque[StoredTurn] = deque()
+        self._waiting: deque[StoredTurn | CallRecord] = deque()
         self._problem: str | None = None
         self._connection: sqlite3.Connection | None = None
         self._num_writes = 0
@@ -95,8 +96,8 @@ class TurnStore:
         """Begin to write. Once."""
         self._thread.start()
 
-    def add(self, stored: StoredTurn) -> None:
-        """Keep a turn. Returns at once; where the queue is full the turn is lost and counted."""
+    def add(self, stored: StoredTurn | CallRecord) -> None:
+        """Keep it. Returns at once; where the queue is full it is lost and counted."""
         if len(self._waiting) >= MAX_WAITING:
             self.lost += 1
         else:
@@ -164,10 +165,10 @@ class TurnStore:
         try:
             for place in range(number):
                 try:
-                    insert(connection, self._waiting[place])
+                    _insert(connection, self._waiting[place])
                 except _UNSTORABLE as error:
                     num_lost += 1
-                    _log.error("a turn can't be stored: %s", error)
+                    _log.error("a turn or call can't be stored: %s", error)
             if self._num_writes % FORGET_EVERY == 0:
                 self._forget(connection)
             connection.execute("COMMIT")
@@ -184,6 +185,10 @@ class TurnStore:
         """What is too old or too much. Its pages are used again: the file does not grow."""
         connection.execute(
             "DELETE FROM turns WHERE at_unix_ns < ? OR id <= (SELECT max(id) FROM turns) - ?",
+            (self._wall_ns() - self._max_age_ns, self._max_turns),
+        )
+        connection.execute(
+            "DELETE FROM calls WHERE ended_unix_ns < ? OR id <= (SELECT max(id) FROM calls) - ?",
             (self._wall_ns() - self._max_age_ns, self._max_turns),
         )
         connection.execute("DELETE FROM sessions WHERE id NOT IN (SELECT session FROM turns)")
@@ -221,6 +226,13 @@ class TurnStore:
         elif problem is None and self._problem is not None:
             _log.warning("%s is written again", self.path)
         self._problem = problem
+
+
+def _insert(connection: sqlite3.Connection, stored: StoredTurn | CallRecord) -> None:
+    if isinstance(stored, CallRecord):
+        insert_call(connection, stored)
+    else:
+        insert(connection, stored)
 
 
 def _set_aside(path: Path, now_s: int) -> str | None:

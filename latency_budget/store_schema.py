@@ -78,6 +78,28 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE calls (
+            id INTEGER PRIMARY KEY,
+            session TEXT NOT NULL,
+            began_unix_ns INTEGER NOT NULL,
+            ended_unix_ns INTEGER NOT NULL,
+            agent TEXT NOT NULL,
+            carrier TEXT NOT NULL,
+            caller TEXT NOT NULL,
+            called TEXT NOT NULL,
+            cause TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            turns INTEGER NOT NULL,
+            p50_ms REAL,
+            p95_ms REAL,
+            keys INTEGER NOT NULL,
+            recording TEXT
+        )
+        """,
+        "CREATE INDEX calls_ended ON calls (ended_unix_ns)",
+    ),
 )
 
 _PLAIN: Final = (

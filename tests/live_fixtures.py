@@ -58,11 +58,17 @@ greeting = "One morning a small brown fox left the wood, and walked along the ri
 stone bridge. There he met a hare, who was on her way to the market with a basket of apples."
 
 [agents.helper]
-server_tools = ["TESTS/live_tools.py", "mcp:odd"]
+server_tools = [
+    "TESTS/live_tools.py", "mcp:odd", "phone:hang_up", "phone:transfer", "phone:press_keys",
+]
 
 [mcp.odd]
 command = ["PYTHON", "TESTS/mcp_odd_server.py"]
 """.replace("TESTS", str(Path(__file__).parent)).replace("PYTHON", sys.executable)
+
+ENVIRONMENT: Final = {
+    "HALFSEC_TELEPHONY__TRANSFERS": '{ sales = "+493012345", workshop = "+493067890" }'
+}
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +78,9 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
     directory = tmp_path_factory.mktemp("live")
     settings: Path = directory / "halfsec.toml"
     settings.write_text(SETTINGS)
-    server = LiveServer(read_config(path=str(settings), env={}), KeyFile(directory / "keys.json"))
+    server = LiveServer(
+        read_config(path=str(settings), env=ENVIRONMENT), KeyFile(directory / "keys.json")
+    )
     server.start()
     yield server
     server.stop()

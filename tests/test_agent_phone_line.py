@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from agent import notices as say
 from agent import requests as ask
 from agent.conversation import ItemId
+from agent.key_tones import sound_of
 from agent.phone_line import MAX_MARKS, HungUp, PhoneLine
-from agent.settings import SessionSettings
+from agent.settings import SemanticVad, ServerVad, SessionSettings
 from agent.wire.g711 import mulaw_decode, mulaw_encode
 from agent.wire.telephony.asterisk import Asterisk
 from agent.wire.telephony.line import LineError
@@ -113,6 +115,21 @@ def test_what_was_cleared_was_not_heard(cause: say.Notice) -> None:
     assert reached(line, fourth) == [ask.PlaybackReport(ItemId("item_2"), 100)]
 
 
+@pytest.mark.parametrize("detection", [SemanticVad(), ServerVad(), None])
+def test_speech_that_interrupts_nothing_clears_nothing(
+    detection: SemanticVad | ServerVad | None,
+) -> None:
+    line = begun()
+    reply(line, 1, 3)
+    speaks = say.SpeechStarted(ItemId("item_9"), 0)
+    if detection is not None:
+        deaf = replace(detection, interrupt_response=False)
+        created = say.SessionCreated("sess", SessionSettings(turn_detection=deaf))
+        assert sent_for(line, created, speaks) == []
+    updated = say.SessionUpdated(SessionSettings(turn_detection=detection))
+    assert [each["event"] for each in sent_for(line, updated, speaks)] == ["clear"]
+
+
 def test_there_is_nothing_to_clear_of_what_was_played() -> None:
     line = begun()
     (name,) = marks(reply(line, 1, 1))
@@ -132,6 +149,39 @@ def test_keys_are_kept_until_somebody_takes_them() -> None:
     for digit in "12#":
         assert line.receive(frame("dtmf", dtmf={"digit": digit})) == []
     assert line.take_keys() == ["1", "2", "#"]
+    assert line.take_keys() == []
+
+
+def tones(keys: str) -> list[np.ndarray[Any, np.dtype[np.int16]]]:
+    """With half a second of a voice's noise before and behind, in pieces of 20 ms."""
+    noise = np.random.default_rng(7).normal(0, 800, 4000).astype(np.int16)
+    sound = np.concatenate([noise, sound_of(keys), noise])
+    return [sound[first : first + 160] for first in range(0, len(sound), 160)]
+
+
+def test_keys_are_heard_and_are_no_words() -> None:
+    line = PhoneLine(Twilio(), hears_keys=True)
+    assert line.open(start())
+    keys: list[str] = []
+    heard: list[np.ndarray[Any, np.dtype[np.int16]]] = []
+    for pcm in tones("159#"):
+        (request,) = line.receive(media(base64.b64encode(mulaw_encode(pcm)).decode()))
+        assert isinstance(request, ask.AppendAudio)
+        assert len(request.pcm) == len(pcm)
+        heard.append(request.pcm)
+        keys += line.take_keys()
+    assert keys == ["1", "5", "9", "#"]
+    levels = np.array([np.abs(each).max() for each in heard])
+    assert (levels[:25] > 0).all(), "the caller's own voice"
+    assert (levels[-25:] > 0).all()
+    loud = np.array([np.abs(each).max() > 6000 for each in heard])  # a tone has 8230 twice
+    assert loud.sum() <= 4, "of each tone no more than its first 20 ms"
+
+
+def test_nobody_listens_for_keys_unasked() -> None:
+    line = begun()
+    for pcm in tones("1"):
+        line.receive(media(base64.b64encode(mulaw_encode(pcm)).decode()))
     assert line.take_keys() == []
 
 

@@ -1,0 +1,59 @@
+"""What is kept of a telephone call that is over.
+
+Numbers of callers are personal data: where the settings do not ask for them, only the last two
+digits are kept, which tell two calls apart and nobody from anybody else.
+"""
+
+import logging
+from typing import Final
+
+from latency_budget.call_records import CallRecord
+from latency_budget.clock import Clock
+
+from .call import Call
+from .phone_call import PhoneCall
+from .wire.telephony.line import StreamStarted
+
+KEPT_DIGITS: Final = 2
+
+_log = logging.getLogger(__name__)
+
+
+def shown_number(number: str, *, whole: bool) -> str:
+    """As it may be kept and logged. `whole`: as it is."""
+    if whole or not number:
+        return number
+    digits = [each for each in number if each.isdigit()]
+    return f"...{''.join(digits[-KEPT_DIGITS:])}"
+
+
+def record_of(
+    call: Call, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
+) -> CallRecord:
+    """Of a call that has ended just now."""
+    lasted_ns = clock.now_ns() - call.began.now_ns
+    recording = call.recording
+    return CallRecord(
+        session=call.session_id,
+        began_unix_ns=call.began.unix_ns,
+        ended_unix_ns=call.began.unix_ns + lasted_ns,
+        agent=call.agent,
+        carrier=phone.carrier,
+        caller=shown_number(started.caller, whole=whole_numbers),
+        called=shown_number(started.called, whole=whole_numbers),
+        cause=phone.cause or "failed",
+        reason=phone.reason,
+        turns=call.num_turns,
+        p50_ms=call.p50_ms,
+        p95_ms=call.p95_ms,
+        keys=phone.num_keys,
+        recording=recording.path.name if recording and recording.has_begun else None,
+    )
+
+
+def log_call(record: CallRecord) -> None:
+    seconds = (record.ended_unix_ns - record.began_unix_ns) / 1e9
+    _log.info(
+        "call %s by %s lasted %.0f s: %s; %d turns, %d keys",
+        record.session, record.carrier, seconds, record.cause, record.turns, record.keys,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Telephone calls are recorded where the settings say so, and not before the caller knows it."""
+
+import asyncio
+import logging
+import wave
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.call_recording import Recorder
+from agent.key_tones import TONE_HZ
+from agent.wire.g711 import mulaw_decode
+from latency_budget.call_records import CallRecord
+from latency_budget.clock import ManualClock
+
+from .phone_scene import CHAR_S, Carrier, PhoneScene, play
+from .test_agent_phone_record import Kept
+from .test_agent_wire_twilio import frame
+
+GREETING = "Good day."
+ANNOUNCED = "This call is recorded."
+AGENT = f"[agents.default]\ngreeting = '{GREETING}'\n"
+
+Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+
+
+async def listens(scene: PhoneScene, carrier: Carrier) -> None:
+    await asyncio.sleep(8)
+    carrier.say(frame("stop"))
+
+
+def hold(
+    tmp_path: Path, settings: str, story: Story = listens
+) -> tuple[Carrier, CallRecord, float | None]:
+    """A call: what came of it, its record, and seconds of the agent in its recording."""
+    made: list[tuple[Carrier, CallRecord, float | None]] = []
+
+    async def main(clock: ManualClock) -> None:
+        recorder, kept = Recorder(tmp_path / "recordings", clock), Kept()
+        parts = {"recorder": recorder, "store": kept}
+        text = f"[telephony]\n{settings}\n{AGENT}"
+        scene = PhoneScene(clock, tmp_path, settings=text, calls=parts)
+        carrier = await scene.call(lambda carrier: story(scene, carrier))
+        recorder.step()
+        (record,) = (each for each in kept if isinstance(each, CallRecord))
+        made.append((carrier, record, agent_s(recorder.directory, record)))
+
+    play(main)
+    return made[0]
+
+
+def agent_s(directory: Path, record: CallRecord) -> float | None:
+    path = directory / f"{record.session}.wav"
+    if not path.exists():
+        assert record.recording is None
+        return None
+    assert record.recording == path.name
+    with wave.open(str(path)) as file:
+        sound = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, 2)
+        return np.count_nonzero(sound[:, 1]) / int(file.getframerate())
+
+
+def test_a_telephone_call_is_not_recorded_unless_the_settings_say_so(tmp_path: Path) -> None:
+    carrier, _, recorded_s = hold(tmp_path, "")
+    assert recorded_s is None
+    assert len(carrier.heard) / 8000 == pytest.approx(len(GREETING) * CHAR_S)
+
+
+def test_always_is_from_the_first_sound(tmp_path: Path) -> None:
+    carrier, _, recorded_s = hold(tmp_path, 'record = "always"')
+    assert recorded_s == pytest.approx(len(GREETING) * CHAR_S, abs=0.1)
+    assert len(carrier.heard) / 8000 == pytest.approx(len(GREETING) * CHAR_S)
+
+
+def test_the_caller_is_told_and_recorded_from_then_on(tmp_path: Path) -> None:
+    carrier, _, recorded_s = hold(tmp_path, 'record = "announced"')
+    assert len(carrier.heard) / 8000 == pytest.approx((len(ANNOUNCED) + len(GREETING)) * CHAR_S)
+    assert recorded_s == pytest.approx(len(GREETING) * CHAR_S, abs=0.1)
+
+
+def test_who_talks_over_the_announcement_hears_it_all_the_same(tmp_path: Path) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        await carrier.until(lambda: len(carrier.heard) > 4000)
+        scene.ears.say("Hello? Is anybody there?")
+        await listens(scene, carrier)
+
+    carrier, _, recorded_s = hold(tmp_path, 'record = "announced"', story)
+    assert len(carrier.heard) / 8000 == pytest.approx((len(ANNOUNCED) + len(GREETING)) * CHAR_S)
+    assert recorded_s == pytest.approx(len(GREETING) * CHAR_S, abs=0.1)
+
+
+def test_who_hangs_up_before_the_end_of_it_is_not_recorded(tmp_path: Path) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        await carrier.until(lambda: len(carrier.heard) > 4000)
+        carrier.say(frame("stop"))
+
+    assert hold(tmp_path, 'record = "announced"', story)[2] is None
+
+
+def test_who_presses_it_away_is_not_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        await carrier.until(lambda: len(carrier.heard) > 4000)
+        carrier.press("1")
+        await listens(scene, carrier)
+
+    with caplog.at_level(logging.WARNING):
+        assert hold(tmp_path, 'record = "announced"', story)[2] is None
+    assert "is not recorded: the caller was not told" in caplog.text
+
+
+def test_a_tone_says_it_too(tmp_path: Path) -> None:
+    carrier, _, recorded_s = hold(tmp_path, 'record = "announced"\nannouncement = ""')
+    heard = mulaw_decode(bytes(carrier.heard))
+    spectrum = np.abs(np.fft.rfft(heard[:4000]))
+    assert int(np.argmax(spectrum)) * 2 == TONE_HZ
+    assert recorded_s == pytest.approx(len(GREETING) * CHAR_S, abs=0.1)
