@@ -313,4 +313,6 @@ def test_a_full_queue_gets_nothing_until_there_is_room() -> None:
     assert link.put_ == []
     line.receive("MEDIA_XON")
     phone.notify(say.ReplyAudio("resp_1", np.zeros(160, np.int16), 8_000))
-    assert [len(each) for each in link.put_] == [160, 12, 160, 12]
+    order, *frames = link.put_
+    assert order == "START_MEDIA_BUFFERING"
+    assert [len(each) for each in frames] == [160, 12, 160, 12]
