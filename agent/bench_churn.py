@@ -24,6 +24,7 @@ from .bench_options import positive
 from .bench_report import heading, in_ms, save
 from .client import wait_ready
 from .client_errors import CallEndedError, ConnectError
+from .entry import entry_at
 from .errors import BenchError
 from .exchange import Int16
 from .own_server import own_server
@@ -73,7 +74,7 @@ async def held(url: str, pid: int) -> Held:
     clock = SystemClock()
     gives_up_ns = clock.now_ns() + round(LEFT_S * 1e9)
     address = url.replace("ws", "http", 1).partition("/v1/")[0] + "/v1/sessions"
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, headers=entry_at(url).headers()) as http:
         while True:
             lines = len((await http.get(address)).json()["sessions"])
             if not lines or clock.now_ns() > gives_up_ns:

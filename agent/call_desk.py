@@ -35,7 +35,7 @@ from .outbox import SlowReader
 from .ports import NO_RECORDING, RecordingPort
 from .principal import Principal
 from .reply_desk import Surroundings
-from .served_tool import ServedTool
+from .served_tool import ServedTool, one_line
 from .server_tools import ServerTools
 from .session import Session
 from .session_start import SessionStart
@@ -349,8 +349,9 @@ def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, 
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     bad, others = group_error.split(LineError)
     if bad is not None and others is None:
-        _log.warning("call %s: the carrier's stream: %s", call.session_id, bad.exceptions[0])
-        return errors.CLOSE_POLICY, str(bad.exceptions[0])
+        problem = one_line(bad.exceptions[0])
+        _log.warning("call %s: the carrier's stream: %s", call.session_id, problem)
+        return errors.CLOSE_POLICY, problem
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, "internal error"
 

@@ -38,6 +38,11 @@ VOICE: Final = f"{PREFIX}twilio/voice"
 STREAM: Final = f"{PREFIX}twilio/stream"
 RESTART: Final = "start halfsec serve again, in an environment and with settings like these"
 
+TWILIO_PORT: Final = 443
+"""The only one to which it streams (https://www.twilio.com/docs/api/errors/31910)."""
+
+NOT_TRIED: Final = "not tried"
+
 _NO_NETWORK: Final = "does the name exist, and has this machine a network?"
 _DOES_IT_RUN: Final = "does halfsec serve run, and the tunnel or proxy in front of it?"
 
@@ -50,7 +55,10 @@ def main(config: Config, tls: ssl.SSLContext | None = None) -> int:
     if wrong:
         print(f"Calls would not come in: {', '.join(wrong)} (see above).")
         return 1
-    print("Calls come in, as far as that can be seen without one.")
+    if any(finding.name == NOT_TRIED for finding in findings):
+        print("Nothing is wrong that can be seen; no call was tried.")
+    else:
+        print("Calls come in, as far as that can be seen without one.")
     return 0
 
 
@@ -60,12 +68,20 @@ def examine(config: Config, tls: ssl.SSLContext | None = None) -> Iterator[Secti
         address = tuple(_address(config, http))
         yield Section("Public address", address)
         is_there = not any(each.verdict == "WRONG" for each in address)
-        if is_there and secret_of(config.telephony, WEBHOOKS["twilio"]):
-            found = (_webhook(config, http), _stream(config, tls))
-            yield Section("As Twilio would call", found)
+        if is_there:
+            yield Section("As Twilio would call", tuple(_as_twilio(config, http, tls)))
     yield Section("What to paste at the carrier, and its secret", tuple(_carriers(config)))
     yield Section("Numbers", tuple(_numbers(config)))
     yield Section("Calls to others (halfsec call)", tuple(_dialing(config)))
+
+
+def _as_twilio(config: Config, http: httpx.Client, tls: ssl.SSLContext | None) -> Iterator[Finding]:
+    name = config.telephony.twilio_auth_token_env
+    if not secret_of(config.telephony, WEBHOOKS["twilio"]):
+        yield Finding(NOT_TRIED, f"{name} is not set in this shell", "note", "set it as there")
+        return
+    yield _webhook(config, http)
+    yield _stream(config, tls)
 
 
 # --- the address ---
@@ -77,8 +93,12 @@ def _address(config: Config, http: httpx.Client) -> Iterator[Finding]:
         remedy = 'in halfsec.toml: [telephony] public_url = "https://voice.example.com"'
         yield Finding("telephony.public_url", "not set: carriers can't stream", "WRONG", remedy)
         return
-    yield Finding("telephony.public_url", url, "ok")
     host, port = config.telephony.public_host, urlsplit(url).port or 443
+    if port == TWILIO_PORT:
+        yield Finding("telephony.public_url", url, "ok")
+    else:
+        remedy = f"have it taken at port {TWILIO_PORT}, unless your carrier takes others"
+        yield Finding("telephony.public_url", f"{url}: not for Twilio", "note", remedy)
     resolved = _resolved(host, port)
     yield resolved
     if resolved.verdict == "WRONG":

@@ -60,6 +60,10 @@ SOCKETS_ONLY: Final = Refusal(
     403, "A client secret (ek_...) opens voice sockets only; this needs the key that made it.",
     "insufficient_permissions",
 )  # fmt: skip
+CLIENTS_ONLY: Final = Refusal(
+    403, "A client secret (ek_...) opens sockets of clients, and no telephone calls.",
+    "insufficient_permissions",
+)  # fmt: skip
 AGENTS_ONLY: Final = Refusal(
     403, "This key is for calls with certain agents only; this needs one without such a limit.",
     "insufficient_permissions",
@@ -184,6 +188,8 @@ def _is_reading(scope: Scope) -> bool:
 
 def _not_for(principal: Principal, scope: Scope) -> Refusal | None:
     """What somebody who is known may not do all the same."""
+    if principal.kind == "ephemeral" and scope["path"].startswith(PREFIX):
+        return CLIENTS_ONLY
     if scope["type"] == "websocket":
         return None
     if principal.kind == "ephemeral":

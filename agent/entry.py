@@ -29,6 +29,11 @@ class Entry:
             return local_key(self.local_port)
         return self.given
 
+    def headers(self) -> dict[str, str]:
+        """Of a request that shows it; none without one."""
+        key = self.api_key()
+        return {} if key is None else {"Authorization": f"Bearer {key}"}
+
 
 WITHOUT_KEY: Final = Entry()
 

@@ -81,6 +81,8 @@ def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
     # For this machine alone, whatever the settings say.
     apart += ["--host", "127.0.0.1", "--set", "access.tls_self_signed=false"]
     apart += ["--set", "access.tls_cert=", "--set", "access.tls_key="]
+    # Another server may have the port; and a public address would have calls need keys.
+    apart += ["--set", "telephony.audiosocket_port=0", "--set", "telephony.public_url="]
     command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *apart, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     figures = ServerFigures()

@@ -78,7 +78,7 @@ class Dialing:
     async def _serve(self, request: Request) -> Response:
         """Raises RequestError, ClientDisconnect."""
         principal = principal_of(request.scope)
-        if principal.kind not in ("key", "local", "jwt"):
+        if principal.kind not in ("key", "local"):
             return KEY_NEEDED.response()
         async with self._bodies.read(request) as body:
             wish = _wish(body, self._config)

@@ -53,6 +53,8 @@ class PhoneKeys:
     async def _enter(self, keys: str) -> None:
         self._num_entries += 1
         item_id = ItemId(f"keys_{self._num_entries}")
+        # Whatever began meanwhile does not know of these keys.
+        await self._session.handle(CancelResponse())
         said = f"(I pressed {' '.join(keys)} on my telephone.)"
         await self._session.handle(CreateItem(Message(item_id, "user", "text", said)))
         await self._session.handle(CreateResponse(ResponseOptions()))

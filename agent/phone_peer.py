@@ -32,6 +32,7 @@ from latency_budget.clock import Clock, SystemClock
 
 from . import client_events as ev
 from .client_errors import CallEndedError, ConnectError
+from .entry import entry_at
 from .exchange import NS_PER_MS, Int16
 from .loudspeaker import AUDIBLE, NS_PER_S
 from .telephone_line import LINE_RATE_HZ
@@ -285,7 +286,11 @@ async def twilio_call(
     address = f"{url.partition('/v1/')[0]}/telephony/twilio/stream"
     try:
         async with websockets_client.connect(
-            address, compression=None, proxy=None, max_queue=None
+            address,
+            additional_headers=entry_at(url).headers(),
+            compression=None,
+            proxy=None,
+            max_queue=None,
         ) as socket:
             call = TwilioCall(socket, line, seed)
             await call.begin(agent)

@@ -30,6 +30,7 @@ from .phone_signatures import PhoneSignatures
 from .phone_transfer import transfers_by_carrier
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
+from .served_tool import one_line
 from .session_start import SessionStart, session_start
 from .visitors import Refusal, shown, turn_away
 from .wire.telephony import asterisk, jambonz
@@ -124,9 +125,13 @@ class PhoneSocket:
             return principal
         if self._calls.draining:
             return STOPPING
-        return self._no_line(principal, scope) or principal
+        # Nobody has to make room for what may be no call.
+        return self._desk.refusal(principal, scope, self._calls.waiting.can_give_way) or principal
 
     def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:
+        """For a call that was shown to be one. Others make room for it."""
+        if self._calls.draining:
+            return STOPPING
         refusal = self._desk.refusal(principal, scope, self._calls.waiting.give_way)
         if refusal is not None:
             self._desk.turned_away(refusal)
@@ -146,7 +151,7 @@ class PhoneSocket:
             _log.info("%s: a stream ended before its call began: %s", dialect.name, why)
         except (LineError, errors.IdleClientError, TimeoutError) as error:
             code = errors.CLOSE_POLICY
-            reason = str(error) or "the stream does not say what call it is"
+            reason = one_line(error) or "the stream does not say what call it is"
             _log.warning("%s: refused a stream: %s", dialect.name, reason)
         finally:
             socket.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))

@@ -9,6 +9,7 @@ import asyncio
 import importlib.util
 import logging
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 REST_S: Final = 6.0
 """For Twilio's answer, which takes 0.2 to 1 s. A tool has 15 s, and what was said comes first."""
+
+CALL_ID: Final = re.compile(r"CA[0-9A-Za-z]{1,62}")
 
 INSTALL_PHONE: Final = "pip install -e '.[phone]'"
 
@@ -55,6 +58,9 @@ class TwilioTransfer:
         if (problem := self.problem) is not None:
             _log.error("a call can't be transferred: %s", problem)
             raise TransferError(NOT_SET_UP)
+        if not CALL_ID.fullmatch(call_id):  # it becomes part of an address
+            _log.error("a call can't be transferred: its id is none of Twilio's")
+            raise TransferError(REFUSED)
         from twilio.base.exceptions import TwilioException
         from twilio.http.http_client import TwilioHttpClient
         from twilio.rest import Client

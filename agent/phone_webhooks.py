@@ -110,7 +110,7 @@ class PhoneWebhooks:
     ) -> Answer:
         """For somebody who is believed."""
         hook, settings = WEBHOOKS[carrier], self._config.telephony
-        wanted = settings.agent_at(call.called)
+        wanted = settings.agent_at(call.caller if call.is_outbound else call.called)
         start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
         if isinstance(start, Refusal):
             is_busy = start.code in BUSY_CODES

@@ -126,6 +126,19 @@ async def test_all_is_well(
     assert AUTH_TOKEN not in said
 
 
+async def test_what_was_not_tried_is_not_said_to_be_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with public(tmp_path, monkeypatch) as (server, _):
+        monkeypatch.delenv("TWILIO_AUTH_TOKEN")
+        status = await asyncio.to_thread(main, server.config(), server.tls)
+        said = capsys.readouterr().out
+    assert status == 0
+    assert "TWILIO_AUTH_TOKEN is not set in this shell" in said
+    assert "no call was tried" in said
+    assert "Calls come in" not in said
+
+
 async def test_a_proxy_that_calls_by_another_address_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

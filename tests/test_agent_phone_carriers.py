@@ -116,7 +116,13 @@ def vonage_start(token: str) -> str:
 
 def jambonz_start(token: str) -> str:
     return json.dumps(
-        {"callSid": "s1", "sampleRate": 8000, "mixType": "mono", "metadata": {"token": token}}
+        {
+            "callSid": "s1",
+            "sampleRate": 8000,
+            "mixType": "mono",
+            "direction": "inbound",
+            "token": token,
+        }
     )
 
 

@@ -244,6 +244,15 @@ async def test_twilio_refuses(http: Http, caplog: pytest.LogCaptureFixture) -> N
         assert hidden not in caplog.text
 
 
+@pytest.mark.usefixtures("account")
+@pytest.mark.parametrize("call_id", ["../IncomingPhoneNumbers/PN1", "CA1?To=+1", "", "CA1/../x"])
+async def test_an_id_that_a_stranger_made_up_reaches_nothing_else(call_id: str) -> None:
+    http = Http()
+    with pytest.raises(TransferError, match=REFUSED):
+        await TwilioTransfer(TelephonySettings(), http)(call_id, "+493012345")
+    assert http.asked == []
+
+
 async def test_without_credentials_nobody_is_transferred(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

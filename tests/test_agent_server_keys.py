@@ -36,6 +36,7 @@ class Locks:
     def add(self, name: str, **limits: Any) -> str:
         text = self._file.add(name, KeyLimits(**limits), unix_ns() // 10**9)
         self._live.ask(self._live.access.refresh)
+        self._live.access.closed = True  # as with `access.require_key` = "auto"
         return text
 
     def revoke(self, name: str) -> None:

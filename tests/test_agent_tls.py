@@ -292,7 +292,9 @@ def test_a_server_leaves_its_owner_a_key(home: Path, monkeypatch: pytest.MonkeyP
         assert entry_at(url).api_key() == text
     for url in ("ws://192.0.2.1:8080/", "wss://localhost.evil.example:8080", "ws://localhost:x"):
         assert entry_at(url).api_key() is None
+    assert entry_at("ws://localhost:8080").headers() == {"Authorization": f"Bearer {text}"}
     assert entry_at("ws://localhost:8081").api_key() is None
+    assert entry_at("ws://localhost:8081").headers() == {}
     monkeypatch.setenv("HALFSEC_API_KEY", "named")
     assert entry_here(config()).api_key() == "named"
     assert entry_at("ws://192.0.2.1:8080/").api_key() == "named"

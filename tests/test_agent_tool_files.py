@@ -127,9 +127,9 @@ def test_what_a_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complaint(command).startswith("mcp.it.command names 'no-such-command', which is not")
     header = settings("mcp:it", more='[mcp.it]\nurl = "http://a"\nheaders = {A = "NOT_SET"}')
     assert "needs the environment variable NOT_SET" in complaint(header)
-    monkeypatch.setenv("NOT_SET", "secret")
+    monkeypatch.setenv("NOT_SET", "a1b2c3")
     check_tools(load_config(file_text=header))
-    assert "secret" not in repr(list(load_config(file_text=header).effective()))
+    assert "a1b2c3" not in repr(list(load_config(file_text=header).effective()))
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

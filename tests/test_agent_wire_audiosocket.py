@@ -138,8 +138,6 @@ def test_what_the_queue_is_told_and_tells() -> None:
         (message(UUID, b"short"), "5 bytes"),
         (NAMED + message(SLIN, b"odd"), "3 bytes"),
         (NAMED + message(SLIN, AUDIO) + message(SLIN16, AUDIO), "does not change"),
-        (NAMED + message(KEY, b"x"), "no key"),
-        (NAMED + message(KEY), "no key"),
         (b"GET / HTTP/1.1\r\n", "0x47"),
         (bytes([SLIN, 0xFF, 0xFF]), "65535 bytes"),
     ],
@@ -147,3 +145,11 @@ def test_what_the_queue_is_told_and_tells() -> None:
 def test_what_is_no_audiosocket_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(LineError, match=reason):
         AudioSocket().receive(data)
+
+
+def test_what_is_no_key_is_passed_over() -> None:
+    for pressed in (b"x", b"12", b""):
+        assert not any(
+            isinstance(event, KeyPressed)
+            for event in AudioSocket().receive(NAMED + message(KEY, pressed))
+        )

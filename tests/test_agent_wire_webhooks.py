@@ -225,6 +225,12 @@ def telnyx(body: WebhookRequest, at: int = NOW, key: Ed25519PrivateKey = TELNYX_
     return WebhookRequest(body.method, body.url, {**body.headers, **headers}, body.body, NOW)
 
 
+def test_telnyx_is_told_the_format_of_both_directions() -> None:
+    answer = WEBHOOKS["telnyx"].connect(CALL, STREAM, "ct1")
+    (stream,) = ElementTree.fromstring(answer.text).iter("Stream")
+    assert (stream.get("codec"), stream.get("bidirectionalCodec")) == ("PCMU", "PCMU")
+
+
 def test_telnyx_signs_time_and_body() -> None:
     hook, asked = WEBHOOKS["telnyx"], post({"CallSid": "v3:x", "To": "+15550199"})
     hook.check(telnyx(asked), TELNYX_PUBLIC)

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .json_stream import MAX_FRAME, MAX_TEXT, fields_of, key_of, number_at, text_at, texts_of
+from .json_stream import MAX_FRAME, MAX_TEXT, fields_of, number_at, pressed, text_at, texts_of
 from .line import (
     CallerAudio,
     FlowChanged,
@@ -50,7 +50,6 @@ class Asterisk:
 
     name = "Asterisk"
     has_marks = True
-    can_clear = True
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None
@@ -74,7 +73,7 @@ class Asterisk:
             raise LineError("the first message of a channel is MEDIA_START")
         match event:
             case "DTMF_END":
-                return [key_of(text_at(fields, "digit"))]
+                return pressed(text_at(fields, "digit"))
             case "MEDIA_MARK_PROCESSED":
                 return [MarkReached(text_at(fields, "correlation_id"))]
             case "ERROR":  # our orders are right: those of the dial string are not

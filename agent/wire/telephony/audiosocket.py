@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from .json_stream import key_of
+from .json_stream import pressed
 from .line import (
     CallerAudio,
     Frame,
@@ -59,7 +59,6 @@ class AudioSocket:
 
     name = "AudioSocket"
     has_marks = True
-    can_clear = True
 
     def __init__(self, agent: str = "") -> None:
         """`agent`: who answers; empty: whoever does by default."""
@@ -97,7 +96,7 @@ class AudioSocket:
         if not self._call_id:
             raise LineError("the first message of a connection is the UUID of its call")
         if kind == KEY:
-            return [key_of(payload.decode("latin-1"))]
+            return pressed(payload.decode("latin-1"))
         return self._heard(kind, payload)
 
     def _named(self, payload: bytes) -> None:

@@ -19,7 +19,6 @@ class Exotel(JsonStream):
 
     name = "Exotel"
     has_marks = True
-    can_clear = True
     names = Names(
         stream_id="start.stream_sid",
         call_id="start.call_sid",

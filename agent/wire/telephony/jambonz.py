@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .json_stream import fields_of, key_of, number_at, text_at, texts_of
+from .json_stream import fields_of, number_at, pressed, text_at, texts_of
 from .line import (
     CallerAudio,
     Frame,
@@ -23,6 +23,7 @@ from .line import (
 
 SUBPROTOCOL: Final = "audio.jambonz.org"
 RATES: Final = (8_000, 16_000, 24_000)
+OWN_FIELDS: Final = frozenset({"callSid", "from", "to", "mixType", "sampleRate"})
 
 
 class Jambonz:
@@ -30,7 +31,6 @@ class Jambonz:
 
     name = "jambonz"
     has_marks = True
-    can_clear = True
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None
@@ -45,7 +45,7 @@ class Jambonz:
         if self._media is None:
             return [self._start(fields)]
         if fields.get("event") == "dtmf":
-            return [key_of(text_at(fields, "dtmf"))]
+            return pressed(text_at(fields, "dtmf"))
         if fields.get("type") == "mark" and text_at(fields, "data.event") == "playout":
             return [MarkReached(text_at(fields, "data.name"))]
         return []
@@ -59,13 +59,15 @@ class Jambonz:
             )
         self._media = MediaFormat("pcm16", rate_hz)
         call_id = text_at(fields, "callSid")
+        # What a verb has as `metadata` is laid over the call's own fields.
+        given = {**texts_of(fields, ""), **texts_of(fields.get("metadata"), "metadata")}
         return StreamStarted(
             call_id,
             call_id,
             self._media,
             text_at(fields, "from", optional=True),
             text_at(fields, "to", optional=True),
-            texts_of(fields.get("metadata"), "metadata"),
+            {name: given[name] for name in given if name not in OWN_FIELDS},
         )
 
     def audio(self, data: bytes) -> list[Frame]:

@@ -152,7 +152,7 @@ class JsonStream:
         return [MarkReached(text_at(fields, self.names.mark))]
 
     def _key(self, fields: Json) -> list[PhoneEvent]:
-        return [key_of(text_at(fields, self.names.digit))]
+        return pressed(text_at(fields, self.names.digit))
 
     def _stop(self, fields: Json) -> list[PhoneEvent]:
         return [StreamStopped("the carrier ended the stream")]
@@ -198,11 +198,9 @@ def number_at(fields: Json, path: str) -> int:
     raise LineError(f"{path} is a whole number")
 
 
-def key_of(digit: str) -> KeyPressed:
-    """Raises LineError."""
-    if not KEYS.fullmatch(digit.upper()):
-        raise LineError(f"{digit[:10]!r} is no key of a telephone")
-    return KeyPressed(digit.upper())
+def pressed(digit: str) -> list[PhoneEvent]:
+    """Nothing where it is no key, as with a hook flash."""
+    return [KeyPressed(digit.upper())] if KEYS.fullmatch(digit.upper()) else []
 
 
 def texts_of(found: Any, path: str) -> dict[str, str]:

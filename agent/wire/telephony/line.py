@@ -82,8 +82,6 @@ class Dialect(Protocol):
     name: str
     has_marks: bool
     """The carrier says what it has played."""
-    can_clear: bool
-    """What it has queued can be taken back."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
         """Raises LineError."""

@@ -20,7 +20,6 @@ class Plivo(JsonStream):
 
     name = "Plivo"
     has_marks = True
-    can_clear = True
     names = Names(
         stream_id="start.streamId",
         call_id="start.callId",

@@ -17,7 +17,6 @@ class Telnyx(JsonStream):
 
     name = "Telnyx"
     has_marks = True
-    can_clear = True
     names = Names(
         stream_id="stream_id",
         call_id="start.call_control_id",

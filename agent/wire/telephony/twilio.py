@@ -17,7 +17,6 @@ class Twilio(JsonStream):
 
     name = "Twilio"
     has_marks = True
-    can_clear = True
     names = Names(
         stream_id="start.streamSid",
         call_id="start.callSid",

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Final
 
-from .json_stream import fields_of, key_of, text_at, texts_of
+from .json_stream import fields_of, pressed, text_at, texts_of
 from .line import (
     CallerAudio,
     Frame,
@@ -30,7 +30,6 @@ class Vonage:
 
     name = "Vonage"
     has_marks = True
-    can_clear = True
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None
@@ -48,7 +47,7 @@ class Vonage:
             case "websocket:notify":
                 return [MarkReached(text_at(fields, "payload.name"))]
             case "websocket:dtmf":
-                return [key_of(text_at(fields, "digit"))]
+                return pressed(text_at(fields, "digit"))
             case _:
                 return []
 

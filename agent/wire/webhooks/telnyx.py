@@ -62,8 +62,13 @@ class TelnyxWebhook:
         )
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
+        # What is not said is as the call has it, which may be A-law, or worse.
         stream = element(
-            "Stream", url=stream_url, bidirectionalMode="rtp", bidirectionalCodec="PCMU"
+            "Stream",
+            url=stream_url,
+            codec="PCMU",
+            bidirectionalMode="rtp",
+            bidirectionalCodec="PCMU",
         )
         stream.append(parameter("token", token))
         connect = element("Connect")
