@@ -21,6 +21,7 @@ def key(live: LiveServer) -> Iterator[str]:
     """Closes the server for the length of the test."""
     text = live.keys.add("ana", KeyLimits(), unix_ns() // 10**9)
     live.ask(live.access.refresh)
+    live.access.closed = True  # as with `access.require_key` = "auto"
     yield text
     live.keys.revoke("ana")
     live.ask(live.access.refresh)

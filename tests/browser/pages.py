@@ -96,8 +96,10 @@ def axe_violations(page: Page) -> list[str]:
 
 
 def head_figure(page: Page, name: str) -> str:
-    """What the dashboard's head row says."""
-    return page.locator(f'#head [data-figure="{name}"] .value').inner_text()
+    """What the dashboard's head row says, once it says something."""
+    value = page.locator(f'#head [data-figure="{name}"] .value')
+    expect(value).not_to_have_text("\N{EN DASH}")
+    return value.inner_text()
 
 
 def shown_turns(page: Page) -> list[str]:
