@@ -26,12 +26,12 @@ from typing import Any, Final
 
 import numpy as np
 import websockets.asyncio.client as websockets_client
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
 
 from latency_budget.clock import Clock, SystemClock
 
 from . import client_events as ev
-from .client_errors import CallEndedError, ConnectError
+from .client_errors import CallEndedError, ConnectError, handshake_error
 from .entry import entry_at
 from .exchange import NS_PER_MS, Int16
 from .loudspeaker import AUDIBLE, NS_PER_S
@@ -295,5 +295,7 @@ async def twilio_call(
             call = TwilioCall(socket, line, seed)
             await call.begin(agent)
             yield call
+    except InvalidHandshake as refused:
+        raise handshake_error(address, refused) from None
     except (OSError, TimeoutError, WebSocketException) as error:
         raise ConnectError(f"{address}: {error}") from None
