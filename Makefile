@@ -6,7 +6,8 @@
 # make help    this text
 # make clean   remove the environments; the models in ~/.halfsec stay
 #
-# JOBS=2                 processes that test side by side; 0: one test after another
+# JOBS=3                 processes that test side by side; 0: one test after another. Calls last as long
+#                        as they do: on two cores two of them leave a third of the time unused.
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
 # PRESET=cpu             the preset to fetch the models of and to serve
 # TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
@@ -20,7 +21,7 @@ endif
 VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 export PORT
 ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
