@@ -8,10 +8,11 @@ dealt with where they are for all carriers: `phone_socket.py`, `call_socket.py`,
 
 AudioSocket has neither keys nor encryption, and its UUID is whatever the dialplan says. What there
 is instead: it listens where the settings say and nowhere else, and who is not in
-`telephony.audiosocket_allow` is closed before a byte of his is read.
+`telephony.audiosocket_allow` is closed before a byte of his is read. Whoever is in it brings many
+calls from one address, so what one address may take is no limit here; the number of lines is.
 
-Marks reach the session behind audio of the caller's only. A peer that sends nothing is idle then,
-however much it is told.
+A peer that sends nothing may have a caller who says nothing (see the dialect). Whether it is alive
+TCP itself finds out, by probes that a machine answers that is there.
 """
 
 import asyncio
@@ -27,7 +28,6 @@ from starlette.websockets import WebSocket
 
 from latency_budget.clock import Clock
 
-from .address_limits import AddressLimits
 from .addresses import is_within, networks_of
 from .call_desk import CallDesk
 from .calls import Calls
@@ -57,6 +57,14 @@ grows to this; then nothing more is taken, and the peer is found to be slow."""
 
 MAX_MARKS: Final = 256
 """That were reached and are not told yet. Those of ten seconds are a hundred."""
+
+PROBE_AFTER_S: Final = 10
+PROBE_EVERY_S: Final = 5
+MAX_PROBES: Final = 3
+"""Of a connection by which nothing comes: after 25 s without an answer it has broken."""
+
+BROKE: Final = 1006
+"""The close code of a connection that nobody closed."""
 
 SPARE: Final = 16
 """Connections besides those of calls: they come and go."""
@@ -90,7 +98,6 @@ class AudioSockets:
         signatures = PhoneSignatures(settings)
         self._phones = PhoneSocket(config, calls, clock, desk, CallTokens(clock), signatures)
         self._clock = clock
-        self._limits = AddressLimits(config.access)
         self._most = config.agent.max_sessions + SPARE
         self._num_open = 0
         self._num_turned_away = 0
@@ -107,21 +114,17 @@ class AudioSockets:
                     _log.warning("AudioSocket: can't accept a connection: %s", error.strerror)
                     await asyncio.sleep(ACCEPT_AGAIN_S)
                     continue
-                place = self._limits.place(host)
-                if (why := self._refusal(host, place)) is not None:
+                if (why := self._refusal(host)) is not None:
                     connection.close()
                     self._turned_away(host, why)
                     continue
-                self._limits.opened(place)
                 self._num_open += 1
-                group.create_task(self._hold(connection, (host, port), place))
+                _probe(connection)
+                group.create_task(self._hold(connection, (host, port)))
 
-    def _refusal(self, host: str, place: str | None) -> str | None:
+    def _refusal(self, host: str) -> str | None:
         if not is_within(host, self._allowed):
             return f"it is not in {ALLOW}"
-        now_s = self._clock.now_ns() / 1e9
-        if not self._limits.may_connect(place, now_s) or self._limits.is_full(place):
-            return "it opens too many connections"
         return "too many connections" if self._num_open >= self._most else None
 
     def _turned_away(self, host: str, why: str) -> None:
@@ -133,9 +136,7 @@ class AudioSockets:
                 host, why, self._num_turned_away,
             )  # fmt: skip
 
-    async def _hold(
-        self, connection: socket.socket, peer: tuple[str, int], place: str | None
-    ) -> None:
+    async def _hold(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         stream: AudioStream | None = None
         try:
             reader, writer = await asyncio.open_connection(sock=connection)
@@ -149,7 +150,6 @@ class AudioSockets:
             _log.exception("AudioSocket: a connection from %s failed", peer[0])
         finally:
             self._num_open -= 1
-            self._limits.closed(place)
             if stream is None:
                 connection.close()
             else:
@@ -187,7 +187,7 @@ class AudioStream:
         try:
             data = await self._reader.read(READ_BYTES)
         except OSError:
-            data = b""
+            return {"type": "websocket.disconnect", "code": BROKE}
         if not data:
             return {"type": "websocket.disconnect", "code": CLOSE_NORMAL}
         return {"type": "websocket.receive", "bytes": data}
@@ -232,6 +232,10 @@ class AudioStream:
             self._queue.put(CLEAR, self._clock.now_ns())
             self._writer.write(message(HANG_UP))
             return
+        if frame == CLEAR:
+            self._queue.put(frame, self._clock.now_ns())
+            self._changed.set()
+            return
         while self._queue.queued_ms > MAX_QUEUED_MS:
             self._changed.clear()
             await self._changed.wait()
@@ -239,6 +243,20 @@ class AudioStream:
             raise ConnectionResetError
         self._queue.put(frame, self._clock.now_ns())
         self._changed.set()
+
+
+def _probe(connection: socket.socket) -> None:
+    """Have the system find out whether the peer is there."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    gone_after_ms = 1000 * (PROBE_AFTER_S + MAX_PROBES * PROBE_EVERY_S)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_AFTER_S),
+        ("TCP_KEEPINTVL", PROBE_EVERY_S),
+        ("TCP_KEEPCNT", MAX_PROBES),
+        ("TCP_USER_TIMEOUT", gone_after_ms),  # where something was sent that nobody confirms
+    ):
+        if hasattr(socket, name):  # not every system has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _scope(peer: tuple[str, int]) -> Scope:

@@ -53,6 +53,14 @@ IDLE: Final = "the client sent nothing for too long"
 
 EXPIRED: Final = "reached its time limit"
 
+TIME_IS_UP: Final = f"the session {EXPIRED}"
+
+REVOKED: Final = "the key of this call was revoked"
+
+STOPPED: Final = "the server is being stopped"
+
+FAILED: Final = "internal error"
+
 WARMING: Final = Refusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
 )
@@ -136,8 +144,9 @@ class Place:
         scope: Scope,
         calls: Calls,
         num_held: Counter[str],
-        by_address: CallsByAddress,
+        by_address: CallsByAddress | None,
     ) -> None:
+        """`by_address`: None where it occupies none of its address."""
         self.key_id = key_id
         self._call = call
         self._scope = scope
@@ -146,7 +155,8 @@ class Place:
         self._by_address = by_address
         self._is_left = False
         num_held[key_id] += 1
-        by_address.begun(scope)
+        if by_address is not None:
+            by_address.begun(scope)
 
     def leave(self) -> None:
         """Only the first time counts."""
@@ -154,7 +164,8 @@ class Place:
             self._is_left = True
             self._calls.leave(self._call)
             self._num_held -= Counter([self.key_id])  # which forgets those at zero
-            self._by_address.ended(self._scope)
+            if self._by_address is not None:
+                self._by_address.ended(self._scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +227,7 @@ class CallDesk:
             return BROKEN if self._stages.status == "broken" else WARMING
         if self._has_all_its_calls(principal) and not give_way(principal.key_id):
             return LINES_OF_KEY
-        if self._by_address.are_all_held(scope):
+        if _is_stranger(principal) and self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
         if self._calls.full and not give_way(None):
             return BUSY
@@ -239,7 +250,8 @@ class CallDesk:
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
         )
         call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
-        place = Place(call, principal.key_id, scope, self._calls, self._num_held, self._by_address)
+        by_address = self._by_address if _is_stranger(principal) else None
+        place = Place(call, principal.key_id, scope, self._calls, self._num_held, by_address)
         return HeldCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
 
     async def hold(self, held: HeldCall, carrier: Carrier) -> None:
@@ -259,9 +271,15 @@ class CallDesk:
             code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
         except TimeoutError:
             last = (Problem(f"The session {EXPIRED}.", "session_expired"),)
-            code, reason = errors.CLOSE_NORMAL, f"the session {EXPIRED}"
+            code, reason = errors.CLOSE_NORMAL, TIME_IS_UP
         except ExceptionGroup as group_error:
             code, reason = close_for(group_error, call)
+        except asyncio.CancelledError:
+            code, reason = errors.CLOSE_DRAINING, STOPPED
+            raise
+        except Exception:
+            code, reason = errors.CLOSE_INTERNAL, FAILED
+            raise
         finally:
             held.place.leave()
             _log_end(call, code, reason)
@@ -332,6 +350,11 @@ class CallDesk:
         return TurnLog(call.session_id, call.trace, on_turn, marked, told)
 
 
+def _is_stranger(principal: Principal) -> bool:
+    """Whether what one address may hold is meant for him. Carriers speak for many."""
+    return principal.kind != "carrier"
+
+
 def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
     """What the end of a call's task group means to its client."""
     over, others = group_error.split(CallOver)
@@ -344,7 +367,7 @@ def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, 
     if group_error.subgroup(errors.IdleClientError) is not None:
         return errors.CLOSE_NORMAL, IDLE
     if group_error.subgroup(errors.RevokedKeyError) is not None:
-        return errors.CLOSE_POLICY, "the key of this call was revoked"
+        return errors.CLOSE_POLICY, REVOKED
     if group_error.subgroup(SlowReader) is not None:
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     bad, others = group_error.split(LineError)
@@ -353,7 +376,7 @@ def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, 
         _log.warning("call %s: the carrier's stream: %s", call.session_id, problem)
         return errors.CLOSE_POLICY, problem
     _log.error("session %s failed", call.session_id, exc_info=group_error)
-    return errors.CLOSE_INTERNAL, "internal error"
+    return errors.CLOSE_INTERNAL, FAILED
 
 
 def _log_end(call: Call, code: int, reason: str) -> None:

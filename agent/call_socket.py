@@ -80,6 +80,10 @@ class CallSocket:
         """Have a frame sent. Never waits."""
         self._outbox.put(frame)
 
+    def forget(self) -> None:
+        """Send nothing of what was put and not sent yet."""
+        self._outbox.forget()
+
     async def carry(self, take: Take) -> Parting:
         """Frames both ways, those of the client one at a time: a busy session is not read from.
         Once. A frame that was read is dealt with, unless this is cancelled."""

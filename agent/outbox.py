@@ -65,6 +65,10 @@ class Outbox:
     def close(self) -> None:
         """Nobody takes frames any more: forget those that wait, and all that come."""
         self._closed = True
+        self.forget()
+
+    def forget(self) -> None:
+        """What waits is not wanted any more."""
         self._frames.clear()
         self._num_bytes = 0
         self._taken.set()

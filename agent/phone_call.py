@@ -12,7 +12,7 @@ from typing import Final, NoReturn, Protocol
 from latency_budget.clock import Clock
 
 from . import errors
-from .call_desk import SILENT, CallOver
+from .call_desk import REVOKED, SILENT, STOPPED, TIME_IS_UP, CallOver
 from .call_socket import Parting, Take
 from .key_tones import recorder_tone
 from .notices import (
@@ -30,6 +30,7 @@ from .phone_keys import PhoneKeys
 from .phone_line import HungUp, PhoneLine
 from .phone_plan import PLAIN, CallPlan, Cause
 from .phone_tools import phone_tools
+from .phone_transfer import CallTransfer, Handover
 from .requests import AppendAudio, Request
 from .served_tool import ServedTool
 from .session import Session
@@ -39,27 +40,33 @@ MAX_REASON_BYTES: Final = 123
 """Of what is said with a close code (RFC 6455, section 5.5.1)."""
 
 STREAM_CLOSED: Final = "the carrier closed the stream"
+BROKEN_OFF: Final = "the connection to the carrier broke"
 AGENT_HUNG_UP: Final = "the agent hung up"
 
 MARKS_S: Final = 1.5
 """For the carrier to say that it has played what it should have played by now. Its leg and jitter
 take 0.1 to 0.5 s; after two seconds of silence callers are told to wait (`mouth.py`)."""
-BLIND_S: Final = 0.4
-"""The same where it never says."""
 LEAVE_S: Final = 10.0
 """For the rest of a farewell that was sent, or of the apology in its place."""
 
-_CAUSES: Final[Mapping[int, Cause]] = {
-    errors.CLOSE_NORMAL: "time_limit",
-    errors.CLOSE_POLICY: "revoked",
+_CAUSES: Final[Mapping[str, Cause]] = {
+    SILENT: "silent",
+    TIME_IS_UP: "time_limit",
+    REVOKED: "revoked",
+    STOPPED: "stopped",
 }
-"""Of ends that come from elsewhere, by the close code."""
+"""Of ends that come from elsewhere, by what is said of them; of all others "failed"."""
+
+_GONE: Final[tuple[Cause, ...]] = ("caller_hung_up", "lost")
+"""How it looks when a carrier takes a call that is transferred off its stream."""
 
 
 class PhoneLink(Protocol):
-    """By what frames travel: `CallSocket`, or a TCP connection."""
+    """By what frames travel: `CallSocket`."""
 
     def put(self, frame: Frame) -> None: ...
+
+    def forget(self) -> None: ...
 
     async def carry(self, take: Take) -> Parting: ...
 
@@ -81,7 +88,7 @@ class PhoneCall:
     ) -> None:
         """`line`: opened."""
         assert line.started is not None
-        self.call_id: Final = line.started.call_id
+        self._call_id = line.started.call_id
         self.carrier: Final = line.carrier
         self.cause: Cause | None = None
         """Why it ended; while it goes on, why it is about to."""
@@ -95,7 +102,8 @@ class PhoneCall:
         self._link = link
         self._clock = clock
         self._session: Session | None = None
-        self._keys: PhoneKeys | None = None
+        self._began_ns = clock.now_ns()
+        self._transfer = CallTransfer(plan.move)
         self._over: Exception | None = None
         """What ended it."""
         self._news = asyncio.Event()
@@ -126,12 +134,12 @@ class PhoneCall:
         """Raises CallOver where it was hung up, LineError where the stream can't be served,
         SlowReader where the carrier does not read, IdleClientError where it says nothing."""
         self._session = session
-        keys = self._keys = PhoneKeys(session, self._clock)
+        keys = PhoneKeys(session, self._clock)
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(keys.keep_time()),
                 group.create_task(self._take_leave()),
-                group.create_task(conduct(session, self, self._plan)),
+                group.create_task(conduct(session, self, keys, self._plan)),
             ]
             parting = await self._link.carry(lambda frame: self._take(session, keys, frame))
             for task in beside:
@@ -144,16 +152,18 @@ class PhoneCall:
         if parting is Parting.IDLE:
             self.cause = self.cause or "lost"
             raise errors.IdleClientError
-        self.cause = self.cause or "caller_hung_up"
-        raise CallOver(STREAM_CLOSED)
+        is_lost = parting is Parting.BROKE or self._line.says_stop
+        self.cause = self.cause or ("lost" if is_lost else "caller_hung_up")
+        raise CallOver(BROKEN_OFF if parting is Parting.BROKE else STREAM_CLOSED)
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Hang up."""
         self.reason = reason
-        elsewhere = "silent" if reason == SILENT else _CAUSES.get(code, "failed")
-        self.cause = self.cause or elsewhere
+        self.cause = self.cause or _CAUSES.get(reason, "failed")
         await self._link.say_last(self._line.hang_up())
         self._link.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+        if self.cause in _GONE and await self._transfer.is_done():
+            self.cause = "transferred"
 
     # --- what tools do ---
 
@@ -163,9 +173,6 @@ class PhoneCall:
         assert self._session is not None
         if not await self._session.aloud.until_played():
             return False
-        if not self._line.has_marks:
-            await asyncio.sleep(BLIND_S)
-            return True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARKS_S):
                 while not self._line.is_played:
@@ -178,9 +185,16 @@ class PhoneCall:
         await self._news.wait()
 
     def hang_up(self, cause: Cause, reason: str = AGENT_HUNG_UP) -> None:
-        """End the call now."""
-        self.cause = cause
+        """End the call now. What ended it before has."""
+        self.cause = self.cause or cause
         self._stop(CallOver(reason))
+
+    async def transfer(self, number: str) -> None:
+        """Hand the call on. Raises TransferError: it goes on then. Whoever gives up waiting has not
+        stopped it."""
+        limit_s = self._plan.limit_s or 0.0
+        left_s = limit_s - (self._clock.now_ns() - self._began_ns) / 1e9
+        await self._transfer.to(Handover(self._call_id, number, self._plan.agent, left_s))
 
     async def send_keys(self, keys: str) -> None:
         """Down the line, behind what was said. Returns when they have sounded."""
@@ -199,7 +213,7 @@ class PhoneCall:
 
     async def send_tone(self) -> None:
         """One that says that the call is recorded. Returns when it has sounded."""
-        lasts_s = self._line.play(recorder_tone(self._line.rate_hz))
+        lasts_s = self._line.play(recorder_tone(self._line.media.rate_hz))
         self._send()
         await asyncio.sleep(lasts_s)
 
@@ -222,14 +236,17 @@ class PhoneCall:
             if watch is not None and isinstance(request, AppendAudio):
                 watch.heard(request.pcm, request.rate_hz, now_ns)
             await session.handle(request)
+        asked = list(requests)
         for key in self._line.take_keys():
             self.num_keys += 1
-            await keys.press(key)
+            asked += await keys.press(key)
         self._send()  # what waited for room in the carrier's queue
         self._news.set()
-        return requests
+        return asked
 
     def _send(self) -> None:
+        if self._line.take_cleared():
+            self._link.forget()
         for frame in self._line.frames():
             self._link.put(frame)
 

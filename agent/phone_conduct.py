@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from .answering_machine import MachineWatch
+from .phone_keys import PhoneKeys
 from .phone_plan import CallPlan, Cause
 from .requests import CancelResponse, UpdateSession
 from .session import Session
@@ -37,35 +38,36 @@ class Speaker(Protocol):
     async def send_tone(self) -> None: ...
 
 
-async def conduct(session: Session, speaker: Speaker, plan: CallPlan) -> None:
+async def conduct(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan) -> None:
     """Say all of it in its time."""
     async with asyncio.TaskGroup() as group:
-        opening = group.create_task(_open(session, speaker, plan))
+        opening = group.create_task(_open(session, speaker, keys, plan))
         group.create_task(_announce_limit(session, plan))
         if plan.watch is not None:
-            group.create_task(_meet_machine(session, speaker, plan, plan.watch, opening))
+            group.create_task(_meet_machine(session, speaker, keys, plan, plan.watch, opening))
 
 
 @asynccontextmanager
-async def uninterrupted(session: Session) -> AsyncIterator[None]:
-    """Nobody's speech stops what is said meanwhile, nor is it answered."""
+async def uninterrupted(session: Session, keys: PhoneKeys) -> AsyncIterator[None]:
+    """Nobody's speech stops what is said meanwhile, nor is it answered. Keys wait for its end."""
     detection = session.settings.turn_detection
-    if detection is None:  # only keys and orders end turns
-        yield
-        return
-    deaf = replace(detection, interrupt_response=False, create_response=False)
-    await session.handle(UpdateSession(session.settings.changed(turn_detection=deaf)))
-    try:
-        yield
-    finally:
-        await session.handle(UpdateSession(session.settings.changed(turn_detection=detection)))
+    with keys.held():
+        if detection is None:  # only keys and orders end turns
+            yield
+            return
+        deaf = replace(detection, interrupt_response=False, create_response=False)
+        await session.handle(UpdateSession(session.settings.changed(turn_detection=deaf)))
+        try:
+            yield
+        finally:
+            await session.handle(UpdateSession(session.settings.changed(turn_detection=detection)))
 
 
-async def _open(session: Session, speaker: Speaker, plan: CallPlan) -> None:
+async def _open(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan) -> None:
     """Nothing is recorded before the caller knows of it. Who talks meanwhile is answered by the
     greeting."""
     if plan.record is not None:
-        async with uninterrupted(session):
+        async with uninterrupted(session, keys):
             if plan.announcement:
                 is_told = await speaker.say_all(session, plan.announcement)
             else:
@@ -82,6 +84,7 @@ async def _open(session: Session, speaker: Speaker, plan: CallPlan) -> None:
 async def _meet_machine(
     session: Session,
     speaker: Speaker,
+    keys: PhoneKeys,
     plan: CallPlan,
     watch: MachineWatch,
     opening: asyncio.Task[None],
@@ -93,7 +96,7 @@ async def _meet_machine(
     opening.cancel()
     await asyncio.wait({opening})
     if plan.machine_message:
-        async with uninterrupted(session):
+        async with uninterrupted(session, keys):
             await session.handle(CancelResponse())  # refused where nothing is being said
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEEP_S):

@@ -1,19 +1,33 @@
 """Keys of a call as the conversation gets to know them.
 
 With the first the agent falls silent, and when an entry is over (`keypad.py`) its keys are the
-caller's message.
+caller's message. What has to be heard to its end (that the call is recorded) no key stops: keys
+that are pressed meanwhile wait until it was heard.
+
+Each entry costs the model a reply, so there is a limit to them: nobody presses more than
+`KEYS_PER_S`, and what comes faster is dropped.
 """
 
 import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from latency_budget.clock import Clock
 
 from .conversation import ItemId, Message
-from .keypad import Keypad
-from .requests import CancelResponse, CreateItem, CreateResponse
+from .keypad import MAX_KEYS, Keypad
+from .pace import Pace
+from .requests import CancelResponse, CreateItem, CreateResponse, Request
 from .session import Session
 from .settings import ResponseOptions
+
+KEYS_PER_S: Final = 15
+"""So many at once, too. Dialers press ten a second, fingers six."""
+
+_log = logging.getLogger(__name__)
 
 
 class PhoneKeys:
@@ -23,38 +37,83 @@ class PhoneKeys:
         self._session: Final = session
         self._clock = clock
         self._keypad = Keypad()
-        self._pressed = asyncio.Event()
+        self._pace = Pace(KEYS_PER_S, KEYS_PER_S, clock.now_ns() / 1e9)
+        self._news = asyncio.Event()
         self._num_entries = 0
+        self._is_held = False
+        self._waiting: deque[str] = deque(maxlen=MAX_KEYS)
+        """Pressed meanwhile."""
+        self.num_dropped = 0
+        """That came too fast."""
 
-    async def press(self, key: str) -> None:
-        """The caller has pressed it."""
-        if self._keypad.next_deadline_ns() is None:
-            await self._session.handle(CancelResponse())  # refused where nothing is being said
-        entered = self._keypad.press(key, self._clock.now_ns())
-        if entered is not None:
-            await self._enter(entered)
-        self._pressed.set()
+    async def press(self, key: str) -> list[Request]:
+        """The caller has pressed it. Returns what the session was asked for."""
+        if not self._pace.take(1, self._clock.now_ns() / 1e9):
+            if not self.num_dropped:
+                _log.warning(
+                    "call %s: more than %d keys a second; those that are more are dropped",
+                    self._session.id, KEYS_PER_S,
+                )  # fmt: skip
+            self.num_dropped += 1
+            return []
+        asked: list[Request] = []
+        if self._is_held or self._waiting:
+            self._waiting.append(key)
+        else:
+            asked = await self._take(key)
+        self._news.set()
+        return asked
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No key stops what is said meanwhile, nor is an entry answered."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            self._news.set()
 
     async def keep_time(self) -> NoReturn:
-        """End entries whose time is up."""
+        """End entries whose time is up, and take up keys that waited."""
         while True:
             due_ns = self._keypad.next_deadline_ns()
-            if due_ns is None:
-                self._pressed.clear()
-                await self._pressed.wait()
-                continue
-            now_ns = self._clock.now_ns()
-            entered = self._keypad.on_timer(now_ns)
-            if entered is None:
-                await asyncio.sleep((due_ns - now_ns) / 1e9)
+            if not self._is_held and self._waiting:
+                await self._take(self._waiting.popleft())
+            elif self._is_held or due_ns is None:
+                self._news.clear()
+                await self._news.wait()
             else:
-                await self._enter(entered)
+                now_ns = self._clock.now_ns()
+                entered = self._keypad.on_timer(now_ns)
+                if entered is None:
+                    await asyncio.sleep((due_ns - now_ns) / 1e9)
+                else:
+                    await self._enter(entered)
 
-    async def _enter(self, keys: str) -> None:
+    async def _take(self, key: str) -> list[Request]:
+        now_ns = self._clock.now_ns()
+        begins = self._keypad.next_deadline_ns() is None
+        if begins and self._keypad.is_late_end(key, now_ns):
+            return []
+        entered = self._keypad.press(key, now_ns)
+        if entered is not None:
+            return await self._enter(entered)
+        if not begins:
+            return []
+        asked = CancelResponse()
+        await self._session.handle(asked)  # refused where nothing is being said
+        return [asked]
+
+    async def _enter(self, keys: str) -> list[Request]:
         self._num_entries += 1
         item_id = ItemId(f"keys_{self._num_entries}")
-        # Whatever began meanwhile does not know of these keys.
-        await self._session.handle(CancelResponse())
         said = f"(I pressed {' '.join(keys)} on my telephone.)"
-        await self._session.handle(CreateItem(Message(item_id, "user", "text", said)))
-        await self._session.handle(CreateResponse(ResponseOptions()))
+        asked: list[Request] = [
+            CancelResponse(),  # whatever began meanwhile does not know of these keys
+            CreateItem(Message(item_id, "user", "text", said)),
+            CreateResponse(ResponseOptions()),
+        ]
+        for request in asked:
+            await self._session.handle(request)
+        return asked

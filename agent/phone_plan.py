@@ -1,10 +1,16 @@
-"""How a telephone call is to be conducted, as the operator wants it."""
+"""How a telephone call is to begin and to be conducted: from the settings, and what its first
+message says."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from .answering_machine import MachineWatch
+from .call_desk import HeldCall
+from .call_recording import ConsentedRecording
+from .phone_transfer import UNTIL, WENT, Move
+from .telephony_settings import TelephonySettings
+from .wire.telephony.line import StreamStarted
 
 Cause = Literal[
     "caller_hung_up",
@@ -16,21 +22,20 @@ Cause = Literal[
     "lost",
     "bad_stream",
     "revoked",
+    "stopped",
     "failed",
 ]
-"""Of a call's end. "lost": the carrier sent nothing any more, or did not read; "bad_stream": it
-sent what can't be served; "machine": one had answered our call; "failed": something of ours."""
+"""Of a call's end. "lost": the connection broke, or the carrier sent nothing any more, or did not
+read; "bad_stream": it sent what can't be served; "machine": one had answered our call; "stopped":
+this server was; "failed": something of ours."""
 
-Move = Callable[[str, str], Awaitable[None]]
-"""Transfers a call: the carrier's id of it, and the number. Raises TransferError."""
-
-
-class TransferError(Exception):
-    """The call can't be transferred. The message is for the model, and perhaps the caller."""
+OUTBOUND: Final = "outbound"
+"""Begins the parameter `direction` of calls that we placed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
+    agent: str = ""
     transfers: Mapping[str, str] = field(default_factory=dict)
     """Numbers to which the agent may transfer the call, by the names that it knows them by."""
     move: Move | None = None
@@ -53,3 +58,71 @@ class CallPlan:
 
 
 PLAIN: Final = CallPlan()
+
+
+def planned(
+    settings: TelephonySettings,
+    held: HeldCall,
+    started: StreamStarted,
+    move: Move | None,
+    now_ns: int,
+) -> tuple[HeldCall, CallPlan]:
+    """The call as it is to begin. `move`: how its carrier transfers calls."""
+    if WENT in started.parameters:
+        held = _come_back(settings, held, started)
+    plan = CallPlan(
+        held.call.agent,
+        settings.transfers,
+        move,
+        held.rules.limit_s,
+        settings.limit_notice,
+        watch=machine_watch(settings, started, now_ns),
+        machine_message=settings.machine_message if settings.on_machine == "message" else "",
+    )
+    greeting = held.start.profile.greeting
+    is_machine = plan.watch is not None and plan.watch.is_machine
+    if is_machine:
+        held = _with_greeting(held, "")
+    if settings.record == "announced" and held.call.recording is not None:
+        recording = ConsentedRecording(held.recording)
+        held = _with_greeting(replace(held, recording=recording), "")
+        if not is_machine:
+            plan = replace(
+                plan,
+                record=recording.allow,
+                announcement=settings.announcement,
+                greeting=greeting,
+            )
+    return held, plan
+
+
+def machine_watch(
+    settings: TelephonySettings, started: StreamStarted, now_ns: int
+) -> MachineWatch | None:
+    """None where machines are talked to, or nobody can have one: who calls us is a person, and so
+    is whoever has been talked with before."""
+    answered_by = started.parameters.get("answered_by", "")
+    is_ours = started.parameters.get("direction", "").startswith(OUTBOUND)
+    is_known = settings.on_machine == "talk" or WENT in started.parameters
+    if is_known or not (answered_by or is_ours):
+        return None
+    return MachineWatch(answered_by, now_ns)
+
+
+def _come_back(settings: TelephonySettings, held: HeldCall, started: StreamStarted) -> HeldCall:
+    """A call that was transferred to somebody who did not take it: the caller is told so, and has
+    what was left of the longest call."""
+    if settings.transfer_unanswered:
+        held = _with_greeting(held, settings.transfer_unanswered)
+    until = started.parameters.get(UNTIL, "")
+    if not (until.isascii() and until.isdigit() and len(until) < 16):
+        return held
+    left_s = int(until) - held.call.began.unix_ns // 10**9
+    rules = replace(held.rules, limit_s=max(1, min(held.rules.limit_s, left_s)))
+    return replace(held, rules=rules)
+
+
+def _with_greeting(held: HeldCall, greeting: str) -> HeldCall:
+    """Empty: somebody else says it."""
+    start = held.start
+    return replace(held, start=replace(start, profile=replace(start.profile, greeting=greeting)))

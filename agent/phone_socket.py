@@ -24,7 +24,7 @@ from .config import Config
 from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
 from .phone_call import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 from .phone_line import HungUp, PhoneLine
-from .phone_planning import planned
+from .phone_plan import planned
 from .phone_record import log_call, record_of, shown_number
 from .phone_signatures import PhoneSignatures
 from .phone_transfer import transfers_by_carrier
@@ -112,7 +112,9 @@ class PhoneSocket:
         if isinstance(principal, Refusal):
             await turn_away(scope, websocket.receive, websocket.send, principal)
             return
-        socket = CallSocket(websocket, self._clock, self._access)
+        # Of who sends nothing for a silent caller the connection tells whether it is alive.
+        access = self._access if dialect.sends_silence else replace(self._access, idle_s=0)
+        socket = CallSocket(websocket, self._clock, access)
         await socket.accept(*SUBPROTOCOLS.get(dialect.name, ()))
         async with asyncio.TaskGroup() as group:
             group.create_task(socket.attend())

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from .phone_plan import CallPlan, Cause, TransferError
+from .phone_plan import CallPlan, Cause
+from .phone_transfer import TransferError
 from .served_tool import ServedTool, definition_of, one_line
 from .tool_settings import PHONE_PREFIX
 from .tools import ToolError
@@ -47,18 +48,18 @@ class Receiver(Protocol):
     """A telephone call as its tools see it."""
 
     @property
-    def call_id(self) -> str: ...
-
-    @property
     def carrier(self) -> str: ...
 
-    cause: Cause | None
     takes_leave: bool
     """It ends when the caller has heard the present reply, unless he says something to it."""
 
     async def until_heard(self) -> bool: ...
 
     def hang_up(self, cause: Cause, reason: str = ...) -> None: ...
+
+    async def transfer(self, number: str) -> None:
+        """Raises TransferError. Whoever gives up waiting has not stopped it."""
+        ...
 
     async def send_keys(self, keys: str) -> None: ...
 
@@ -116,11 +117,9 @@ class Transfer:
                 "and offer something else"
             )
         await receiver.until_heard()
-        receiver.cause = "transferred"
         try:
-            await self._plan.move(receiver.call_id, targets[to])
+            await receiver.transfer(targets[to])
         except TransferError as error:
-            receiver.cause = None
             raise ToolError(f"{error}; the caller is still with you") from None
         await asyncio.sleep(CARRIER_S)
         receiver.hang_up("transferred", f"transferred to {to}")

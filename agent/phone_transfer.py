@@ -1,8 +1,11 @@
 """Calls handed on to somebody else, by the ways that carriers have for it.
 
 Twilio: the call in progress gets other instructions by the REST API, and Twilio ends the stream by
-itself (https://www.twilio.com/docs/voice/api/call-resource#update-a-call-resource). Of the others
-none takes an order to transfer on the media stream.
+itself (https://www.twilio.com/docs/voice/api/call-resource#update-a-call-resource). Once nobody has
+answered, or the talk is over, it asks our webhook how to go on
+(https://www.twilio.com/docs/voice/twiml/dial#action): who was not answered is back with the agent,
+on a stream and in a session of its own, for those that the call had before are gone. Of the other
+carriers none takes an order to transfer on the media stream.
 """
 
 import asyncio
@@ -10,10 +13,14 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
-from .phone_plan import Move, TransferError
+from latency_budget.clock import unix_ns
+
+from .phone_access import PREFIX
 from .served_tool import one_line
 from .telephony_settings import TelephonySettings
 
@@ -30,7 +37,60 @@ INSTALL_PHONE: Final = "pip install -e '.[phone]'"
 NOT_SET_UP: Final = "transferring calls is not set up on this server"
 REFUSED: Final = "the call could not be transferred"
 
+WENT: Final = "transfer"
+"""A parameter of streams: how the transfer went from which the call comes back ("busy")."""
+UNTIL: Final = "until"
+"""When the longest call is over, in seconds since 1970; a parameter of the same streams."""
+
 _log = logging.getLogger(__name__)
+
+
+class TransferError(Exception):
+    """The call can't be transferred. The message is for the model, and perhaps the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A call that is to be handed on."""
+
+    call_id: str
+    """The carrier's."""
+    number: str
+    agent: str
+    """Who has it, and gets it back if nobody answers there."""
+    left_s: float
+    """Of the longest call."""
+
+
+Move = Callable[[Handover], "asyncio.Future[None]"]
+"""Hands a call on. Over when the carrier has it, with a TransferError where it has not. Whoever
+gives up waiting has not stopped it."""
+
+
+class CallTransfer:
+    """Of one call: whether it is being handed on, and whether it was. Belongs to the event loop."""
+
+    def __init__(self, move: Move | None) -> None:
+        """`move`: its carrier's; None: it has none."""
+        self._move = move
+        self._moving: asyncio.Future[None] | None = None
+
+    async def to(self, handover: Handover) -> None:
+        """Raises TransferError: the call goes on then. Whoever gives up waiting has not stopped it;
+        until it is over there is no second one."""
+        assert self._move is not None
+        if self._moving is None or self._moving.done():
+            self._moving = self._move(handover)
+            self._moving.add_done_callback(_noted)
+        await asyncio.wait({self._moving})
+        self._moving.result()
+
+    async def is_done(self) -> bool:
+        """Whether the carrier has the call. It may take it away before it says so."""
+        if self._moving is None:
+            return False
+        await asyncio.wait({self._moving}, timeout=2 * REST_S)
+        return self._moving.done() and self._moving.exception() is None
 
 
 class TwilioTransfer:
@@ -38,6 +98,7 @@ class TwilioTransfer:
 
     def __init__(self, settings: TelephonySettings, http: "HttpClient | None" = None) -> None:
         """`http`: None for the library's own."""
+        self._settings = settings
         self._names = settings.twilio_account_sid_env, settings.twilio_auth_token_env
         self._http = http
 
@@ -49,16 +110,15 @@ class TwilioTransfer:
         missing = [name for name in self._names if not os.environ.get(name)]
         return f"the environment has no {' and no '.join(missing)}" if missing else None
 
-    async def __call__(self, call_id: str, number: str) -> None:
-        """Raises TransferError. Once begun it goes on, though this is cancelled."""
-        await asyncio.to_thread(self._update, call_id, number)
+    def __call__(self, handover: Handover) -> "asyncio.Future[None]":
+        return asyncio.get_running_loop().run_in_executor(None, self._update, handover)
 
-    def _update(self, call_id: str, number: str) -> None:
+    def _update(self, handover: Handover) -> None:
         """Blocks."""
         if (problem := self.problem) is not None:
             _log.error("a call can't be transferred: %s", problem)
             raise TransferError(NOT_SET_UP)
-        if not CALL_ID.fullmatch(call_id):  # it becomes part of an address
+        if not CALL_ID.fullmatch(handover.call_id):  # it becomes part of an address
             _log.error("a call can't be transferred: its id is none of Twilio's")
             raise TransferError(REFUSED)
         from twilio.base.exceptions import TwilioException
@@ -68,14 +128,26 @@ class TwilioTransfer:
 
         account, token = (os.environ[name] for name in self._names)
         instructions = VoiceResponse()
-        instructions.dial(number)
+        instructions.dial(handover.number, **self._rules(handover))
         http = self._http or TwilioHttpClient(timeout=REST_S)
         try:
             client = Client(account, token, http_client=http)
-            client.calls(call_id).update(twiml=str(instructions))
+            client.calls(handover.call_id).update(twiml=str(instructions))
         except (TwilioException, OSError) as error:
             _log.error("Twilio did not transfer a call: %s", one_line(_said(error)))
             raise TransferError(REFUSED) from None
+
+    def _rules(self, handover: Handover) -> dict[str, Any]:
+        """Of the talk: how long it rings, how long it lasts, who is asked afterwards."""
+        left_s = max(1, int(handover.left_s))
+        rules: dict[str, Any] = {"timeout": self._settings.transfer_ring_s, "time_limit": left_s}
+        if self._settings.public_url:  # else nobody knows where to ask
+            back = {"agent": handover.agent, UNTIL: unix_ns() // 10**9 + left_s}
+            rules["action"] = (
+                f"{self._settings.address_of(f'{PREFIX}twilio/voice')}?{urlencode(back)}"
+            )
+            rules["method"] = "POST"
+        return rules
 
 
 def transfers_by_carrier(settings: TelephonySettings) -> Mapping[str, Move]:
@@ -86,3 +158,8 @@ def transfers_by_carrier(settings: TelephonySettings) -> Mapping[str, Move]:
 def _said(error: Exception) -> str:
     """Without the address, which has the account in it."""
     return str(getattr(error, "msg", "") or type(error).__name__)
+
+
+def _noted(moving: "asyncio.Future[None]") -> None:
+    """Perhaps nobody waits for it any longer, and what went wrong is in the log."""
+    moving.exception()

@@ -44,6 +44,8 @@ NO_PUBLIC_URL: Final = Refusal(
 BUSY_CODES: Final = ("busy", "rate_limit_exceeded", "over_budget")
 BUSY_WORDS: Final = "All lines are busy. Please call again later."
 CLOSED_WORDS: Final = "We can't take your call at the moment. Please call again later."
+UNANSWERED_WORDS: Final = "Nobody answers there at the moment. Please call again later."
+"""To whom was transferred, and finds no line where he comes back."""
 
 VOICE_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/voice": name for name in WEBHOOKS}
 
@@ -110,14 +112,18 @@ class PhoneWebhooks:
     ) -> Answer:
         """For somebody who is believed."""
         hook, settings = WEBHOOKS[carrier], self._config.telephony
-        wanted = settings.agent_at(call.caller if call.is_outbound else call.called)
+        if call.is_over:
+            return hook.turn_away(call, "", is_busy=False)
+        wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
         start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
         if isinstance(start, Refusal):
             is_busy = start.code in BUSY_CODES
             _log.warning(
                 "%s: turned call %s away: %s", hook.name, shown(call.call_id), start.message
             )
-            return hook.turn_away(call, BUSY_WORDS if is_busy else CLOSED_WORDS, is_busy=is_busy)
+            words = BUSY_WORDS if is_busy else CLOSED_WORDS
+            words = UNANSWERED_WORDS if call.transfer else words
+            return hook.turn_away(call, words, is_busy=is_busy)
         token = self._tokens.issue(
             ExpectedCall(asker, start.agent, call.caller, call.called, call.told)
         )

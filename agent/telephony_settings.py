@@ -31,7 +31,8 @@ class TelephonySettings:
     """The longest call; carriers bill by the second."""
     silent_s: Annotated[int, Between(1, 3600)] = 20
     """A carrier that sends nothing at all for so long has gone without a word. Calls with silence
-    in them are not silent: carriers send that too."""
+    in them are not silent: carriers send that too. Asterisk does not for phones that suppress
+    silence; there the connection tells: pings of the WebSocket, or of TCP."""
     calls_from: Annotated[str, Matching(f"({E164})?", "empty, or a number like +493012345")] = ""
     """The number that `halfsec call` shows; one of your account's. Empty: the only one that
     `numbers` has."""
@@ -96,6 +97,12 @@ class TelephonySettings:
     by the second."""
     idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 30_000
     """As `agent.idle_hangup_ms`."""
+
+    transfer_ring_s: Annotated[int, Between(5, 600)] = 25
+    """How long it rings where a call is transferred to. Machines answer after 20 to 30 s."""
+    transfer_unanswered: str = "I am sorry, nobody answers there. What else can I do for you?"
+    """Said to a caller who comes back to the agent, because nobody has taken his call there. Empty:
+    the agent's greeting."""
 
     @property
     def public_host(self) -> str:

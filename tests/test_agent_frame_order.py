@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.frame_order import MAX_EARLY, FrameOrder
+from agent.frame_order import MAX_EARLY, MAX_LATE, FrameOrder
 
 
 def passed(places: list[int | None]) -> list[list[int]]:
@@ -33,7 +33,21 @@ def test_a_frame_that_comes_twice_is_heard_once() -> None:
     assert passed([1, 1, 2, 4, 4, 3]) == [[1], [], [2], [], [], [3, 4]]
 
 
-@given(st.lists(st.integers(0, 40), max_size=60))
+def test_a_carrier_that_counts_anew_is_heard_again() -> None:
+    places = [*range(500, 520), *range(1, 60)]
+    heard = [place for ready in passed(list(places)) for place in ready]
+    assert heard == [*range(500, 520), *range(1 + MAX_LATE, 60)]
+
+
+def test_a_burst_of_late_frames_is_no_new_count() -> None:
+    order: FrameOrder[int] = FrameOrder()
+    places = [1, *range(11, 20), *range(2, 2 + MAX_LATE - 1), *range(20, 40)]
+    heard = [each for place in places for each in order.push(place, place)]
+    assert heard == [1, *range(11, 40)]
+    assert (order.lost, order.late) == (9, 9)
+
+
+@given(st.lists(st.integers(0, 40), max_size=MAX_LATE + 1))
 def test_nothing_is_heard_twice_or_out_of_order(places: list[int]) -> None:
     heard = [place for ready in passed(list(places)) for place in ready]
     assert heard == sorted(set(heard))

@@ -1,6 +1,6 @@
 """What keys make an entry, and when it is over."""
 
-from agent.keypad import MAX_KEYS, Keypad
+from agent.keypad import LATE_NS, MAX_KEYS, Keypad
 
 S = 1_000_000_000
 
@@ -13,7 +13,19 @@ def test_the_terminator_ends_an_entry() -> None:
 
 
 def test_a_terminator_alone_is_an_entry() -> None:
-    assert Keypad().press("#", 0) == "#"
+    keypad = Keypad()
+    assert not keypad.is_late_end("#", 0)
+    assert keypad.press("#", 0) == "#"
+
+
+def test_a_terminator_behind_an_entry_that_is_over_belongs_to_it() -> None:
+    keypad = Keypad(pause_ms=2000)
+    keypad.press("4", 0)
+    assert not keypad.is_late_end("#", S), "it ends this one"
+    assert keypad.on_timer(2 * S) == "4"
+    assert keypad.is_late_end("#", 2 * S + LATE_NS - 1)
+    assert not keypad.is_late_end("5", 2 * S)
+    assert not keypad.is_late_end("#", 2 * S + LATE_NS)
 
 
 def test_an_entry_ends_when_no_key_comes() -> None:

@@ -269,6 +269,9 @@ class Link:
     def put(self, frame: Frame) -> None:
         self.put_.append(frame)
 
+    def forget(self) -> None:
+        self.put_.clear()
+
     async def carry(self, take: Take) -> Parting:
         return Parting.HUNG_UP
 
@@ -313,6 +316,4 @@ def test_a_full_queue_gets_nothing_until_there_is_room() -> None:
     assert link.put_ == []
     line.receive("MEDIA_XON")
     phone.notify(say.ReplyAudio("resp_1", np.zeros(160, np.int16), 8_000))
-    order, *frames = link.put_
-    assert order == "START_MEDIA_BUFFERING"
-    assert [len(each) for each in frames] == [160, 12, 160, 12]
+    assert [len(each) for each in link.put_] == [160, 12, 160, 12]

@@ -1,7 +1,6 @@
 """Telephone calls are recorded where the settings say so, and not before the caller knows it."""
 
 import asyncio
-import logging
 import wave
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -99,17 +98,25 @@ def test_who_hangs_up_before_the_end_of_it_is_not_recorded(tmp_path: Path) -> No
     assert hold(tmp_path, 'record = "announced"', story)[2] is None
 
 
-def test_who_presses_it_away_is_not_recorded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nobody_presses_it_away(tmp_path: Path) -> None:
+    """The keys are taken behind it: they stop the greeting, and are answered."""
+    kept: list[Carrier] = []
+
     async def story(scene: PhoneScene, carrier: Carrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
-        carrier.press("1")
-        await listens(scene, carrier)
+        carrier.press("42#")
+        await carrier.until(lambda: len(carrier.heard) / 8000 >= len(ANNOUNCED) * CHAR_S)
+        assert "clear" not in carrier.events
+        await asyncio.sleep(10)
+        told = [text for who, text in scene.chat.calls if who == "user"]
+        assert told == ["(I pressed 4 2 on my telephone.)"]
+        kept.append(carrier)
+        carrier.say(frame("stop"))
 
-    with caplog.at_level(logging.WARNING):
-        assert hold(tmp_path, 'record = "announced"', story)[2] is None
-    assert "is not recorded: the caller was not told" in caplog.text
+    _, record, recorded_s = hold(tmp_path, 'record = "announced"', story)
+    assert kept, "all of it was so"
+    assert recorded_s, "the answer"
+    assert record.keys == 3
 
 
 def test_a_tone_says_it_too(tmp_path: Path) -> None:

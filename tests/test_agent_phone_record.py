@@ -27,6 +27,7 @@ from latency_budget.store_query import StoreError
 
 from .fakes.stages import Calling
 from .phone_scene import Carrier, PhoneScene, play
+from .test_agent_phone_tools import Move
 from .test_agent_wire_twilio import frame, media
 
 NOW_NS = 1_800_000_000_000_000_000
@@ -107,9 +108,7 @@ def revokes(scene: PhoneScene) -> None:
 
 
 def moves(scene: PhoneScene) -> None:
-    async def move(call_id: str, number: str) -> None: ...
-
-    scene.sockets._moves = {"Twilio": move}
+    scene.sockets._moves = {"Twilio": Move()}
 
 
 HANGS_UP = '[agents.default]\nserver_tools = ["phone:hang_up"]\n'
@@ -123,7 +122,7 @@ TRANSFERS = (
     ("story", "replies", "how", "cause"),
     [
         (stops, (), {}, "caller_hung_up"),
-        (closes, (), {}, "caller_hung_up"),
+        (closes, (), {}, "lost"),
         (sends_rubbish, (), {}, "bad_stream"),
         (nothing, (), {"silent": True}, "lost"),
         (nothing, (), {"settings": "[telephony]\nlimit_s = 20\n"}, "time_limit"),

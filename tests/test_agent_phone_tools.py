@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,14 +19,13 @@ from agent.conversation import ModelCall
 from agent.errors import ConfigError, StageError
 from agent.key_tones import KeyEar
 from agent.phone_line import PhoneLine
-from agent.phone_plan import TransferError
 from agent.phone_tools import SAY_GOODBYE
-from agent.phone_transfer import NOT_SET_UP, REFUSED, TwilioTransfer
+from agent.phone_transfer import NOT_SET_UP, REFUSED, Handover, TransferError, TwilioTransfer
 from agent.telephony_settings import TelephonySettings
 from agent.wire.g711 import mulaw_decode
 from agent.wire.telephony.plivo import Plivo
 from agent.wire.telephony.vonage import Vonage
-from latency_budget.clock import ManualClock
+from latency_budget.clock import ManualClock, unix_ns
 
 from .fakes.stages import Calling
 from .phone_scene import CHAR_S, Carrier, PhoneScene, play
@@ -126,16 +126,30 @@ def test_marks_that_never_come_back_are_not_waited_for_for_long(tmp_path: Path) 
 class Move:
     """Takes calls over, or does not."""
 
-    def __init__(self, error: str = "") -> None:
+    def __init__(self, error: str = "", *, waits: bool = False) -> None:
+        """`waits`: until the test says `settle`."""
         self.moved: list[tuple[str, str]] = []
+        self.handovers: list[Handover] = []
         self.is_done = asyncio.Event()
         self._error = error
+        self._waits = waits
+        self._moving: asyncio.Future[None] | None = None
 
-    async def __call__(self, call_id: str, number: str) -> None:
-        self.moved.append((call_id, number))
+    def __call__(self, handover: Handover) -> "asyncio.Future[None]":
+        self.moved.append((handover.call_id, handover.number))
+        self.handovers.append(handover)
+        self._moving = asyncio.get_running_loop().create_future()
+        if not self._waits:
+            self.settle()
         self.is_done.set()
+        return self._moving
+
+    def settle(self) -> None:
+        assert self._moving is not None
         if self._error:
-            raise TransferError(self._error)
+            self._moving.set_exception(TransferError(self._error))
+        else:
+            self._moving.set_result(None)
 
 
 def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None:
@@ -144,6 +158,9 @@ def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None
     assert move.moved == [(CALL, "+493012345")]
     assert seconds(carrier) == pytest.approx(len(said) * CHAR_S), "that was heard before"
     assert carrier.closed == (1000, "transferred to sales")
+    (handed,) = move.handovers
+    assert handed.agent == "default"
+    assert 3600 - 60 < handed.left_s < 3600, "of the longest call"
     told = str(scene.chat.calls)
     assert "the workshop" in told
     assert "4930" not in told, "the model never gets to know numbers"
@@ -216,6 +233,10 @@ class Http(HttpClient):  # type: ignore[misc]
         return Response(self._status, body)
 
 
+def handover(call_id: str = CALL) -> Handover:
+    return Handover(call_id, "+493012345", "front desk", 1799.5)
+
+
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWILIO_ACCOUNT_SID", "AC1")
@@ -225,20 +246,36 @@ def account(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("account")
 async def test_twilio_is_asked_to_dial() -> None:
     http = Http()
-    await TwilioTransfer(TelephonySettings(), http)(CALL, "+493012345")
+    await TwilioTransfer(TelephonySettings(), http)(handover())
     (asked,) = http.asked
     assert asked["method"] == "POST"
     assert asked["uri"].endswith(f"/Accounts/AC1/Calls/{CALL}.json")
     assert asked["auth"] == ("AC1", "secret")
-    instructions = ElementTree.fromstring(asked["data"]["Twiml"])
-    assert [(each.tag, each.text) for each in instructions] == [("Dial", "+493012345")]
+    (dial,) = ElementTree.fromstring(asked["data"]["Twiml"])
+    assert (dial.tag, dial.text) == ("Dial", "+493012345")
+    assert dial.attrib == {"timeout": "25", "timeLimit": "1799"}
+
+
+@pytest.mark.usefixtures("account")
+async def test_twilio_is_told_whom_to_ask_when_nobody_answers() -> None:
+    settings = TelephonySettings(public_url="https://voice.example.com", transfer_ring_s=12)
+    http, now_s = Http(), unix_ns() // 10**9
+    await TwilioTransfer(settings, http)(handover())
+    (dial,) = ElementTree.fromstring(http.asked[0]["data"]["Twiml"])
+    assert (dial.attrib["timeout"], dial.attrib["method"]) == ("12", "POST")
+    action = urlsplit(dial.attrib["action"])
+    assert action._replace(query="").geturl() == "https://voice.example.com/telephony/twilio/voice"
+    asked = dict(parse_qsl(action.query))
+    assert asked.pop("agent") == "front desk"
+    assert now_s <= int(asked.pop("until")) - 1799 <= now_s + 60
+    assert not asked
 
 
 @pytest.mark.usefixtures("account")
 @pytest.mark.parametrize("http", [Http(404), Http(error=ConnectionError("secret"))])
 async def test_twilio_refuses(http: Http, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TransferError, match=REFUSED):
-        await TwilioTransfer(TelephonySettings(), http)(CALL, "+493012345")
+        await TwilioTransfer(TelephonySettings(), http)(handover())
     assert "Twilio did not transfer a call" in caplog.text
     for hidden in ("secret", "AC1", "493012345"):
         assert hidden not in caplog.text
@@ -249,7 +286,7 @@ async def test_twilio_refuses(http: Http, caplog: pytest.LogCaptureFixture) -> N
 async def test_an_id_that_a_stranger_made_up_reaches_nothing_else(call_id: str) -> None:
     http = Http()
     with pytest.raises(TransferError, match=REFUSED):
-        await TwilioTransfer(TelephonySettings(), http)(call_id, "+493012345")
+        await TwilioTransfer(TelephonySettings(), http)(handover(call_id))
     assert http.asked == []
 
 
@@ -259,7 +296,7 @@ async def test_without_credentials_nobody_is_transferred(
     monkeypatch.delenv("MY_SID", raising=False)
     settings = TelephonySettings(twilio_account_sid_env="MY_SID")
     with pytest.raises(TransferError, match=NOT_SET_UP):
-        await TwilioTransfer(settings, Http())(CALL, "+493012345")
+        await TwilioTransfer(settings, Http())(handover())
     assert "the environment has no MY_SID" in caplog.text
 
 

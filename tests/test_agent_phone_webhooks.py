@@ -16,9 +16,10 @@ from agent import phone_webhooks
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.identifiers import new_session_id
 from agent.phone_signatures import WEBHOOKS
-from agent.phone_webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES
+from agent.phone_webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
 from agent.stages import Status
 from agent.wire.webhooks.webhook import FORM
+from latency_budget.clock import unix_ns
 
 from .phone_house import (
     AUTH_TOKEN,
@@ -74,6 +75,44 @@ async def test_twilio_may_ask_by_get(house: House) -> None:
     signature = RequestValidator(AUTH_TOKEN).compute_signature(f"{PUBLIC}{VOICE}?{query}", {})
     answer = await house.http.get(f"{VOICE}?{query}", headers={"X-Twilio-Signature": signature})
     assert token_in(answer)
+
+
+@pytest.mark.parametrize("went", ["busy", "no-answer", "failed", "canceled"])
+async def test_a_caller_whom_nobody_answered_is_back_with_his_agent(
+    house: House, went: str
+) -> None:
+    until = unix_ns() // 10**9 + 100
+    path = f"{VOICE}?agent=sales&until={until}"
+    token = token_in(await house.twilio(path, To="+15550199", DialCallStatus=went))
+    await house.stream("twilio", start(customParameters={"token": token}))
+    (held,) = house.held
+    assert held.start.agent == "sales", "not that of the number"
+    assert held.start.profile.greeting == house.config.telephony.transfer_unanswered
+    assert 90 <= held.rules.limit_s <= 100, "what is left of the longest call"
+
+
+async def test_a_transferred_call_that_is_over_is_ended(house: House) -> None:
+    for went in ("completed", "answered"):
+        answer = await house.twilio(f"{VOICE}?agent=sales", DialCallStatus=went)
+        assert answer.status_code == 200
+        assert answer.text == "<Response><Hangup /></Response>"
+
+
+async def test_who_comes_back_and_finds_no_line_is_told_so(house: House) -> None:
+    """A call that is on can't be rejected with the busy tone."""
+    house.stages.told = "warming"
+    answer = await house.twilio(f"{VOICE}?agent=sales", DialCallStatus="busy")
+    assert answer.text == f"<Response><Say>{UNANSWERED_WORDS}</Say><Hangup /></Response>"
+
+
+async def test_who_comes_back_is_believed_by_the_signature_alone(house: House) -> None:
+    form = {"CallSid": "CA1", "DialCallStatus": "busy"}
+    answer = await house.post(f"{VOICE}?agent=sales", form)
+    assert answer.status_code == 403
+    answer = await house.twilio(
+        f"{VOICE}?agent=sales", public=f"{PUBLIC}?agent=default", DialCallStatus="busy"
+    )
+    assert answer.status_code == 403
 
 
 async def test_path_and_query_are_hashed_as_they_came(house: House) -> None:

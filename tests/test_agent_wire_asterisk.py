@@ -27,25 +27,15 @@ def test_asterisk_speaks_in_lines_as_well() -> None:
 
 
 @pytest.mark.parametrize("first", [PBX, ASTERISK.start], ids=["lines", "json"])
-def test_asterisk_joins_pieces_until_it_is_flushed(first: str) -> None:
-    asterisk = Asterisk()
-    asterisk.receive(first)
-    order, *audio = asterisk.audio(b"odd")
-    assert "START_MEDIA_BUFFERING" in str(order)
-    assert audio == [b"odd"]
-    assert asterisk.audio(b"odd") == [b"odd"]
-    asterisk.clear()
-    assert asterisk.audio(b"odd") == [order, b"odd"]
-
-
-@pytest.mark.parametrize("first", [PBX, ASTERISK.start], ids=["lines", "json"])
 def test_asterisks_orders_and_messages_stay_within_its_bounds(first: str) -> None:
     asterisk = Asterisk()
     asterisk.receive(first)
     orders = [*asterisk.mark("9" * 12), *asterisk.clear(), *asterisk.hang_up()]
     assert all(len(order) <= 128 for order in orders)
+    assert asterisk.frame_bytes == 160
     messages = [each for each in asterisk.audio(bytes(200_000)) if isinstance(each, bytes)]
     assert all(len(message) <= MAX_MESSAGE for message in messages)
+    assert all(len(message) % 160 == 0 for message in messages), "the rest would be dropped"
     assert sum(map(len, messages)) == 200_000
 
 

@@ -24,7 +24,8 @@ PURE = {
         "turn_score turn_spans access_settings principal client_secrets wrong_keys passages pace "
         "addresses address_limits resume_tokens waiting_calls "
         "transcription_request transcription_answers speech_request "
-        "call_timeline call_state refusals phone_line frame_order paced_queue keypad key_tones"
+        "call_timeline call_state refusals phone_line phone_output frame_order paced_queue keypad "
+        "key_tones"
     ),
     "asr": (
         "audio early offset endpointing far_end stabilizer transcripts repetition utterance "

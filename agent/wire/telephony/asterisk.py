@@ -5,8 +5,10 @@ silent, from Asterisk's `chan_websocket.c`. Traps: events come as lines of words
 string says `f(json)`, as JSON, and orders go back in the same; an order of more than 128 bytes is
 dropped without a word; audio is binary, and of a message that is no multiple of
 `optimal_frame_size` the rest is dropped, unless START_MEDIA_BUFFERING was said, which every
-FLUSH_MEDIA takes back; a message of more than 65 500 bytes ends the call; a flush forgets marks,
-and nothing tells of them; `connection_id` names the client in `websocket_client.conf`, not the
+FLUSH_MEDIA takes back, and with which the end of a reply waits for the next one: so whole frames
+are sent here, and nothing is said; a message of more than 65 500 bytes ends the call; a flush
+forgets marks, and nothing tells of them; of a phone that sends nothing while nobody speaks (DTX)
+nothing comes here either; `connection_id` names the client in `websocket_client.conf`, not the
 call; variables of the channel come with JSON only, and functions as CALLERID(num) are none, so the
 dialplan says who calls whom in variables of its own (`caller`, `called`, `agent`).
 """
@@ -49,13 +51,14 @@ class Asterisk:
     """One channel."""
 
     name = "Asterisk"
-    has_marks = True
+    says_stop = False
+    sends_silence = False
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None
         self._is_json = False
-        self._is_joining = False
-        """Asterisk puts pieces of audio together, however they were cut."""
+        self.frame_bytes = 1
+        """Its `optimal_frame_size`."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
         """Raises LineError."""
@@ -90,12 +93,16 @@ class Asterisk:
         named = text_at(fields, "format")
         if named not in FORMATS:
             raise LineError(f"audio as {named}; what is taken is {', '.join(FORMATS)}")
-        if (frame_bytes := number_at(fields, "optimal_frame_size")) <= 0:
+        frame_bytes = number_at(fields, "optimal_frame_size")
+        if frame_bytes > MAX_MESSAGE:
+            raise LineError(f"optimal_frame_size is {frame_bytes}, more than a message holds")
+        if frame_bytes == 0:
             raise LineError(
                 f"optimal_frame_size is {frame_bytes}: in passthrough mode nothing can be queued, "
                 "marked or flushed; leave p out of the dial string"
             )
         self._media = FORMATS[named]
+        self.frame_bytes = frame_bytes
         variables = texts_of(fields.get("channel_variables"), "channel_variables")
         return StreamStarted(
             text_at(fields, "connection_id"),
@@ -107,16 +114,13 @@ class Asterisk:
         )
 
     def audio(self, data: bytes) -> list[Frame]:
-        orders: list[Frame] = [] if self._is_joining else [self._order("START_MEDIA_BUFFERING")]
-        self._is_joining = True
-        pieces = range(0, len(data), MAX_MESSAGE)
-        return orders + [data[first : first + MAX_MESSAGE] for first in pieces]
+        size = MAX_MESSAGE // self.frame_bytes * self.frame_bytes
+        return [data[first : first + size] for first in range(0, len(data), size)]
 
     def mark(self, name: str) -> list[Frame]:
         return [self._order("MARK_MEDIA", name)]
 
     def clear(self) -> list[Frame]:
-        self._is_joining = False
         return [self._order("FLUSH_MEDIA")]
 
     def keys(self, digits: str) -> list[Frame]:

@@ -5,7 +5,8 @@ Asterisk's `res_audiosocket.c` sends. A message is a kind (one byte), a length (
 one first) and so many bytes. Traps: the rate of the audio is told by the kind of its messages, so a
 call begins with the first of them, and answers travel in the same kind; Asterisk queues
 nothing, so whoever sends faster than real time is cut off or heard late; there are no marks, no
-flush and no proof of who calls.
+flush and no proof of who calls; of a phone that sends nothing while nobody speaks (DTX) nothing
+comes here either; a channel that ends closes the connection, mostly without a message before.
 
 What the carriers behind WebSockets do for us a queue of our own does here (`paced_queue.py`), and
 the text frames of this dialect travel between the two: orders to it, marks from it. Binary frames
@@ -58,7 +59,9 @@ class AudioSocket:
     """One connection."""
 
     name = "AudioSocket"
-    has_marks = True
+    says_stop = False
+    sends_silence = False
+    frame_bytes = 2
 
     def __init__(self, agent: str = "") -> None:
         """`agent`: who answers; empty: whoever does by default."""

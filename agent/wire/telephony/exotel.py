@@ -1,8 +1,7 @@
 """Exotel's AgentStream for its Voicebot applet.
 
 Written from https://developer.exotel.com/docs/agentstream/websocket-protocol. Traps: audio is
-16-bit samples, little-endian, under the name of `audio/x-raw`; a frame has a multiple of 320 bytes,
-so what ends a reply is filled up with silence.
+16-bit samples, little-endian, under the name of `audio/x-raw`; a frame has a multiple of 320 bytes.
 """
 
 import base64
@@ -11,14 +10,12 @@ import json
 from .json_stream import JsonStream, Names
 from .line import Frame
 
-FRAME_BYTES = 320
-
 
 class Exotel(JsonStream):
     """One stream."""
 
     name = "Exotel"
-    has_marks = True
+    frame_bytes = 320
     names = Names(
         stream_id="start.stream_sid",
         call_id="start.call_sid",
@@ -31,20 +28,13 @@ class Exotel(JsonStream):
     )
 
     def audio(self, data: bytes) -> list[Frame]:
-        whole = data + bytes(-len(data) % FRAME_BYTES)
-        return [self._frame("media", media={"payload": base64.b64encode(whole).decode()})]
+        return [self._frame("media", media={"payload": base64.b64encode(data).decode()})]
 
     def mark(self, name: str) -> list[Frame]:
         return [self._frame("mark", mark={"name": name})]
 
     def clear(self) -> list[Frame]:
         return [self._frame("clear")]
-
-    def keys(self, digits: str) -> list[Frame]:
-        return []
-
-    def hang_up(self) -> list[Frame]:
-        return []
 
     def _frame(self, event: str, **fields: dict[str, str]) -> str:
         return json.dumps({"event": event, "stream_sid": self.stream_id, **fields})

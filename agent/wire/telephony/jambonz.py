@@ -30,7 +30,9 @@ class Jambonz:
     """One stream."""
 
     name = "jambonz"
-    has_marks = True
+    says_stop = False
+    sends_silence = True
+    frame_bytes = 2
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None

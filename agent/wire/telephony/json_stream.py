@@ -70,10 +70,14 @@ class Names:
 
 
 class JsonStream:
-    """Reads. Subclasses say how things are called, and write."""
+    """Reads. Subclasses say how things are called, and write. What they do not say: there is a
+    `stop`, audio is sent in any length, keys are no messages, and closing the socket hangs up."""
 
     name: str
     names: Names
+    says_stop = True
+    sends_silence = True
+    frame_bytes = 1
 
     def __init__(self) -> None:
         self.stream_id = ""
@@ -156,6 +160,12 @@ class JsonStream:
 
     def _stop(self, fields: Json) -> list[PhoneEvent]:
         return [StreamStopped("the carrier ended the stream")]
+
+    def keys(self, digits: str) -> list[Frame]:
+        return []
+
+    def hang_up(self) -> list[Frame]:
+        return []
 
 
 def fields_of(frame: str) -> Json:

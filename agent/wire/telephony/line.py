@@ -80,19 +80,26 @@ class Dialect(Protocol):
     sent."""
 
     name: str
-    has_marks: bool
-    """The carrier says what it has played."""
+    says_stop: bool
+    """Its last message tells that the call is over: a socket that closes without it was lost."""
+    sends_silence: bool
+    """Also of a caller who says nothing, so that no message at all means that it has gone."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Audio is sent to it in multiples of so many bytes. Once the stream has started."""
+        ...
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
         """Raises LineError."""
         ...
 
     def audio(self, data: bytes) -> list[Frame]:
-        """Audio to play behind all that was sent before, in the stream's format."""
+        """Audio to play behind all that was sent before, in the stream's format: whole frames."""
         ...
 
     def mark(self, name: str) -> list[Frame]:
-        """To be told of when all that was sent before has been played. Nothing without marks."""
+        """To be told of when all that was sent before has been played."""
         ...
 
     def clear(self) -> list[Frame]:

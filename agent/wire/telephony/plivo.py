@@ -19,7 +19,7 @@ class Plivo(JsonStream):
     """One stream."""
 
     name = "Plivo"
-    has_marks = True
+    says_stop = False
     names = Names(
         stream_id="start.streamId",
         call_id="start.callId",
@@ -57,9 +57,6 @@ class Plivo(JsonStream):
 
     def keys(self, digits: str) -> list[Frame]:
         return [json.dumps({"event": "sendDTMF", "dtmf": digits})]
-
-    def hang_up(self) -> list[Frame]:
-        return []
 
 
 def _pairs(text: Any) -> dict[str, str]:

@@ -16,7 +16,6 @@ class Telnyx(JsonStream):
     """One stream."""
 
     name = "Telnyx"
-    has_marks = True
     names = Names(
         stream_id="stream_id",
         call_id="start.call_control_id",
@@ -38,9 +37,3 @@ class Telnyx(JsonStream):
 
     def clear(self) -> list[Frame]:
         return [json.dumps({"event": "clear"})]
-
-    def keys(self, digits: str) -> list[Frame]:
-        return []
-
-    def hang_up(self) -> list[Frame]:
-        return []

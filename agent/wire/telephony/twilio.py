@@ -16,7 +16,6 @@ class Twilio(JsonStream):
     """One stream."""
 
     name = "Twilio"
-    has_marks = True
     names = Names(
         stream_id="start.streamSid",
         call_id="start.callSid",
@@ -34,12 +33,6 @@ class Twilio(JsonStream):
 
     def clear(self) -> list[Frame]:
         return [self._frame("clear")]
-
-    def keys(self, digits: str) -> list[Frame]:
-        return []
-
-    def hang_up(self) -> list[Frame]:
-        return []
 
     def _frame(self, event: str, **fields: dict[str, str]) -> str:
         return json.dumps({"event": event, "streamSid": self.stream_id, **fields})

@@ -1,9 +1,8 @@
 """Vonage's WebSocket endpoint.
 
 Written from https://developer.vonage.com/en/voice/voice-api/concepts/websockets. Traps: audio is
-binary, 16-bit samples, little-endian, and goes back in packets of 20 ms exactly, so what ends a
-reply is filled up with silence; the headers of our own NCCO stand among the fields of the first
-message; there is no `stop`, the socket closes.
+binary, 16-bit samples, little-endian, and goes back in packets of 20 ms exactly; the headers of our
+own NCCO stand among the fields of the first message; there is no `stop`, the socket closes.
 """
 
 import json
@@ -29,7 +28,8 @@ class Vonage:
     """One stream."""
 
     name = "Vonage"
-    has_marks = True
+    says_stop = False
+    sends_silence = True
 
     def __init__(self) -> None:
         self._media: MediaFormat | None = None
@@ -71,11 +71,14 @@ class Vonage:
             parameters,
         )
 
-    def audio(self, data: bytes) -> list[Frame]:
+    @property
+    def frame_bytes(self) -> int:
         assert self._media is not None
-        size = self._media.rate_hz * PACKET_MS // 1000 * 2
-        whole = data + bytes(-len(data) % size)
-        return [whole[first : first + size] for first in range(0, len(whole), size)]
+        return self._media.rate_hz * PACKET_MS // 1000 * 2
+
+    def audio(self, data: bytes) -> list[Frame]:
+        size = self.frame_bytes
+        return [data[first : first + size] for first in range(0, len(data), size)]
 
     def mark(self, name: str) -> list[Frame]:
         return [json.dumps({"action": "notify", "payload": {"name": name}})]

@@ -6,12 +6,15 @@ as Twilio called it, query included, and behind it the names and values of the f
 and then by value, each pair once; HMAC-SHA256 for an account that signs with a shared key, which a
 header says. Traps: the port may stand in the address that was signed or not;
 a WebSocket's upgrade is signed with its wss address, to which Twilio has been seen to add a slash;
-what is put into the query of a stream's address never arrives, hence `Parameter`.
+what is put into the query of a stream's address never arrives, hence `Parameter`; whoever was
+transferred comes back with the fields of the `Dial` that is over beside those of his own call
+(https://www.twilio.com/docs/voice/twiml/dial#action), and can't be rejected any more.
 """
 
 import base64
 import hmac
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -20,6 +23,9 @@ from .xml_answer import element, parameter, xml_answer
 
 SIGNATURE: Final = "x-twilio-signature"
 SIGNED_HOW: Final = "x-twilio-webhooks-signature-settings"
+
+TALKED: Final = ("completed", "answered")
+"""How a transfer went that needs no second thought."""
 
 _HASHES: Final = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
 _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
@@ -37,12 +43,23 @@ class TwilioWebhook:
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""
         fields = dict(request.form if request.method == "POST" else request.query)
-        return CarrierCall(
+        call = CarrierCall(
             text_of(fields, "CallSid"),
             text_of(fields, "From", optional=True),
             text_of(fields, "To", optional=True),
             text_of(fields, "Direction", optional=True).startswith("outbound"),
             text_of(fields, "AnsweredBy", optional=True),
+        )
+        went = text_of(fields, "DialCallStatus", optional=True)
+        if not went:
+            return call
+        ours = dict(request.query)  # of the address that we gave it for this
+        return replace(
+            call,
+            transfer=went,
+            is_over=went in TALKED,
+            agent=text_of(ours, "agent", optional=True),
+            until=text_of(ours, "until", optional=True),
         )
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
@@ -53,9 +70,10 @@ class TwilioWebhook:
         return xml_answer(connect)
 
     def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
-        if is_busy and not call.is_outbound:  # the caller hears the tone that means it
+        if is_busy and not (call.is_outbound or call.transfer):  # he hears the tone that means it
             return xml_answer(element("Reject", reason="busy"))
-        return xml_answer(element("Say", words), element("Hangup"))
+        said = [element("Say", words)] if words else []
+        return xml_answer(*said, element("Hangup"))
 
 
 def check_signature(

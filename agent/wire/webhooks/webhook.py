@@ -80,6 +80,14 @@ class CarrierCall:
     """We called, and somebody has answered."""
     answered_by: str = ""
     """As the carrier calls it, where it listened for machines: "human", "machine_start"."""
+    transfer: str = ""
+    """How the transfer went from which the call comes back, as the carrier calls it: "busy"."""
+    agent: str = ""
+    """Who had the call before that."""
+    is_over: bool = False
+    """It was transferred, and they have talked: nobody is needed any more."""
+    until: str = ""
+    """When its longest time is over, in seconds since 1970; empty: nobody said."""
 
     @property
     def told(self) -> dict[str, str]:
@@ -87,6 +95,8 @@ class CarrierCall:
         known = {
             "direction": "outbound" if self.is_outbound else "",
             "answered_by": self.answered_by,
+            "transfer": self.transfer,
+            "until": self.until,
         }
         return {name: value for name, value in known.items() if value}
 
@@ -119,7 +129,8 @@ class Webhook(Protocol):
         ...
 
     def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
-        """Let the caller know that there is no line, in words where the carrier can say some."""
+        """Let the caller know that there is no line, in words where the carrier can say some. No
+        words: end the call."""
         ...
 
 
