@@ -94,6 +94,8 @@ class PhoneCall:
         """Why it ended; while it goes on, why it is about to."""
         self.reason = ""
         """The same in words."""
+        self.order: Final = line.order
+        """Of the frames that come."""
         self.num_keys = 0
         """That the caller has pressed."""
         self.tools: Final[Mapping[str, ServedTool]] = phone_tools(self, plan)

@@ -48,12 +48,15 @@ def record_of(
         p95_ms=call.p95_ms,
         keys=phone.num_keys,
         recording=recording.path.name if recording and recording.has_begun else None,
+        lost_frames=phone.order.lost,
+        late_frames=phone.order.late,
     )
 
 
 def log_call(record: CallRecord) -> None:
     seconds = (record.ended_unix_ns - record.began_unix_ns) / 1e9
     _log.info(
-        "call %s by %s lasted %.0f s: %s; %d turns, %d keys",
+        "call %s by %s lasted %.0f s: %s; %d turns, %d keys, %d frames lost, %d late",
         record.session, record.carrier, seconds, record.cause, record.turns, record.keys,
+        record.lost_frames, record.late_frames,
     )  # fmt: skip

@@ -33,6 +33,11 @@ class CallRecord:
     """How many were pressed. Never which: they may be secret."""
     recording: str | None
     """The name of its file."""
+    lost_frames: int = 0
+    """Of the caller's sound, that never came or too late to be waited for: where the carrier
+    numbers them."""
+    late_frames: int = 0
+    """That came after that, or twice."""
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(CallRecord))

@@ -100,6 +100,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """,
         "CREATE INDEX calls_ended ON calls (ended_unix_ns)",
     ),
+    (
+        "ALTER TABLE calls ADD COLUMN lost_frames INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE calls ADD COLUMN late_frames INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 _PLAIN: Final = (

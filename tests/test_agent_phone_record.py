@@ -87,68 +87,6 @@ async def stops(scene: PhoneScene, carrier: Carrier) -> None:
     carrier.say(frame("stop"))
 
 
-async def closes(scene: PhoneScene, carrier: Carrier) -> None:
-    carrier.leave(1006)
-
-
-async def sends_rubbish(scene: PhoneScene, carrier: Carrier) -> None:
-    carrier.say(media("no base64"))
-
-
-async def asks(scene: PhoneScene, carrier: Carrier) -> None:
-    scene.ears.say("That is all.")
-
-
-def breaks_ears(scene: PhoneScene) -> None:
-    scene.stages.fault = StageError("asr", "the detector is gone")
-
-
-def revokes(scene: PhoneScene) -> None:
-    scene.principal = Principal("carrier", "key", key_id=f"{FILE_KEY}gone")
-
-
-def moves(scene: PhoneScene) -> None:
-    scene.sockets._moves = {"Twilio": Move()}
-
-
-HANGS_UP = '[agents.default]\nserver_tools = ["phone:hang_up"]\n'
-TRANSFERS = (
-    '[telephony]\ntransfers = {sales = "+493012345"}\n'
-    '[agents.default]\nserver_tools = ["phone:transfer"]\n'
-)
-
-
-@pytest.mark.parametrize(
-    ("story", "replies", "how", "cause"),
-    [
-        (stops, (), {}, "caller_hung_up"),
-        (closes, (), {}, "lost"),
-        (sends_rubbish, (), {}, "bad_stream"),
-        (nothing, (), {"silent": True}, "lost"),
-        (nothing, (), {"settings": "[telephony]\nlimit_s = 20\n"}, "time_limit"),
-        (nothing, (), {"settings": "[agents.default]\ngreeting = 'Hello.'\n"}, "silent"),
-        (nothing, (), {"prepare": breaks_ears}, "failed"),
-        (nothing, (), {"prepare": revokes}, "revoked"),
-        (
-            asks,
-            (Calling("Bye.", (ModelCall("hang_up", "{}"),)),),
-            {"settings": HANGS_UP},
-            "agent_hung_up",
-        ),
-        (
-            asks,
-            (Calling("I connect you.", (ModelCall("transfer", '{"to": "sales"}'),)),),
-            {"settings": TRANSFERS, "prepare": moves},
-            "transferred",
-        ),
-    ],
-)
-def test_why_a_call_ended(
-    tmp_path: Path, story: Story, replies: tuple[Calling, ...], how: dict[str, Any], cause: str
-) -> None:
-    assert record_of(tmp_path, story, *replies, **how).cause == cause
-
-
 def test_what_a_call_was_like(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story(scene: PhoneScene, carrier: Carrier) -> None:
         scene.ears.say("Hello?")
