@@ -18,8 +18,8 @@ class AccessSettings:
     """Calls at once with one key, unless the key itself says otherwise; 0: as many as there are
     lines."""
     calls_per_address: Annotated[int, Between(0, 10_000)] = 0
-    """Calls at once from one address, or one IPv6 network; 0: as many as there are lines. Those that
-    a carrier brings are not counted."""
+    """Calls at once from one address, or one IPv6 network; 0: as many as there are lines. What a
+    carrier brings is not counted."""
     connections_per_address: Annotated[int, Between(0, 100_000)] = 128
     """Connections at once from one address, calls and pages together; 0: as many as there are. One
     more takes the place of the one that has waited longest for a request, or is closed."""

@@ -233,13 +233,16 @@ class PhoneCall:
             self.cause = self.cause or "caller_hung_up"
             self._stop(CallOver(str(hung_up)))
             return ()
+        pressed = self._line.take_keys()
+        if pressed and self._plan.key_pressed is not None:
+            self._plan.key_pressed()
         watch, now_ns = self._plan.watch, self._clock.now_ns()
         for request in requests:
             if watch is not None and isinstance(request, AppendAudio):
                 watch.heard(request.pcm, request.rate_hz, now_ns)
             await session.handle(request)
         asked = list(requests)
-        for key in self._line.take_keys():
+        for key in pressed:
             self.num_keys += 1
             asked += await keys.press(key)
         self._send()  # what waited for room in the carrier's queue

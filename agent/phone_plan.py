@@ -9,6 +9,7 @@ from .answering_machine import MachineWatch
 from .call_desk import HeldCall
 from .call_recording import ConsentedRecording
 from .phone_transfer import UNTIL, WENT, Move
+from .quiet_keys import QuietKeys
 from .telephony_settings import TelephonySettings
 from .wire.telephony.line import StreamStarted
 
@@ -47,6 +48,8 @@ class CallPlan:
     record: Callable[[], None] | None = None
     """Begins to record the call, once the caller knows of it. None: there is nothing to announce.
     """
+    key_pressed: Callable[[], None] | None = None
+    """Told to the recording, if there is any: it has no tones of keys."""
     announcement: str = ""
     """How he gets to know of it. Empty: by a tone."""
     greeting: str = ""
@@ -79,17 +82,21 @@ def planned(
         watch=machine_watch(settings, started, now_ns),
         machine_message=settings.machine_message if settings.on_machine == "message" else "",
     )
+    if held.call.recording is not None:
+        recording = QuietKeys(held.recording)
+        held = replace(held, recording=recording)
+        plan = replace(plan, key_pressed=recording.key_pressed)
     greeting = held.start.profile.greeting
     is_machine = plan.watch is not None and plan.watch.is_machine
     if is_machine:
         held = _with_greeting(held, "")
     if settings.record == "announced" and held.call.recording is not None:
-        recording = ConsentedRecording(held.recording)
-        held = _with_greeting(replace(held, recording=recording), "")
+        consented = ConsentedRecording(held.recording)
+        held = _with_greeting(replace(held, recording=consented), "")
         if not is_machine:
             plan = replace(
                 plan,
-                record=recording.allow,
+                record=consented.allow,
                 announcement=settings.announcement,
                 greeting=greeting,
             )

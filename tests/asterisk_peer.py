@@ -50,8 +50,6 @@ class AsteriskPeer:
         self._length = 0
         """Of it, without marks."""
         self._is_full = False
-        self._is_joining = False
-        self._rest = b""
         self._to_say: deque[Int16] = deque()
         self._news = asyncio.Event()
 
@@ -116,15 +114,11 @@ class AsteriskPeer:
         self.orders.append(order)
         self._news.set()
         match order:
-            case "START_MEDIA_BUFFERING":
-                self._is_joining = True
             case "MARK_MEDIA":
                 self._queue.append(identity)
             case "FLUSH_MEDIA":
                 self._queue.clear()
                 self._length = 0
-                self._is_joining = False
-                self._rest = b""
             case "HANGUP":
                 self.is_hung_up = True
             case _:
@@ -132,13 +126,8 @@ class AsteriskPeer:
 
     async def _take(self, audio: bytes) -> None:
         assert len(audio) <= MAX_MESSAGE, "it would end the call"
-        if self._is_joining:
-            audio, self._rest = self._rest + audio, b""
         whole = len(audio) // FRAME * FRAME
-        if self._is_joining:
-            self._rest = audio[whole:]
-        else:
-            self.num_dropped += len(audio) - whole
+        self.num_dropped += len(audio) - whole
         for first in range(0, whole, FRAME):
             self._queue.append(audio[first : first + FRAME])
             self._length += 1
@@ -170,9 +159,6 @@ class AsteriskPeer:
             frame = self._queue.popleft()
             assert isinstance(frame, bytes)
             self._length -= 1
-        else:
-            frame, self._rest = self._rest, b""
-        if frame:
             self.heard.append(mulaw_decode(frame))
             self._news.set()
 

@@ -24,6 +24,8 @@ from agent.ports import VoicePort
 from agent.principal import ANYONE, SCOPE_KEY, Principal
 from agent.server_tools import ServerTools
 from agent.stages import Stages
+from agent.wire.telephony.line import Dialect
+from agent.wire.telephony.twilio import Twilio
 from latency_budget.clock import ManualClock
 
 from . import virtual_time
@@ -174,8 +176,10 @@ class PhoneScene:
         plays: bool = True,
         silent: bool = False,
         parameters: Mapping[str, str] = MappingProxyType({}),
+        dialect: Dialect | None = None,
     ) -> Carrier:
-        """A call, to its end. `silent`: the carrier sends nothing but what the story says."""
+        """A call, to its end. `silent`: the carrier sends nothing but what the story says.
+        `dialect`: another one than Twilio's, with its frames."""
         scope = {
             "type": "websocket",
             "path": "/telephony/twilio/stream",
@@ -190,7 +194,9 @@ class PhoneScene:
             beside = [group.create_task(carrier.play())]
             if not silent:
                 beside.append(group.create_task(carrier.be_quiet()))
-            serving = self.serving = group.create_task(self.sockets.serve(carrier.socket))
+            serving = self.serving = group.create_task(
+                self.sockets.answer(carrier.socket, dialect or Twilio())
+            )
             beside.append(group.create_task(self._tell(story, carrier)))
             await asyncio.wait({serving})
             for task in beside:

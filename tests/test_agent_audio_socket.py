@@ -13,7 +13,8 @@ import pytest
 
 from agent import phone_socket
 from agent.addresses import networks_of
-from agent.audio_socket import MAX_QUEUED_MS, AudioSockets, AudioStream
+from agent.audio_socket import MAX_PROBES, MAX_QUEUED_MS, AudioSockets, AudioStream, _probe
+from agent.call_socket import BROKEN
 from agent.config import Config
 from agent.errors import ConfigError
 from agent.paced_queue import FRAME_NS
@@ -113,20 +114,6 @@ async def test_a_server_takes_calls_where_its_settings_say_until_it_is_stopped()
             await peer.closed()
             assert peer.was_hung_up
         assert await server.ended() == (0, "")
-
-
-@pytest.mark.models
-async def test_an_asterisk_that_falls_silent_has_gone(
-    reader: LiveServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """However much it is told, and although marks are reached meanwhile."""
-    phones = reader.audio_sockets._phones
-    monkeypatch.setattr(phones, "_access", replace(phones._access, idle_s=1))
-    with caplog.at_level(logging.INFO):
-        answer = await told(reader, CALL + AUDIO)
-    assert answer.startswith(message(SLIN, b"")[:1])
-    assert answer.endswith(message(HANG_UP))
-    assert "the client sent nothing for too long" in caplog.text
 
 
 async def told(live: LiveServer, *pieces: bytes, ends: bool = False) -> bytes:
@@ -366,3 +353,24 @@ async def test_who_reads_nothing_is_not_told_ever_more() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await peer.say(sound(1, 1))
+    await peer.say(CLEAR)  # which waits for nobody
+    assert peer.stream._queue.next_due_ns() is None
+    await peer.say(sound(1, 2))
+
+
+async def test_a_connection_that_broke_is_no_end_of_a_call() -> None:
+    peer = Peer()
+    await peer.stream.receive()
+    peer.stream._reader.set_exception(ConnectionResetError())
+    gone = await peer.stream.receive()
+    assert gone["type"] == "websocket.disconnect"
+    assert gone["code"] in BROKEN
+
+
+def test_the_system_finds_out_who_has_gone() -> None:
+    with socket.socket() as connection:
+        _probe(connection)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        after_s = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        every_s = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        assert 0 < after_s + MAX_PROBES * every_s < 60

@@ -29,9 +29,12 @@ class Asked:
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.answered = asyncio.Event()
 
     async def handle(self, request: ask.Request) -> None:
         self.requests.append(request)
+        if isinstance(request, ask.CreateResponse):
+            self.answered.set()
 
 
 def keys_of(asked: Asked, clock: ManualClock) -> PhoneKeys:
@@ -93,8 +96,7 @@ async def test_keys_that_waited_come_in_their_order() -> None:
             assert asked.requests == []
         for key in "3#":
             await keys.press(key)
-        while not any(isinstance(each, ask.CreateResponse) for each in asked.requests):
-            await asyncio.sleep(0)
+        await asked.answered.wait()
         keeping.cancel()
     (item,) = (each for each in asked.requests if isinstance(each, ask.CreateItem))
     assert item.item.text == "(I pressed 1 2 3 on my telephone.)"  # type: ignore[union-attr]

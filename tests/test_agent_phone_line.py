@@ -13,7 +13,7 @@ from agent import requests as ask
 from agent.conversation import ItemId
 from agent.key_tones import sound_of
 from agent.phone_line import HungUp, PhoneLine
-from agent.phone_output import MAX_HELD_MS, MAX_MARKS
+from agent.phone_output import MAX_MARKS
 from agent.settings import SemanticVad, ServerVad, SessionSettings
 from agent.wire.g711 import mulaw_decode, mulaw_encode
 from agent.wire.telephony.asterisk import Asterisk

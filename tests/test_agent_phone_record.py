@@ -12,12 +12,9 @@ import pytest
 
 from agent.access import Access
 from agent.config import Config
-from agent.conversation import ModelCall
-from agent.errors import StageError
 from agent.keys import KeyFile
 from agent.models import ModelStore
 from agent.phone_record import shown_number
-from agent.principal import FILE_KEY, Principal
 from agent.server import create_app
 from agent.stages import Stages
 from latency_budget.call_records import CallRecord, read_calls
@@ -27,8 +24,7 @@ from latency_budget.store_query import StoreError
 
 from .fakes.stages import Calling
 from .phone_scene import Carrier, PhoneScene, play
-from .test_agent_phone_tools import Move
-from .test_agent_wire_twilio import frame, media
+from .test_agent_wire_twilio import frame
 
 NOW_NS = 1_800_000_000_000_000_000
 RECORD = CallRecord(

@@ -25,7 +25,7 @@ PURE = {
         "addresses address_limits resume_tokens waiting_calls "
         "transcription_request transcription_answers speech_request "
         "call_timeline call_state refusals phone_line phone_output frame_order paced_queue keypad "
-        "key_tones"
+        "key_tones quiet_keys"
     ),
     "asr": (
         "audio early offset endpointing far_end stabilizer transcripts repetition utterance "

@@ -1,0 +1,171 @@
+"""What carriers may send that they should not, and what they may leave out, in virtual time. What
+is no stream, and a second stream of a call: `test_agent_phone_live.py`, over real sockets."""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.access_settings import AccessSettings
+from agent.call_desk import LINES_OF_ADDRESS
+from agent.principal import ANYONE, Principal
+from agent.session_start import SessionStart, session_start
+from agent.wire.telephony.asterisk import Asterisk
+from agent.wire.telephony.audiosocket import AudioSocket
+from agent.wire.telephony.twilio import Twilio
+from latency_budget.clock import ManualClock
+
+from .phone_scene import CHAR_S, SILENCE, Carrier, PhoneScene, play
+from .test_agent_phone_call import QUIET, hold, messages
+from .test_agent_phone_record import record_of
+from .test_agent_wire_telephony import ALL, EXOTEL, JAMBONZ, PLIVO, TELNYX, Vectors
+from .test_agent_wire_twilio import frame, media, start
+
+Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+
+GREETING = "Welcome to the house by the sea where everybody is welcome at every hour of the day."
+GREETS = f'{QUIET}[agents.default]\ngreeting = "{GREETING}"\n'
+
+
+def test_a_minute_of_audio_at_once_delays_nothing_that_follows(tmp_path: Path) -> None:
+    took_s: list[float] = []
+
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        for _ in range(3000):
+            carrier.say(media(SILENCE))
+        began_ns = scene.clock.now_ns()
+        carrier.press("1#")
+        await carrier.until(lambda: len(carrier.heard) > 800)
+        took_s.append((scene.clock.now_ns() - began_ns) / 1e9)
+        scene.ears.say("Hello?")
+        before = len(carrier.heard)
+        await carrier.until(lambda: len(carrier.heard) > before + 800)
+        carrier.say(frame("stop"))
+
+    scene, carrier = hold(tmp_path, story)
+    assert messages(scene, "user") == ["(I pressed 1 on my telephone.)", "Hello?"]
+    assert took_s[0] < 5, "of virtual time: nothing of the minute was waited for"
+    assert carrier.closed == (1000, "the carrier ended the stream")
+
+
+def test_where_marks_never_come_back_the_clock_says_what_was_heard(tmp_path: Path) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        await asyncio.sleep(20 * CHAR_S)
+        scene.ears.say("Stop.")
+        await asyncio.sleep(10)
+        assert "mark" in carrier.events
+        carrier.say(frame("stop"))
+
+    scene, _ = hold(tmp_path, story, settings=GREETS, plays=False)
+    (heard, *_) = messages(scene, "assistant")
+    assert isinstance(heard, str)
+    assert heard
+    assert GREETING.startswith(heard)
+    assert len(heard) <= 20 + 5, "what was sent ahead may count as heard, and no more"
+
+
+class ConsiderateTwilio(Twilio):
+    """As an Asterisk whose phone suppresses silence: nothing comes while nobody speaks."""
+
+    sends_silence = False
+
+
+def test_a_caller_who_is_silent_on_a_line_that_sends_no_silence_stays(tmp_path: Path) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        await asyncio.sleep(300)
+        scene.ears.say("Hello?")
+        await carrier.until(lambda: len(carrier.heard) > 800)
+        carrier.say(frame("stop"))
+
+    how: dict[str, Any] = {"settings": QUIET, "silent": True}
+    record = record_of(tmp_path, story, dialect=ConsiderateTwilio(), **how)
+    assert record.cause == "caller_hung_up"
+    assert record.ended_unix_ns - record.began_unix_ns > 300e9
+    assert record_of(tmp_path, story, **how).cause == "lost", "other carriers have gone then"
+
+
+def test_who_sends_silence_and_who_says_goodbye() -> None:
+    assert not Asterisk.sends_silence
+    assert not AudioSocket.sends_silence
+    others = [each.values[0] for each in ALL if each.values[0].make is not Asterisk]
+    assert all(vectors.make().sends_silence for vectors in others)
+    assert Twilio.says_stop
+    assert not Asterisk.says_stop
+
+
+@pytest.mark.parametrize(
+    ("vectors", "name"),
+    [
+        (TELNYX, "sample_rate"),
+        (EXOTEL, "sample_rate"),
+        (PLIVO, "sampleRate"),
+        (JAMBONZ, "sampleRate"),
+    ],
+)
+def test_numbers_may_be_texts(vectors: Vectors, name: str) -> None:
+    bare = str(vectors.start).replace('"8000"', "8000")
+    assert f'"{name}": 8000' in bare
+    for first in (bare, bare.replace("8000", '"8000"')):
+        assert vectors.make().receive(first) == [vectors.started]
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (start(), "start came twice"),
+        (media(SILENCE).replace("MZ", "MY"), "another stream"),
+        (media("%%%"), "not base64"),
+        (media(base64.b64encode(bytes(10)).decode()[:-1]), "not base64"),
+        (frame("dtmf", dtmf={"digit": 4}), "dtmf.digit"),
+        (frame("mark", mark={"name": ["a"]}), "mark.name"),
+        ("[]", "one JSON object"),
+        ("x" * 70_000, "70000 characters"),
+        (b"\x00", "binary"),
+    ],
+)
+def test_what_is_bad_in_the_middle_of_a_call_ends_it_and_no_more_is_said(
+    tmp_path: Path, sent: str | bytes, reason: str
+) -> None:
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        await carrier.until(lambda: len(carrier.heard) > 4000)
+        if isinstance(sent, bytes):
+            carrier._said.put_nowait({"type": "websocket.receive", "bytes": sent})
+        else:
+            carrier.say(sent)
+
+    _, carrier = hold(tmp_path, story, settings=GREETS)
+    assert carrier.closed is not None
+    code, said = carrier.closed
+    assert code == 1008
+    assert reason in said
+    assert len(carrier.heard) / 8000 < len(GREETING) * CHAR_S / 2
+
+
+# --- who holds how many lines ---
+
+
+def test_a_carrier_brings_as_many_calls_from_one_address_as_there_are_lines(
+    tmp_path: Path,
+) -> None:
+    async def main(clock: ManualClock) -> None:
+        scene = PhoneScene(clock, tmp_path, settings="[access]\ncalls_per_address = 1\n")
+        assert scene.config.access == AccessSettings(calls_per_address=1)
+        scope = {"client": ("192.0.2.7", 5000)}
+        carrier = Principal("an AudioSocket", "carrier")
+        for principal, refused in ((carrier, None), (ANYONE, LINES_OF_ADDRESS)):
+            began = session_start(scene.config, principal, None)
+            assert isinstance(began, SessionStart)
+            desk = scene.desk
+            held = [
+                desk.admit(principal, scope, began, rules)
+                for rules in (desk.phone_rules,)
+                if desk.refusal(principal, scope, lambda _: False) is None
+            ]
+            assert len(held) == 1, "also beside the calls of others"
+            assert desk.refusal(principal, scope, lambda _: False) == refused
+        assert scene.calls.listing()
+
+    play(main)
