@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from llm_engine.errors import RequestError
 
 from .patience import first_of, patience
-from .wire.realtime.frames import MAX_MARKS, num_marks
+from .wire.json_frames import MAX_MARKS, num_marks
 
 MAX_BODY_BYTES: Final = 4 << 20
 """Far beyond any context: a million tokens of text. Reading as much JSON takes 0.1 s at worst, in

@@ -105,6 +105,47 @@ def _crying(rng: np.random.Generator, num_samples: int) -> Float32:
     return _clipped(sound)
 
 
+def _music(rng: np.random.Generator, num_samples: int) -> Float32:
+    """What callers are put on hold with, roughly: four chords round and round on a plucked
+    instrument, a bass, and above them a tune on a reed with vibrato, in notes of a syllable's
+    length. Real music is more various."""
+    beat = int(RATE_HZ * rng.uniform(0.45, 0.65))
+    chords = [(0, 4, 7), (9, 12, 16), (5, 9, 12), (7, 11, 14)]
+    root_hz = 220 * 2 ** (rng.integers(-3, 4) / 12)
+    sound = np.zeros(num_samples)
+    for number, at in enumerate(range(0, num_samples, beat)):
+        chord = chords[number // 4 % len(chords)]
+        for half in chord:
+            _lay(sound, at, _plucked(root_hz * 2 ** (half / 12), 3 * beat, rng.uniform(0.3, 0.6)))
+        _lay(sound, at, _plucked(root_hz / 2 * 2 ** (chord[0] / 12), 2 * beat, 0.8))
+        for part in range(int(rng.integers(1, 3))):
+            length = int(beat * rng.choice([0.5, 1.0, 1.5]))
+            tune_hz = root_hz * 2 ** ((int(rng.choice(chord)) + 12) / 12)
+            _lay(sound, at + part * beat // 2, _reed(tune_hz, length, rng.uniform(0.3, 0.8)))
+    return _clipped(0.1 * sound)
+
+
+def _lay(sound: npt.NDArray[np.float64], at: int, note: npt.NDArray[np.float64]) -> None:
+    place = sound[at : at + len(note)]
+    place += note[: len(place)]
+
+
+def _plucked(hz: float, length: int, level: float) -> npt.NDArray[np.float64]:
+    time = np.arange(length) / RATE_HZ
+    tones = [np.sin(2 * np.pi * k * hz * time) * np.exp(-k * time * 2.5) / k for k in range(1, 7)]
+    note: npt.NDArray[np.float64] = level * np.sum(tones, axis=0)
+    return note
+
+
+def _reed(hz: float, length: int, level: float) -> npt.NDArray[np.float64]:
+    time = np.arange(length) / RATE_HZ
+    phase = 2 * np.pi * hz * time + 0.3 * np.sin(2 * np.pi * 5.5 * time)
+    tones = [np.sin(k * phase) / k**1.1 for k in range(1, 8)]
+    swell = np.minimum(1.0, np.minimum(time, time[::-1]) / 0.04)
+    note: npt.NDArray[np.float64] = level * swell * np.sum(tones, axis=0)
+    return note
+
+
 SOUNDS: Final[Mapping[str, Make]] = MappingProxyType(
     {
         "silence": _silence,
@@ -115,6 +156,7 @@ SOUNDS: Final[Mapping[str, Make]] = MappingProxyType(
         "keyboard": _keyboard,
         "beeps": _beeps,
         "crying": _crying,
+        "music": _music,
     }
 )
 

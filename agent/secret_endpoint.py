@@ -25,8 +25,8 @@ from .principal import Principal, principal_of
 from .session_start import SessionStart, session_start
 from .settings import SessionSettings
 from .visitors import Refusal
+from .wire.json_frames import read_frame
 from .wire.realtime.fields import Fields, wrong_type
-from .wire.realtime.frames import read_frame
 from .wire.realtime.session_json import session_json
 
 DEFAULT_LIFETIME_S: Final = 600

@@ -65,7 +65,7 @@ from .stages import Stages
 from .telephony_settings import TelephonySettings
 from .trace_export import TraceExporter
 from .visitors import HostCheck, Refusal, Visitors, turn_away
-from .wire.realtime.frames import MAX_FRAME_BYTES
+from .wire.json_frames import MAX_FRAME_BYTES
 
 CONTENT_POLICY: Final = (
     "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from agent import http_requests
-from agent.wire.realtime.frames import MAX_MARKS
+from agent.wire.json_frames import MAX_MARKS
 
 from .live import LiveServer
 from .live_call import call_to

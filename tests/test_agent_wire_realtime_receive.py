@@ -24,8 +24,8 @@ from agent.requests import (
 )
 from agent.settings import ResponseOptions
 from agent.wire.g711 import mulaw_encode
+from agent.wire.json_frames import MAX_DEPTH, MAX_FRAME_BYTES, MAX_MARKS
 from agent.wire.realtime.fields import MAX_TEXT_CHARS
-from agent.wire.realtime.frames import MAX_DEPTH, MAX_FRAME_BYTES, MAX_MARKS
 from tests.wire_frames import make, one, refused, update
 
 

@@ -35,8 +35,8 @@ from agent.settings import (
 )
 from agent.wire.encodings import decode_audio
 
+from ..json_frames import MAX_FRAME_BYTES
 from .fields import MAX_ID_CHARS, Fields, invalid
-from .frames import MAX_FRAME_BYTES
 from .items import NewId, read_item
 from .response_create import read_options
 from .session_update import merge_session

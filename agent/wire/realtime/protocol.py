@@ -47,9 +47,9 @@ from agent.notices import (
 from agent.requests import Request, UpdateSession
 from agent.settings import SessionSettings
 
+from ..json_frames import read_frame
 from .fields import Fields
 from .fixed_fields import without_fixed
-from .frames import read_frame
 from .ids import CountingIds
 from .items import NewId, item_json
 from .parse import Context, event_id_of, read_event

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from agent.errors import ClientError
 from agent.settings import AudioEncoding
-from agent.wire.realtime.frames import read_frame
+from agent.wire.json_frames import read_frame
 
 from .line import (
     CallerAudio,

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from agent.errors import ClientError
-from agent.wire.realtime.frames import read_frame
+from agent.wire.json_frames import read_frame
 
 MAX_FIELDS: Final = 256
 """Of a form. Twilio sends some forty."""

@@ -18,7 +18,7 @@ from agent.access_settings import AccessSettings
 from agent.config import Config
 from agent.event_loop import loop_factory
 from agent.server import listen, make_server
-from agent.wire.realtime.frames import MAX_FRAME_BYTES
+from agent.wire.json_frames import MAX_FRAME_BYTES
 
 LARGEST_BYTES: Final = 16 << 20
 """Of the cases' messages."""
