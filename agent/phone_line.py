@@ -92,7 +92,7 @@ class PhoneLine:
             case StreamStopped(reason):
                 raise HungUp(reason)
             case FlowChanged(takes_audio):
-                self._to_carrier.flow(takes_audio=takes_audio)
+                self._to_carrier.takes_audio = takes_audio
                 return []
             case StreamStarted():
                 return []

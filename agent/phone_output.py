@@ -54,7 +54,8 @@ class PhoneOutput:
         """To be sent."""
         self._rest = b""
         """Less than a frame of the carrier's, of the reply in progress."""
-        self._takes_audio = True
+        self.takes_audio = True
+        """The carrier's queue has room, by what it said last."""
         self._held_ms = 0.0
         """Of audio in `_frames`, while the carrier takes none."""
         self._given_up: ItemId | None = None
@@ -79,7 +80,7 @@ class PhoneOutput:
             return []
         if self._put(pcm):
             self._mark(item_id)
-        if self._takes_audio:
+        if self.takes_audio:
             return []
         self._held_ms += piece_ms
         return self._give_up() if self._held_ms > MAX_HELD_MS else []
@@ -109,10 +110,6 @@ class PhoneOutput:
                 self._reached = item_id, played_ms
                 return [ask.PlaybackReport(item_id, played_ms)]
 
-    def flow(self, *, takes_audio: bool) -> None:
-        """The carrier's queue is full, or has room again."""
-        self._takes_audio = takes_audio
-
     def clear(self) -> None:
         """Nothing more of what is queued, here or there, is to be heard."""
         is_queued = bool(self._marks or self._frames or self._rest)
@@ -120,14 +117,14 @@ class PhoneOutput:
         self._marks.clear()
         self._rest = b""
         self._held_ms = 0.0
-        self._takes_audio = True  # the queue is empty then
+        self.takes_audio = True  # the queue is empty then
         if is_queued:
             self._frames += self._dialect.clear()
             self._has_cleared = True
 
     def take_frames(self) -> list[Frame]:
         """What is to be sent now, in order. Nothing while the carrier's queue is full."""
-        if not self._takes_audio:
+        if not self.takes_audio:
             return []
         frames, self._frames, self._held_ms = self._frames, [], 0.0
         return frames

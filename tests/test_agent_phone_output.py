@@ -119,7 +119,7 @@ def test_what_was_cleared_leaves_nothing_behind() -> None:
 def test_a_sound_that_was_never_taken_is_cleared_too() -> None:
     """There is no mark behind it."""
     output, _ = on_asterisk()
-    output.flow(takes_audio=False)
+    output.takes_audio = False
     output.play(voice(160))
     assert output.take_frames() == []
     output.clear()
@@ -142,7 +142,7 @@ def test_nobody_waits_for_ever_for_a_carrier_that_plays_nothing() -> None:
     output.reached(first)
     output.say(FIRST, voice(HALF))  # is in its queue for good
     sent_by(output)
-    output.flow(takes_audio=False)
+    output.takes_audio = False
     assert held(output, FIRST) == [ask.PlaybackReport(FIRST, 500), ask.CancelResponse()]
     assert sent_by(output) == Sent(b"", ["FLUSH_MEDIA"])
     for _ in range(3):  # until the session has heard of it
@@ -152,7 +152,7 @@ def test_nobody_waits_for_ever_for_a_carrier_that_plays_nothing() -> None:
 
 def test_of_a_reply_that_is_over_the_history_is_cut_all_the_same() -> None:
     output, _ = on_asterisk()
-    output.flow(takes_audio=False)
+    output.takes_audio = False
     output.begin(FIRST)
     output.say(FIRST, voice(HALF))
     output.end(FIRST)
@@ -167,13 +167,13 @@ def test_of_a_reply_that_is_over_the_history_is_cut_all_the_same() -> None:
 def test_a_queue_that_has_room_again_gets_all_that_waited() -> None:
     output, _ = on_asterisk()
     output.begin(FIRST)
-    output.flow(takes_audio=False)
+    output.takes_audio = False
     for _ in range(3):
         output.say(FIRST, voice(HALF))
     frames: list[Frame] = output.take_frames()
     assert frames == []
-    output.flow(takes_audio=True)
+    output.takes_audio = True
     assert len(sent_by(output).audio) == 3 * HALF
-    output.flow(takes_audio=False)
+    output.takes_audio = False
     for _ in range(MAX_HELD_MS // 500):
         assert output.say(FIRST, voice(HALF)) == [], "it counts from here on"

@@ -32,7 +32,8 @@ from agent.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
 from agent.config import ServiceSettings
 from agent.live_events import MAX_LISTENERS
 from agent.notices import Problem
-from agent.wire.realtime import fields, frames, items, parse, protocol, response_create
+from agent.wire import json_frames as frames
+from agent.wire.realtime import fields, items, parse, protocol, response_create
 from agent.wire.realtime import session_update as updates
 from llm_engine import openai_tools
 

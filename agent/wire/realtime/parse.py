@@ -34,8 +34,8 @@ from agent.settings import (
     SessionSettings,
 )
 from agent.wire.encodings import decode_audio
+from agent.wire.json_frames import MAX_FRAME_BYTES
 
-from ..json_frames import MAX_FRAME_BYTES
 from .fields import MAX_ID_CHARS, Fields, invalid
 from .items import NewId, read_item
 from .response_create import read_options

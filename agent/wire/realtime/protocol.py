@@ -46,8 +46,8 @@ from agent.notices import (
 )
 from agent.requests import Request, UpdateSession
 from agent.settings import SessionSettings
+from agent.wire.json_frames import read_frame
 
-from ..json_frames import read_frame
 from .fields import Fields
 from .fixed_fields import without_fixed
 from .ids import CountingIds
