@@ -3,8 +3,8 @@
 Theory of operation: a connection is shown to the rest as a WebSocket (ASGI), whose binary messages
 are pieces of the TCP stream and whose text messages are orders and marks between the dialect
 (`wire/telephony/audiosocket.py`) and the queue here that plays what is said in real time
-(`paced_queue.py`). So who is admitted, what a call is, idle peers, slow readers and floods are
-dealt with where they are for all carriers: `phone_socket.py`, `call_socket.py`, `intake.py`.
+(`paced_queue.py`). So who is admitted, what a call is, slow readers and floods are dealt
+with where they are for all carriers: `phone_socket.py`, `call_socket.py`, `intake.py`.
 
 AudioSocket has neither keys nor encryption, and its UUID is whatever the dialplan says. What there
 is instead: it listens where the settings say and nowhere else, and who is not in

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import httpx
+import numpy as np
 import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -14,10 +15,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from agent import phone_socket
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.principal import KeyLimits
+from agent.wire.g711 import mulaw_encode
 from latency_budget.history import TurnEntry
 
 from .live import LiveServer
-from .live_call import overlap, transcript
+from .live_call import overlap, recording, transcript
 from .phone_house import TOKEN
 from .phone_peer import PhonePeer, phone_call
 from .test_agent_wire_twilio import CALL, frame, media, start
@@ -72,6 +74,28 @@ async def test_a_caller_interrupts_asks_and_presses_keys(live: LiveServer) -> No
     assert answer.agent_text
 
 
+async def test_a_minute_that_comes_at_once_is_heard_and_the_next_turn_is_as_ever(
+    live: LiveServer,
+) -> None:
+    """As from a carrier whose network stood still."""
+    said = recording("vm-nobodyavail", 8_000)
+    minute = np.concatenate([said, np.zeros(60 * 8_000 - len(said), np.int16)])
+    async with phone_call(live.http) as peer:
+        for first in range(0, len(minute), 160):
+            piece = mulaw_encode(minute[first : first + 160])
+            await peer.send(media(base64.b64encode(piece).decode()))
+        await peer.until(lambda: peer.num_heard > 2000)
+        peer.say("conf-locked")
+        while len(turns := await asyncio.to_thread(turns_of, live)) < 2:
+            before = peer.num_heard
+            await peer.until(lambda before=before: peer.num_heard > before)  # type: ignore[misc]
+        await peer.send(frame("stop"))
+        assert (await closed(peer))[0] == CLOSE_NORMAL
+    first_turn, second_turn, *_ = turns
+    assert overlap(transcript("vm-nobodyavail"), first_turn.caller_text) > 0.6
+    assert overlap(transcript("conf-locked"), second_turn.caller_text) > 0.6
+
+
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
@@ -113,6 +137,7 @@ async def test_a_stream_that_does_not_say_what_it_is_gets_no_line(
 async def test_a_call_has_one_stream(live: LiveServer) -> None:
     async with phone_call(live.http) as first, phone_call(live.http) as second:
         assert "has a stream already" in (await closed(second))[1]
+        assert second.events == [], "nothing is said to it"
         await first.send(frame("stop"))
         assert (await closed(first))[0] == CLOSE_NORMAL
     async with phone_call(live.http) as again:

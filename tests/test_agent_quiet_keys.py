@@ -2,9 +2,9 @@
 
 import asyncio
 import base64
+import logging
 import wave
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from latency_budget.clock import ManualClock
 
 from .live_call import recording
 from .phone_scene import Carrier, PhoneScene, play
+from .test_agent_phone_record import Kept as Stored
 from .test_agent_wire_twilio import frame, media
 
 Int16 = npt.NDArray[np.int16]
@@ -113,15 +114,12 @@ def test_a_recorded_call_has_no_keys(tmp_path: Path, hears_keys: bool) -> None:
         await asyncio.sleep(5)
         carrier.say(frame("stop"))
 
-    def sounds(scene: PhoneScene) -> Any:
-        return scene.chat.calls
-
     async def main(clock: ManualClock) -> None:
         recorder = Recorder(tmp_path / "recordings", clock)
         scene = PhoneScene(clock, tmp_path, settings=settings, calls={"recorder": recorder})
         await scene.call(lambda carrier: story(scene, carrier), silent=True)
         recorder.step()
-        assert "4 9 2 9" in str(sounds(scene)), "the model knows them"
+        assert "4 9 2 9" in str(scene.chat.calls), "the model knows them"
         (path,) = recorder.directory.glob("*.wav")
         with wave.open(str(path)) as file:
             frames = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, 2)
@@ -130,3 +128,32 @@ def test_a_recorded_call_has_no_keys(tmp_path: Path, hears_keys: bool) -> None:
         assert tones_ms(caller) <= 4 * 8
 
     play(main)
+
+
+def test_which_keys_were_pressed_is_kept_nowhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where words are kept, too."""
+
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        carrier.press("4929#")
+        await asyncio.sleep(5)
+        scene.ears.say("And my name is Ann.")
+        await asyncio.sleep(5)
+        carrier.say(frame("stop"))
+
+    kept = Stored()
+
+    async def main(clock: ManualClock) -> None:
+        settings = "[latency_budget]\nstore_texts = true\n"
+        scene = PhoneScene(clock, tmp_path, settings=settings, calls={"store": kept})
+        await scene.call(lambda carrier: story(scene, carrier))
+        assert "4 9 2 9" in str(scene.chat.calls), "the model knows them"
+        (trace,) = scene.calls.traces._traces.values()
+        everything = "\n".join([*map(str, kept), *map(str, trace.lines()), caplog.text])
+        assert "my name is Ann" in everything
+        for spelling in ("4929", "4 9 2 9", "4, 9, 2, 9"):
+            assert spelling not in everything
+
+    with caplog.at_level(logging.DEBUG, "agent"):
+        play(main)
