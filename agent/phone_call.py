@@ -57,9 +57,6 @@ _CAUSES: Final[Mapping[str, Cause]] = {
 }
 """Of ends that come from elsewhere, by what is said of them; of all others "failed"."""
 
-_GONE: Final[tuple[Cause, ...]] = ("caller_hung_up", "lost")
-"""How it looks when a carrier takes a call that is transferred off its stream."""
-
 
 class PhoneLink(Protocol):
     """By what frames travel: `CallSocket`."""
@@ -105,7 +102,7 @@ class PhoneCall:
         self._clock = clock
         self._session: Session | None = None
         self._began_ns = clock.now_ns()
-        self._transfer = CallTransfer(plan.move)
+        self.handing_on: Final = CallTransfer(plan.move)
         self._over: Exception | None = None
         """What ended it."""
         self._news = asyncio.Event()
@@ -164,8 +161,6 @@ class PhoneCall:
         self.cause = self.cause or _CAUSES.get(reason, "failed")
         await self._link.say_last(self._line.hang_up())
         self._link.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
-        if self.cause in _GONE and await self._transfer.is_done():
-            self.cause = "transferred"
 
     # --- what tools do ---
 
@@ -196,7 +191,7 @@ class PhoneCall:
         stopped it."""
         limit_s = self._plan.limit_s or 0.0
         left_s = limit_s - (self._clock.now_ns() - self._began_ns) / 1e9
-        await self._transfer.to(Handover(self._call_id, number, self._plan.agent, left_s))
+        await self.handing_on.to(Handover(self._call_id, number, self._plan.agent, left_s))
 
     async def send_keys(self, keys: str) -> None:
         """Down the line, behind what was said. Returns when they have sounded."""

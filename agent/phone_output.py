@@ -117,8 +117,8 @@ class PhoneOutput:
         self._marks.clear()
         self._rest = b""
         self._held_ms = 0.0
-        self.takes_audio = True  # the queue is empty then
         if is_queued:
+            self.takes_audio = True  # the queue will be empty
             self._frames += self._dialect.clear()
             self._has_cleared = True
 

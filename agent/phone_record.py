@@ -16,6 +16,9 @@ from .wire.telephony.line import StreamStarted
 
 KEPT_DIGITS: Final = 2
 
+GONE: Final = ("caller_hung_up", "lost")
+"""How it looks when a carrier takes a call that is transferred off its stream."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -27,12 +30,16 @@ def shown_number(number: str, *, whole: bool) -> str:
     return f"...{''.join(digits[-KEPT_DIGITS:])}"
 
 
-def record_of(
+async def record_of(
     call: Call, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
 ) -> CallRecord:
-    """Of a call that has ended just now."""
+    """Of a call that has ended just now. Waits for the carrier's word on a transfer: who handed the
+    call on may have it taken away before he hears so."""
     lasted_ns = clock.now_ns() - call.began.now_ns
     recording = call.recording
+    cause = phone.cause or "failed"
+    if cause in GONE and await phone.handing_on.is_done():
+        cause = "transferred"
     return CallRecord(
         session=call.session_id,
         began_unix_ns=call.began.unix_ns,
@@ -41,7 +48,7 @@ def record_of(
         carrier=phone.carrier,
         caller=shown_number(started.caller, whole=whole_numbers),
         called=shown_number(started.called, whole=whole_numbers),
-        cause=phone.cause or "failed",
+        cause=cause,
         reason=phone.reason,
         turns=call.num_turns,
         p50_ms=call.p50_ms,

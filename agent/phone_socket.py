@@ -201,7 +201,7 @@ class PhoneSocket:
         finally:
             self._streamed.discard(stream)
             held.place.leave()
-            record = record_of(held.call, phone, started, self._clock, whole_numbers=whole)
+            record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
             log_call(record)
             if self._calls.store is not None:
                 self._calls.store.add(record)

@@ -15,6 +15,7 @@ from agent.principal import ANYONE, Principal
 from agent.session_start import SessionStart, session_start
 from agent.wire.telephony.asterisk import Asterisk
 from agent.wire.telephony.audiosocket import AudioSocket
+from agent.wire.telephony.line import FlowChanged, Frame, MarkReached, PhoneEvent
 from agent.wire.telephony.twilio import Twilio
 from latency_budget.clock import ManualClock
 
@@ -65,6 +66,34 @@ def test_where_marks_never_come_back_the_clock_says_what_was_heard(tmp_path: Pat
     assert heard
     assert GREETING.startswith(heard)
     assert len(heard) <= 20 + 5, "what was sent ahead may count as heard, and no more"
+
+
+class FullTwilio(Twilio):
+    """With a queue that is full from this mark on, as Asterisk's is whose channel plays nothing."""
+
+    def receive(self, frame: Frame) -> list[PhoneEvent]:
+        return [
+            FlowChanged(takes_audio=False) if event == MarkReached("full") else event
+            for event in super().receive(frame)
+        ]
+
+
+def test_of_a_reply_that_is_never_played_nothing_was_heard(tmp_path: Path) -> None:
+    tale = "It is a long tale. " * 20
+
+    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+        carrier.say(frame("mark", mark={"name": "full"}))
+        scene.ears.say("Tell me a tale.")
+        await asyncio.sleep(30)
+        assert len(scene.calls) == 1
+        scene.ears.say("Hello?")
+        await asyncio.sleep(10)
+        carrier.say(frame("stop"))
+
+    scene, carrier = hold(tmp_path, story, tale, "Yes?", dialect=FullTwilio())
+    assert len(carrier.heard) / 8000 < 10
+    assert messages(scene, "user") == ["Tell me a tale.", "Hello?"]
+    assert ("truncate", 0) in scene.chat.calls
 
 
 class ConsiderateTwilio(Twilio):

@@ -85,6 +85,7 @@ async def asks_and_is_taken_off(scene: PhoneScene, carrier: Carrier) -> None:
     await move.is_done.wait()
     carrier.say(frame("stop"))
     await asyncio.sleep(0.3)
+    assert scene.is_empty, "the call may come back before the answer is here"
     move.settle()
 
 
