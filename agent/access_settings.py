@@ -34,7 +34,8 @@ class AccessSettings:
     and which may open any number of connections. Empty: that header is never read."""
     burst_s: Annotated[int, Between(1, 3600)] = 120
     """Seconds of audio that a call may be ahead of real time. Beyond that it is dealt with as fast
-    as it would be spoken; what waits for that is bounded, and then nothing more is read."""
+    as it would be spoken; what waits for that is bounded, and then nothing more is read. What a
+    telephone's carrier sends beyond it is dropped: nobody there would catch up."""
     idle_s: Annotated[int, Between(0, 86_400)] = 600
     """A call whose client sends nothing at all for so long is ended; 0: never. Who sends audio,
     silence included, is not idle."""

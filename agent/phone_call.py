@@ -25,6 +25,7 @@ from .notices import (
     SpeechStopped,
 )
 from .outbox import SlowReader
+from .pace import Pace
 from .phone_conduct import conduct
 from .phone_keys import PhoneKeys
 from .phone_line import HungUp, PhoneLine
@@ -93,6 +94,8 @@ class PhoneCall:
         """The same in words."""
         self.order: Final = line.order
         """Of the frames that come."""
+        self.num_dropped = 0
+        """Of these, because there was too much sound for the time."""
         self.num_keys = 0
         """That the caller has pressed."""
         self.tools: Final[Mapping[str, ServedTool]] = phone_tools(self, plan)
@@ -101,6 +104,8 @@ class PhoneCall:
         self._link = link
         self._clock = clock
         self._session: Session | None = None
+        self._pace = Pace(1.0, plan.ahead_s, clock.now_ns() / 1e9)
+        """Of the caller's sound."""
         self._began_ns = clock.now_ns()
         self.handing_on: Final = CallTransfer(plan.move)
         self._over: Exception | None = None
@@ -232,11 +237,16 @@ class PhoneCall:
         if pressed and self._plan.key_pressed is not None:
             self._plan.key_pressed()
         watch, now_ns = self._plan.watch, self._clock.now_ns()
+        asked: list[Request] = []
         for request in requests:
-            if watch is not None and isinstance(request, AppendAudio):
-                watch.heard(request.pcm, request.rate_hz, now_ns)
+            if isinstance(request, AppendAudio):
+                if not self._pace.take(len(request.pcm) / request.rate_hz, now_ns / 1e9):
+                    self.num_dropped += 1  # later, it would delay all that follows
+                    continue
+                if watch is not None:
+                    watch.heard(request.pcm, request.rate_hz, now_ns)
             await session.handle(request)
-        asked = list(requests)
+            asked.append(request)
         for key in pressed:
             self.num_keys += 1
             asked += await keys.press(key)

@@ -37,6 +37,7 @@ OUTBOUND: Final = "outbound"
 @dataclass(frozen=True, slots=True)
 class CallPlan:
     agent: str = ""
+    """Who answers."""
     transfers: Mapping[str, str] = field(default_factory=dict)
     """Numbers to which the agent may transfer the call, by the names that it knows them by."""
     move: Move | None = None
@@ -58,6 +59,9 @@ class CallPlan:
     """Whether a machine has answered; None: nobody wants to know."""
     machine_message: str = ""
     """Left there. Empty: it is hung up on."""
+    ahead_s: float = 60.0
+    """By how much more of the caller's sound may come than time has passed; what is more is
+    dropped."""
 
 
 PLAIN: Final = CallPlan()

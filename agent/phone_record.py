@@ -55,7 +55,7 @@ async def record_of(
         p95_ms=call.p95_ms,
         keys=phone.num_keys,
         recording=recording.path.name if recording and recording.has_begun else None,
-        lost_frames=phone.order.lost,
+        lost_frames=phone.order.lost + phone.num_dropped,
         late_frames=phone.order.late,
     )
 

@@ -195,6 +195,7 @@ class PhoneSocket:
             self._moves.get(line.carrier),
             self._clock.now_ns(),
         )
+        plan = replace(plan, ahead_s=self._access.burst_s)
         phone = PhoneCall(line, socket, self._clock, plan)
         try:
             await self._desk.hold(held, phone)

@@ -34,8 +34,8 @@ class CallRecord:
     recording: str | None
     """The name of its file."""
     lost_frames: int = 0
-    """Of the caller's sound, that never came or too late to be waited for: where the carrier
-    numbers them."""
+    """Of the caller's sound: that never came, or too late to be waited for, where the carrier
+    numbers them; or that were more than time has passed."""
     late_frames: int = 0
     """That came after that, or twice."""
 
