@@ -25,9 +25,10 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 from .config import Config
 from .doctor import Finding, Section, show
 from .phone_access import PREFIX
-from .phone_signatures import WEBHOOKS, secret_of
+from .phone_signatures import secret_of
 from .telephony_settings import E164
 from .twilio_dialer import INSTALL_PHONE, TwilioDialer
+from .wire.webhooks import WEBHOOKS
 from .wire.webhooks.twilio import SIGNATURE, signature_of
 from .wire.webhooks.webhook import FORM
 

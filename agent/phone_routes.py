@@ -10,10 +10,11 @@ from .calls import Calls
 from .config import Config
 from .phone_access import CallTokens
 from .phone_dialing import Dialing
-from .phone_signatures import WEBHOOKS, PhoneSignatures
+from .phone_signatures import PhoneSignatures
 from .phone_socket import STREAMS, PhoneSocket
 from .phone_webhooks import VOICE_PATHS, PhoneWebhooks
 from .twilio_dialer import TwilioDialer
+from .wire.webhooks import WEBHOOKS
 
 
 def phone_routes(config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> list[BaseRoute]:

@@ -11,7 +11,6 @@ a server that asks for keys asks carriers for one too.
 
 import logging
 import os
-from collections.abc import Mapping
 from typing import Final
 
 from starlette.types import Scope
@@ -20,23 +19,8 @@ from .phone_access import PREFIX
 from .principal import UNPROVEN, Principal
 from .telephony_settings import TelephonySettings
 from .visitors import Refusal
-from .wire.webhooks import twilio
-from .wire.webhooks.exotel import ExotelWebhook
-from .wire.webhooks.jambonz import JambonzWebhook
-from .wire.webhooks.plivo import PlivoWebhook
-from .wire.webhooks.telnyx import TelnyxWebhook
-from .wire.webhooks.twilio import TwilioWebhook
-from .wire.webhooks.vonage import VonageWebhook
+from .wire.webhooks import WEBHOOKS, twilio
 from .wire.webhooks.webhook import SignatureError, Webhook, WebhookRequest
-
-WEBHOOKS: Final[Mapping[str, Webhook]] = {
-    "twilio": TwilioWebhook(),
-    "telnyx": TelnyxWebhook(),
-    "plivo": PlivoWebhook(),
-    "exotel": ExotelWebhook(),
-    "vonage": VonageWebhook(),
-    "jambonz": JambonzWebhook(),
-}
 
 MAX_SHOWN_CHARS: Final = 400
 """Of an address that somebody called."""

@@ -20,11 +20,12 @@ from .calls import Calls
 from .config import Config
 from .patience import patience
 from .phone_access import PREFIX, CallTokens, ExpectedCall
-from .phone_signatures import WEBHOOKS, PhoneSignatures
+from .phone_signatures import PhoneSignatures
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
 from .session_start import session_start
 from .visitors import Refusal, shown
+from .wire.webhooks import WEBHOOKS
 from .wire.webhooks.webhook import Answer, CarrierCall, WebhookError, WebhookRequest
 
 MAX_BODY_BYTES: Final = 64 << 10

@@ -15,9 +15,9 @@ from twilio.request_validator import RequestValidator
 from agent import phone_webhooks
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.identifiers import new_session_id
-from agent.phone_signatures import WEBHOOKS
 from agent.phone_webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
 from agent.stages import Status
+from agent.wire.webhooks import WEBHOOKS
 from agent.wire.webhooks.webhook import FORM
 from latency_budget.clock import unix_ns
 

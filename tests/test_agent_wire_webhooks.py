@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from twilio.request_validator import RequestValidator
 from twilio.twiml.voice_response import Connect, Stream, VoiceResponse
 
-from agent.phone_signatures import WEBHOOKS
-from agent.wire.webhooks import plivo, twilio
+from agent.wire.webhooks import WEBHOOKS, plivo, twilio
 from agent.wire.webhooks.webhook import (
     FORM,
     MAX_FIELDS,
