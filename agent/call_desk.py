@@ -32,6 +32,7 @@ from .identifiers import new_session_id
 from .mark_notices import MarkNotices
 from .notices import Extension, Notice, Problem
 from .outbox import SlowReader
+from .phone_access import CallTokens
 from .ports import NO_RECORDING, RecordingPort
 from .principal import Principal
 from .reply_desk import Surroundings
@@ -201,6 +202,8 @@ class CallDesk:
         self._num_held: Counter[str] = Counter()
         """Calls in progress, by the `key_id` of whose they are."""
         self._by_address = CallsByAddress(config.access)
+        self.tokens: Final = CallTokens(clock)
+        """Of telephone calls on their way, for which a line is kept."""
         preset = config.agent.preset
         own, phone = config.agent, config.telephony
         self.socket_rules: Final = LineRules(
@@ -220,18 +223,26 @@ class CallDesk:
         )
 
     def refusal(
-        self, principal: Principal, scope: Scope, give_way: Callable[[str | None], bool]
+        self,
+        principal: Principal,
+        scope: Scope,
+        give_way: Callable[[str | None], bool],
+        *,
+        may_be_expected: bool = False,
     ) -> Refusal | None:
-        """Why there is no line for somebody. Calls that wait for their client give way to him."""
+        """Why there is no line for somebody. Calls that wait for their client give way to him, and
+        those on their way do not. `may_be_expected`: perhaps he is one of these."""
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
-        if self._has_all_its_calls(principal) and not give_way(principal.key_id):
+        kept = 0 if may_be_expected else len(self.tokens)
+        kept_of_key = 0 if may_be_expected else self.tokens.num_of(principal.key_id)
+        if self._has_all_its_calls(principal, kept_of_key) and not give_way(principal.key_id):
             return LINES_OF_KEY
         if _is_stranger(principal) and self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
-        if self._calls.full and not give_way(None):
+        if self._calls.full(kept) and not give_way(None):
             return BUSY
-        if (crowd := self._calls.crowd()) is not None and not give_way(None):
+        if (crowd := self._calls.crowd(kept)) is not None and not give_way(None):
             return replace(CROWDED, message=f"{crowd.reason} Try again later.")
         return None
 
@@ -285,9 +296,9 @@ class CallDesk:
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
 
-    def _has_all_its_calls(self, principal: Principal) -> bool:
+    def _has_all_its_calls(self, principal: Principal, num_kept: int) -> bool:
         most = principal.limits.max_calls
-        return most is not None and self._num_held[principal.key_id] >= most
+        return most is not None and self._num_held[principal.key_id] + num_kept >= most
 
     async def _end_when_revoked(self, principal: Principal) -> None:
         await self._access.until_revoked(principal)

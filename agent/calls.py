@@ -133,9 +133,9 @@ class Calls:
     def __len__(self) -> int:
         return len(self._active)
 
-    @property
-    def full(self) -> bool:
-        return len(self._active) >= self._config.agent.max_sessions
+    def full(self, num_kept: int = 0) -> bool:
+        """No line is free. `num_kept`: lines that are kept for calls on their way."""
+        return len(self._active) + num_kept >= self._config.agent.max_sessions
 
     def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> Call:
         """Count a call in. The caller has checked `full` and `draining`. `is_recorded`: if any
@@ -182,12 +182,13 @@ class Calls:
             },
         )
 
-    def crowd(self) -> Crowd | None:
-        """Why those inside would be answered too late if one more joined; None: they would not."""
+    def crowd(self, num_kept: int = 0) -> Crowd | None:
+        """Why those inside would be answered too late if one more joined them and `num_kept` that
+        are on their way; None: they would not."""
         if not self._config.latency_budget.admission:
             return None
         self._note_usage()
-        return self.admission.refuses(len(self), self._clock.now_ns())
+        return self.admission.refuses(len(self) + num_kept, self._clock.now_ns())
 
     def _note_usage(self) -> None:
         self._noted_ns = self._clock.now_ns()

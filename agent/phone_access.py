@@ -3,15 +3,16 @@
 A stream is believed by one of: a key, as `Authorization: Bearer KEY` or as the password of Basic,
 which carriers make of an address like wss://halfsec:KEY@host/...; the carrier's signature
 (`phone_signatures.py`); a token that our own webhook gave the carrier for this one call, and that
-comes back in the stream's first message, or as the password of Basic. A server that asks nobody for
-a key asks carriers for none either.
+comes back in the stream's first message, or as the password of Basic. A token is held to the
+carrier's id of the call where webhook and stream have the same. A server that asks nobody for a key
+asks carriers for none either.
 """
 
 import base64
 import binascii
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,14 +27,14 @@ TOKEN_NAMES: Final = ("token", "x-telnyx-streaming-auth-token", "X-PH-token")
 """Of the parameter that holds a call's token, with whichever carrier."""
 TOKEN: Final = re.compile("ct[0-9a-f]{48}")
 """Of letters and digits only: Plivo hands on nothing else."""
-TOKEN_S: Final = 60
-"""From our webhook's answer to the stream: carriers need one or two."""
-MAX_TOKENS: Final = 4096
+TOKEN_S: Final = 30
+"""From our webhook's answer to the stream: carriers need one or two. Longer: a caller who hangs up
+between the two keeps a line from others for as long."""
 
 PRESENTED_KEY: Final = "halfsec.call_token"
 """Where the door puts into the ASGI scope what was presented as a call's token."""
 
-SIGNED_BY_BEARER: Final = f"{PREFIX}vonage/voice"
+SIGNED_BY_BEARER: Final = (f"{PREFIX}vonage/voice", f"{PREFIX}vonage/status")
 """There a web token in the Authorization header is the carrier's signature, and no key of ours."""
 
 
@@ -51,16 +52,33 @@ class ExpectedCall:
     told: Mapping[str, str] = field(default_factory=dict)
     """What counts as a parameter of the stream, whatever that says itself: `direction`, of calls
     that we placed "outbound"; `answered_by`, where the carrier listened for machines."""
+    carrier: str = ""
+    """By whom it comes; empty: by anybody."""
+    call_id: str = ""
+    """The carrier's, as its webhook has it."""
+    is_named_by_stream: bool = False
+    """The stream has the same id: one that has another is not of this call."""
+
+    def may_be(self, carrier: str, started: StreamStarted) -> bool:
+        """Whether a stream, as it describes itself, may be this call's."""
+        if self.is_named_by_stream and started.call_id != self.call_id:
+            return False
+        return self.carrier in ("", carrier)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Issued:
+    token: str
     call: ExpectedCall
     until_ns: int
 
 
 class CallTokens:
-    """Each good for one stream. Belongs to the event loop."""
+    """Each good for one stream of the call that it was issued for. Belongs to the event loop.
+
+    A call that has one is on its way, and its line is kept for it: `CallDesk.refusal` counts them.
+    Nobody is given one while there is no line, so there are never more of them than lines.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -68,41 +86,79 @@ class CallTokens:
 
     def __len__(self) -> int:
         """Those that may still be used."""
-        return len(self._issued)
+        return len(self._usable())
+
+    def num_of(self, key_id: str) -> int:
+        """Of one key."""
+        return sum(each.call.principal.key_id == key_id for each in self._usable())
 
     def issue(self, call: ExpectedCall, life_s: float = TOKEN_S) -> str:
         """For a call whose stream comes within that time."""
-        now_ns = self._clock.now_ns()
-        self._issued = {
-            digest: each for digest, each in self._issued.items() if each.until_ns >= now_ns
-        }
-        while len(self._issued) >= MAX_TOKENS:
-            del self._issued[next(iter(self._issued))]
         token = f"ct{secrets.token_hex(24)}"
-        self._issued[digest_of(token)] = _Issued(call, now_ns + int(life_s * 1e9))
+        until_ns = self._clock.now_ns() + int(life_s * 1e9)
+        self._issued[digest_of(token)] = _Issued(token, call, until_ns)
         return token
+
+    def issued_for(self, principal: Principal, carrier: str, call_id: str) -> str | None:
+        """What one has for this call already."""
+        found = self._of_call(carrier, call_id)
+        return next((each.token for each in found if each.call.principal == principal), None)
+
+    def name(self, token: str, call_id: str) -> None:
+        """The carrier has told its id of the call, and its stream will have the same."""
+        if (issued := self._issued.get(digest_of(token))) is not None:
+            issued.call = replace(issued.call, call_id=call_id, is_named_by_stream=True)
 
     def holds(self, token: str) -> bool:
         """Whether it may still be used."""
         issued = self._issued.get(digest_of(token))
         return issued is not None and issued.until_ns >= self._clock.now_ns()
 
-    def redeem(self, token: str) -> ExpectedCall | None:
-        """What call it was issued for; None for a token that is unknown, used or old."""
-        issued = self._issued.pop(digest_of(token), None)
+    def redeem(self, token: str, carrier: str, started: StreamStarted) -> ExpectedCall | None:
+        """What call it was issued for; None for a token that is unknown, used, old, or of another
+        call than this stream's, which it stays good for."""
+        issued = self._issued.get(digest_of(token))
         if issued is None or issued.until_ns < self._clock.now_ns():
             return None
+        if not issued.call.may_be(carrier, started):
+            return None
+        self.drop(token)
         return issued.call
+
+    def drop(self, token: str) -> None:
+        """Nobody will come with it."""
+        self._issued.pop(digest_of(token), None)
+
+    def ended(self, by: Principal, carrier: str, call_id: str) -> None:
+        """Somebody tells that a call is over. Those with a key know of their own only."""
+        for each in self._of_call(carrier, call_id):
+            if by.kind == "carrier" or by.key_id == each.call.principal.key_id:
+                self.drop(each.token)
+
+    def _of_call(self, carrier: str, call_id: str) -> list[_Issued]:
+        named = carrier, call_id
+        return [each for each in self._usable() if (each.call.carrier, each.call.call_id) == named]
+
+    def _usable(self) -> Collection[_Issued]:
+        now_ns = self._clock.now_ns()
+        self._issued = {
+            digest: each for digest, each in self._issued.items() if each.until_ns >= now_ns
+        }
+        return self._issued.values()
 
 
 def proven(
-    principal: Principal, started: StreamStarted, tokens: CallTokens, presented: str | None = None
+    principal: Principal,
+    carrier: str,
+    started: StreamStarted,
+    tokens: CallTokens,
+    presented: str | None = None,
 ) -> ExpectedCall | None:
     """Whose call a stream is. None where nothing shows who sent it. `principal`: as the door, or a
     signature, made the carrier known. `presented`: a token that came with the handshake."""
     offered = [presented, *(started.parameters.get(name) for name in TOKEN_NAMES)]
     for token in filter(None, offered):
-        if (found := tokens.redeem(token)) is not None:
+        if (found := tokens.redeem(token, carrier, started)) is not None:
             return found
     return None if principal is UNPROVEN else ExpectedCall(principal)
 
@@ -123,14 +179,14 @@ def is_call_token(credential: str) -> bool:
 
 
 def is_webhook(path: str) -> bool:
-    """Whether carriers ask there about a call."""
-    return path.startswith(PREFIX) and path.endswith("/voice")
+    """Whether carriers ask there about a call, or tell of one."""
+    return path.startswith(PREFIX) and path.endswith(("/voice", "/status"))
 
 
 def is_signature(path: str, header: str) -> bool:
     """Whether an Authorization header is a carrier's signature, to be checked by the endpoint."""
     scheme, _, token = header.strip().partition(" ")
-    return path == SIGNED_BY_BEARER and scheme.lower() == "bearer" and token.count(".") == 2
+    return path in SIGNED_BY_BEARER and scheme.lower() == "bearer" and token.count(".") == 2
 
 
 def basic_password(header: str) -> str | None:

@@ -115,7 +115,9 @@ def _nothing_to_check_by(hook: Webhook) -> Refusal:
 
 
 def _not_signed(name: str, url: str, problem: str) -> Refusal:
-    over = url[:MAX_SHOWN_CHARS]
+    address, has_query, _ = url[:MAX_SHOWN_CHARS].partition("?")
+    # Numbers of callers are in the query, and this is logged.
+    over = f"{address} and its query" if has_query else address
     return Refusal(
         403,
         f"This request is not shown to be {name}'s: {problem}. It was checked over {over}. If the "

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from latency_budget.clock import Clock
 
 from . import errors
-from .call_desk import CallDesk
+from .call_desk import CallDesk, HeldCall
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
@@ -71,8 +71,8 @@ MAX_OPENING: Final = 64
 """Messages before that one. Carriers send one or none."""
 
 NOT_OURS: Final = (
-    "nothing shows that this stream is of a call that was expected here: no key, no signature and "
-    "no token of this server's"
+    "nothing shows that this stream is of a call that was expected here: no key, and no token of "
+    "this server's for this call"
 )
 
 _log = logging.getLogger(__name__)
@@ -98,8 +98,9 @@ class PhoneSocket:
         self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
         self._moves = transfers_by_carrier(config.telephony)
-        self._streamed: set[tuple[str, str]] = set()
-        """Calls that have a stream: carrier and its id of the call."""
+        self._streamed: set[tuple[str, str, str]] = set()
+        """Calls that have a stream: whose, carrier and its id of the call. With a key one can claim
+        any id, and is in nobody else's way with it."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """One stream, from handshake to close."""
@@ -128,7 +129,9 @@ class PhoneSocket:
         if self._calls.draining:
             return STOPPING
         # Nobody has to make room for what may be no call.
-        return self._desk.refusal(principal, scope, self._calls.waiting.can_give_way) or principal
+        give_way = self._calls.waiting.can_give_way
+        refusal = self._desk.refusal(principal, scope, give_way, may_be_expected=True)
+        return refusal or principal
 
     def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:
         """For a call that was shown to be one. Others make room for it."""
@@ -167,12 +170,13 @@ class PhoneSocket:
         started: StreamStarted,
     ) -> None:
         """One call. Raises LineError where it is refused."""
-        expected = proven(principal, started, self._tokens, scope.get(PRESENTED_KEY))
+        presented = scope.get(PRESENTED_KEY)
+        expected = proven(principal, line.carrier, started, self._tokens, presented)
         if expected is None:
             raise LineError(NOT_OURS)
         principal = expected.principal
         started = completed(started, expected)
-        stream = line.carrier, started.call_id
+        stream = principal.key_id, line.carrier, started.call_id
         if started.call_id and stream in self._streamed:
             raise LineError(f"call {shown(started.call_id)} has a stream already")
         if (refusal := self._no_line(principal, scope)) is not None:
@@ -182,11 +186,22 @@ class PhoneSocket:
             raise LineError(start.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
         self._streamed.add(stream)
+        try:
+            await self._take_call(socket, line, started, held)
+        finally:
+            self._streamed.discard(stream)
+            held.place.leave()
+        await save_trace(held.call, self._config.agent.trace_dir)
+
+    async def _take_call(
+        self, socket: CallSocket, line: PhoneLine, started: StreamStarted, held: HeldCall
+    ) -> None:
+        """One call that has its line."""
         whole = self._config.telephony.store_numbers
         numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
         _log.info(
             "call %s comes by %s from %s to %s: %s answers",
-            held.call.session_id, line.carrier, *map(shown, numbers), start.agent,
+            held.call.session_id, line.carrier, *map(shown, numbers), held.start.agent,
         )  # fmt: skip
         held, plan = planned(
             self._config.telephony,
@@ -200,13 +215,11 @@ class PhoneSocket:
         try:
             await self._desk.hold(held, phone)
         finally:
-            self._streamed.discard(stream)
             held.place.leave()
             record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
             log_call(record)
             if self._calls.store is not None:
                 self._calls.store.add(record)
-        await save_trace(held.call, self._config.agent.trace_dir)
 
     def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | Refusal:
         """With the agent that was chosen for the call, that the stream asks for, or of the number

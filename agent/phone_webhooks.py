@@ -1,13 +1,20 @@
 """`/telephony/CARRIER/voice`: a carrier asks what is to become of a call.
+`/telephony/CARRIER/status`: it tells what has become of one.
 
 The answer has it streamed to `/telephony/CARRIER/stream`, with a token that is good for this one
 call: by it the stream is believed, and what the webhook told of the call, its numbers, is known
-there too. Where there is no line the caller is told so, in the carrier's own way; a carrier that is
-not believed gets an error, which its own debugger shows.
+there too. Asked again about the same call it gets the same token. Who repeats a signed question
+word by word, be it the carrier that lost the answer or somebody who recorded it, gets the answer of
+the first time, whose token is good once.
+
+Where there is no line the caller is told so, in the carrier's own way; a carrier that is not
+believed gets an error, which its own debugger shows.
 """
 
+import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -49,8 +56,33 @@ UNANSWERED_WORDS: Final = "Nobody answers there at the moment. Please call again
 """To whom was transferred, and finds no line where he comes back."""
 
 VOICE_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/voice": name for name in WEBHOOKS}
+STATUS_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/status": name for name in WEBHOOKS}
+
+MAX_ANSWERED: Final = 4096
+"""Signed questions that are remembered, of all calls; then the oldest is forgotten. Some carriers
+sign no time, so no question of theirs is ever too old."""
+
+NOTED: Final = Answer("", "text/plain", 204)
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question of somebody who is believed."""
+
+    carrier: str
+    by: Principal
+    question: WebhookRequest
+
+    @property
+    def digest(self) -> bytes:
+        """The same for the same words to the same address, however often they are signed."""
+        told = self.carrier, self.by.key_id, self.question.method, self.question.url
+        return hashlib.sha256("\n".join(told).encode() + b"\n" + self.question.body).digest()
+
+
+_Dealing = Callable[[_Asked, Request], Answer]
 
 
 class PhoneWebhooks:
@@ -69,12 +101,21 @@ class PhoneWebhooks:
         self._desk = desk
         self._tokens = tokens
         self._signatures = signatures
+        self._answered: dict[bytes, Answer] = {}
+        """By the digests of what carriers asked and signed."""
 
     async def serve(self, request: Request) -> Response:
         """One question."""
-        carrier = VOICE_PATHS[request.scope["path"]]
+        return await self._respond(request, VOICE_PATHS[request.scope["path"]], self._answer)
+
+    async def hear(self, request: Request) -> Response:
+        """News of a call. A line that was kept for one that is over is free again."""
+        return await self._respond(request, STATUS_PATHS[request.scope["path"]], self._note)
+
+    async def _respond(self, request: Request, carrier: str, dealt_with: _Dealing) -> Response:
         try:
-            answer = await self._answer(request, carrier)
+            asked = await self._asked(request, carrier)
+            answer = asked if isinstance(asked, Refusal) else dealt_with(asked, request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
@@ -85,8 +126,8 @@ class PhoneWebhooks:
         headers = {"cache-control": "no-store"}  # there is a token in it
         return Response(answer.text, answer.status, headers, answer.media_type)
 
-    async def _answer(self, request: Request, carrier: str) -> Answer | Refusal:
-        """Raises WebhookError, ClientDisconnect."""
+    async def _asked(self, request: Request, carrier: str) -> _Asked | Refusal:
+        """By somebody who is believed. Raises WebhookError, ClientDisconnect."""
         if not self._config.telephony.public_url:
             return NO_PUBLIC_URL
         principal = principal_of(request.scope)
@@ -96,17 +137,36 @@ class PhoneWebhooks:
         body = await _body(request)
         if isinstance(body, Refusal):
             return body
-        asked = WebhookRequest(
+        question = WebhookRequest(
             request.method,
             self._signatures.url_of(request.scope),
             {name.lower(): value for name, value in request.headers.items()},
             body,
             unix_ns() // 10**9,
         )
-        asker = self._signatures.of_webhook(carrier, principal, asked)
-        if isinstance(asker, Refusal):
-            return asker
-        return self._connected(carrier, asker, WEBHOOKS[carrier].read(asked), request)
+        asker = self._signatures.of_webhook(carrier, principal, question)
+        return asker if isinstance(asker, Refusal) else _Asked(carrier, asker, question)
+
+    def _answer(self, asked: _Asked, request: Request) -> Answer:
+        """Raises WebhookError."""
+        known = self._answered.get(asked.digest)
+        if known is not None:
+            return known
+        answer = self._connected(
+            asked.carrier, asked.by, WEBHOOKS[asked.carrier].read(asked.question), request
+        )
+        if asked.by.kind == "carrier":  # who has a key may ask what he likes
+            self._answered[asked.digest] = answer
+            while len(self._answered) > MAX_ANSWERED:
+                del self._answered[next(iter(self._answered))]
+        return answer
+
+    def _note(self, asked: _Asked, request: Request) -> Answer:
+        """Raises WebhookError."""
+        hook = WEBHOOKS[asked.carrier]
+        if call_id := hook.ended(asked.question):
+            self._tokens.ended(asked.by, hook.name, call_id)
+        return NOTED
 
     def _connected(
         self, carrier: str, asker: Principal, call: CarrierCall, request: Request
@@ -115,6 +175,9 @@ class PhoneWebhooks:
         hook, settings = WEBHOOKS[carrier], self._config.telephony
         if call.is_over:
             return hook.turn_away(call, "", is_busy=False)
+        url = settings.address_of(f"{PREFIX}{carrier}/stream", is_socket=True)
+        if (token := self._tokens.issued_for(asker, hook.name, call.call_id)) is not None:
+            return hook.connect(call, url, token)  # the answer was lost on its way
         wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
         start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
         if isinstance(start, Refusal):
@@ -125,14 +188,20 @@ class PhoneWebhooks:
             words = BUSY_WORDS if is_busy else CLOSED_WORDS
             words = UNANSWERED_WORDS if call.transfer else words
             return hook.turn_away(call, words, is_busy=is_busy)
-        token = self._tokens.issue(
-            ExpectedCall(asker, start.agent, call.caller, call.called, call.told)
+        expected = ExpectedCall(
+            asker,
+            start.agent,
+            call.caller,
+            call.called,
+            call.told,
+            hook.name,
+            call.call_id,
+            hook.stream_has_call_id,
         )
-        url = settings.address_of(f"{PREFIX}{carrier}/stream", is_socket=True)
         _log.info(
             "%s asks about call %s: %s is to answer", hook.name, shown(call.call_id), start.agent
         )
-        return hook.connect(call, url, token)
+        return hook.connect(call, url, self._tokens.issue(expected))
 
     def _no_line(self, asker: Principal, request: Request) -> Refusal | None:
         """Asking ends no call that waits for its client: the stream, which comes, does that."""

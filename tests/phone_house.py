@@ -30,6 +30,8 @@ from agent.stages import Stages, Status
 from agent.wire.webhooks.webhook import FORM
 from latency_budget.clock import SystemClock, unix_ns
 
+from .test_agent_wire_twilio import CALL
+
 PUBLIC: Final = "https://voice.example.com"
 AUTH_TOKEN: Final = "0123456789abcdef0123456789abcdef"
 TOKEN: Final = re.compile(r"ct[0-9a-f]{48}")
@@ -115,7 +117,7 @@ class House:
         **fields: str,
     ) -> httpx.Response:
         """What Twilio is answered to a webhook that it signed."""
-        form = {"CallSid": "CA1", "From": "+15550100", "To": SALES, **fields}
+        form = {"CallSid": CALL, "From": "+15550100", "To": SALES, **fields}
         signature = RequestValidator(secret).compute_signature(public + path, form)
         return await self.post(path, form, {"X-Twilio-Signature": signature})
 

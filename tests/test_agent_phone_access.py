@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from agent.phone_access import (
-    MAX_TOKENS,
     TOKEN,
     TOKEN_S,
     CallTokens,
@@ -20,11 +19,19 @@ from agent.wire.telephony.line import MULAW, StreamStarted
 from latency_budget.clock import ManualClock
 
 SALES = Principal("sales", "key", key_id="key:1")
-CALL = ExpectedCall(SALES, "pirate", "+15550100", "+15550199")
+CALL = ExpectedCall(SALES, "pirate", "+15550100", "+15550199", carrier="Twilio")
+NAMED = replace(CALL, call_id="CA1", is_named_by_stream=True)
 
 
-def stream(**parameters: str) -> StreamStarted:
-    return StreamStarted("MZ1", "CA1", MULAW, parameters=parameters)
+def stream(call_id: str = "CA1", **parameters: str) -> StreamStarted:
+    return StreamStarted("MZ1", call_id, MULAW, parameters=parameters)
+
+
+def shown(
+    tokens: CallTokens, token: str, call_id: str = "CA1", carrier: str = "Twilio"
+) -> ExpectedCall | None:
+    """Whose call a stream is that has nothing but a token."""
+    return proven(UNPROVEN, carrier, stream(call_id, token=token), tokens)
 
 
 def test_a_token_is_good_for_one_stream_and_a_minute() -> None:
@@ -32,15 +39,60 @@ def test_a_token_is_good_for_one_stream_and_a_minute() -> None:
     tokens = CallTokens(clock)
     token = tokens.issue(CALL)
     assert tokens.holds(token)
-    assert proven(UNPROVEN, stream(token=token), tokens) == CALL
-    assert proven(UNPROVEN, stream(token=token), tokens) is None
+    assert shown(tokens, token) == CALL
+    assert shown(tokens, token) is None
     assert not tokens.holds(token)
     late = tokens.issue(CALL)
     clock.advance_ms(1000 * TOKEN_S + 1)
-    assert proven(UNPROVEN, stream(token=late), tokens) is None
+    assert shown(tokens, late) is None
     rings = tokens.issue(CALL, life_s=10 * TOKEN_S)
     clock.advance_ms(9000 * TOKEN_S)
-    assert proven(UNPROVEN, stream(), tokens, presented=rings) == CALL, "as a password"
+    assert proven(UNPROVEN, "Twilio", stream(), tokens, presented=rings) == CALL, "as a password"
+
+
+def test_a_token_of_another_call_opens_nothing_and_stays_good_for_its_own() -> None:
+    tokens = CallTokens(ManualClock())
+    token = tokens.issue(NAMED)
+    assert shown(tokens, token, "CA2") is None
+    assert shown(tokens, token, "") is None
+    assert shown(tokens, token, carrier="Plivo") is None
+    assert tokens.holds(token)
+    assert shown(tokens, token) == NAMED
+    loose = tokens.issue(replace(CALL, carrier="Telnyx", call_id="CA1"))
+    assert shown(tokens, loose, "v3:other", carrier="Telnyx") is not None, "its stream has no such"
+
+
+def test_a_call_of_ours_gets_its_id_later() -> None:
+    tokens = CallTokens(ManualClock())
+    token = tokens.issue(CALL)
+    tokens.name(token, "CA1")
+    assert shown(tokens, token, "CA2") is None
+    assert shown(tokens, token) == NAMED
+    tokens.name(token, "CA1")  # Twilio was slower with its answer than the call
+    assert len(tokens) == 0
+
+
+def test_who_asks_again_has_a_token_already() -> None:
+    tokens = CallTokens(ManualClock())
+    token = tokens.issue(NAMED)
+    assert tokens.issued_for(SALES, "Twilio", "CA1") == token
+    assert tokens.issued_for(SALES, "Twilio", "CA2") is None
+    assert tokens.issued_for(SALES, "Plivo", "CA1") is None
+    other = Principal("other", "key", key_id="key:2")
+    assert tokens.issued_for(other, "Twilio", "CA1") is None, "it is not his"
+
+
+def test_the_end_of_a_call_ends_its_token() -> None:
+    tokens = CallTokens(ManualClock())
+    token = tokens.issue(NAMED)
+    tokens.ended(Principal("other", "key", key_id="key:2"), "Twilio", "CA1")
+    tokens.ended(SALES, "Twilio", "CA2")
+    assert tokens.holds(token)
+    tokens.ended(SALES, "Twilio", "CA1")
+    assert not tokens.holds(token)
+    token = tokens.issue(NAMED)
+    tokens.ended(Principal("Twilio", "carrier", key_id="carrier:Twilio"), "Twilio", "CA1")
+    assert not tokens.holds(token)
 
 
 def test_what_the_webhook_told_counts_before_what_the_stream_says() -> None:
@@ -61,22 +113,22 @@ def test_a_token_can_be_handed_on_by_every_carrier() -> None:
 
 def test_who_came_in_by_a_key_needs_no_token() -> None:
     tokens = CallTokens(ManualClock())
-    assert proven(SALES, stream(), tokens) == ExpectedCall(SALES)
-    assert proven(ANYONE, stream(token="ct_guessed"), tokens) == ExpectedCall(ANYONE)
-    assert proven(UNPROVEN, stream(token="ct_guessed"), tokens) is None
+    guessed = stream(token="ct_guessed")
+    assert proven(SALES, "Twilio", stream(), tokens) == ExpectedCall(SALES)
+    assert proven(ANYONE, "Twilio", guessed, tokens) == ExpectedCall(ANYONE)
+    assert proven(UNPROVEN, "Twilio", guessed, tokens) is None
 
 
 def test_tokens_that_nobody_uses_are_forgotten() -> None:
     clock = ManualClock()
     tokens = CallTokens(clock)
-    first = tokens.issue(CALL)
-    for _ in range(MAX_TOKENS):
-        tokens.issue(CALL)
-    assert len(tokens) == MAX_TOKENS
-    assert tokens.redeem(first) is None
-    clock.advance_ms(1000 * TOKEN_S + 1)
     tokens.issue(CALL)
-    assert len(tokens) == 1
+    tokens.issue(replace(CALL, principal=ANYONE), life_s=2 * TOKEN_S)
+    dropped = tokens.issue(CALL)
+    assert (len(tokens), tokens.num_of("key:1"), tokens.num_of("")) == (3, 2, 1)
+    tokens.drop(dropped)
+    clock.advance_ms(1000 * TOKEN_S + 1)
+    assert (len(tokens), tokens.num_of("key:1"), tokens.num_of("")) == (1, 0, 1)
 
 
 @pytest.mark.parametrize(

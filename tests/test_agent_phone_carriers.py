@@ -109,9 +109,8 @@ def telnyx_start(token: str) -> str:
 
 
 def vonage_start(token: str) -> str:
-    return json.dumps(
-        {"event": "websocket:connected", "content-type": "audio/l16;rate=8000", "token": token}
-    )
+    first = {"event": "websocket:connected", "content-type": "audio/l16;rate=8000"}
+    return json.dumps({**first, "call_uuid": "aaa", "token": token})
 
 
 def jambonz_start(token: str) -> str:

@@ -9,13 +9,22 @@ where no log keeps it.
 
 from collections.abc import Sequence
 
-from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, json_answer, text_of
+from .webhook import (
+    Answer,
+    CarrierCall,
+    SignatureError,
+    WebhookRequest,
+    ended_call,
+    json_answer,
+    text_of,
+)
 
 
 class ExotelWebhook:
     name = "Exotel"
     methods: Sequence[str] = ("GET",)
     secret_setting = ""
+    stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError."""
@@ -29,6 +38,10 @@ class ExotelWebhook:
             text_of(fields, "CallFrom", "From", optional=True),
             text_of(fields, "CallTo", "To", optional=True),
         )
+
+    def ended(self, request: WebhookRequest) -> str:
+        """Raises WebhookError."""
+        return ended_call(dict(request.query), "CallSid", "Status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         scheme, _, rest = stream_url.partition("://")

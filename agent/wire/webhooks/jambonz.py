@@ -18,6 +18,7 @@ from .webhook import (
     SignatureError,
     WebhookRequest,
     check_time,
+    ended_call,
     json_answer,
     text_of,
 )
@@ -30,6 +31,7 @@ class JambonzWebhook:
     name = "jambonz"
     methods: Sequence[str] = ("POST",)
     secret_setting = "jambonz_webhook_secret_env"
+    stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError."""
@@ -56,6 +58,10 @@ class JambonzWebhook:
             text_of(fields, "to", optional=True),
             fields.get("direction") == "outbound",
         )
+
+    def ended(self, request: WebhookRequest) -> str:
+        """Raises WebhookError."""
+        return ended_call(request.json, "call_sid", "call_status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         listen = {

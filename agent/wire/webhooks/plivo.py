@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, text_of
+from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, ended_call, text_of
 from .xml_answer import element, xml_answer
 
 SIGNATURE: Final = "x-plivo-signature-v3"
@@ -27,6 +27,7 @@ class PlivoWebhook:
     name = "Plivo"
     methods: Sequence[str] = ("GET", "POST")
     secret_setting = "plivo_auth_token_env"
+    stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError, WebhookError."""
@@ -49,6 +50,11 @@ class PlivoWebhook:
             text_of(fields, "To", optional=True),
             text_of(fields, "Direction", optional=True) == "outbound",
         )
+
+    def ended(self, request: WebhookRequest) -> str:
+        """Raises WebhookError."""
+        fields = dict(request.form if request.method == "POST" else request.query)
+        return ended_call(fields, "CallUUID", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         return xml_answer(

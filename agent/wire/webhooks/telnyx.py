@@ -20,6 +20,7 @@ from .webhook import (
     SignatureError,
     WebhookRequest,
     check_time,
+    ended_call,
     text_of,
 )
 from .xml_answer import element, parameter, xml_answer
@@ -29,6 +30,8 @@ class TelnyxWebhook:
     name = "Telnyx"
     methods: Sequence[str] = ("POST",)
     secret_setting = "telnyx_public_key"
+    stream_has_call_id = False
+    """Of a TeXML call the webhook has a CallSid, and the stream a call_control_id."""
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """`secret`: the public key, base64. Raises SignatureError."""
@@ -60,6 +63,11 @@ class TelnyxWebhook:
             text_of(fields, "Direction", optional=True).startswith("outbound"),
             text_of(fields, "AnsweredBy", optional=True),
         )
+
+    def ended(self, request: WebhookRequest) -> str:
+        """Raises WebhookError."""
+        fields = dict(request.form)
+        return ended_call(fields, "CallSid", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         # What is not said is as the call has it, which may be A-law, or worse.

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, text_of
+from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, ended_call, text_of
 from .xml_answer import element, parameter, xml_answer
 
 SIGNATURE: Final = "x-twilio-signature"
@@ -35,6 +35,7 @@ class TwilioWebhook:
     name = "Twilio"
     methods: Sequence[str] = ("GET", "POST")
     secret_setting = "twilio_auth_token_env"
+    stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError, WebhookError."""
@@ -61,6 +62,11 @@ class TwilioWebhook:
             agent=text_of(ours, "agent", optional=True),
             until=text_of(ours, "until", optional=True),
         )
+
+    def ended(self, request: WebhookRequest) -> str:
+        """Raises WebhookError."""
+        fields = dict(request.form if request.method == "POST" else request.query)
+        return ended_call(fields, "CallSid", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         stream = element("Stream", url=stream_url)

@@ -22,6 +22,7 @@ from .webhook import (
     WebhookError,
     WebhookRequest,
     check_time,
+    ended_call,
     json_answer,
     text_of,
 )
@@ -39,6 +40,7 @@ class VonageWebhook:
     name = "Vonage"
     methods: Sequence[str] = ("GET", "POST")
     secret_setting = "vonage_signature_secret_env"
+    stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError, WebhookError."""
@@ -48,6 +50,8 @@ class VonageWebhook:
         claims = _claims(token.strip(), secret)
         check_time(str(claims.get("iat", "")), request.now_unix_s)
         promised = claims.get("payload_hash")
+        if promised is None and request.method == "POST":
+            raise SignatureError("the web token has no payload_hash: nothing signs the body")
         if promised is not None and not any(
             hmac.compare_digest(hashlib.sha256(each).hexdigest(), str(promised).lower())
             for each in _payloads(request)
@@ -56,14 +60,16 @@ class VonageWebhook:
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""
-        fields: Mapping[str, Any] = (
-            request.json if request.method == "POST" else dict(request.query)
-        )
+        fields = self._fields(request)
         return CarrierCall(
             text_of(fields, "uuid", "conversation_uuid"),
             text_of(fields, "from", optional=True),
             text_of(fields, "to", optional=True),
         )
+
+    def ended(self, request: WebhookRequest) -> str:
+        """Raises WebhookError."""
+        return ended_call(self._fields(request), "uuid", "status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         told = {"call_uuid": call.call_id, "from": call.caller, "to": call.called}
@@ -78,6 +84,10 @@ class VonageWebhook:
 
     def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         return json_answer([{"action": "talk", "text": words}])
+
+    def _fields(self, request: WebhookRequest) -> Mapping[str, Any]:
+        """Raises WebhookError."""
+        return request.json if request.method == "POST" else dict(request.query)
 
 
 def _claims(token: str, secret: str) -> Mapping[str, Any]:

@@ -19,6 +19,14 @@ TOLERANCE_S: Final = 300
 """By how much the time that a carrier signs may differ from ours: five minutes, as the carriers'
 own libraries have it. What is older may be somebody's recording of a request."""
 
+ENDED: Final = frozenset(
+    {
+        *("completed", "failed", "busy", "no-answer", "unanswered", "timeout"),
+        *("canceled", "cancelled", "cancel", "rejected"),
+    }
+)
+"""What carriers call a call that is over, or never came about."""
+
 FORM: Final = "application/x-www-form-urlencoded"
 
 
@@ -115,6 +123,8 @@ class Webhook(Protocol):
     methods: Sequence[str]
     secret_setting: str
     """Of `[telephony]`: what says by what its signatures are checked; empty: it signs nothing."""
+    stream_has_call_id: bool
+    """The stream's first message has the id of the call that the webhook has."""
 
     def check(self, request: WebhookRequest, secret: str) -> None:
         """Raises SignatureError, WebhookError."""
@@ -122,6 +132,10 @@ class Webhook(Protocol):
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""
+        ...
+
+    def ended(self, request: WebhookRequest) -> str:
+        """The id of a call whose end is told; empty: other news. Raises WebhookError."""
         ...
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
@@ -147,6 +161,11 @@ def text_of(fields: Mapping[str, Any], *names: str, optional: bool = False) -> s
     if optional:
         return ""
     raise WebhookError(f"{names[0]} is missing: a text of 1 to {MAX_TEXT} characters")
+
+
+def ended_call(fields: Mapping[str, Any], id_field: str, status_field: str) -> str:
+    """As `Webhook.ended`."""
+    return text_of(fields, id_field) if fields.get(status_field) in ENDED else ""
 
 
 def check_time(signed: str, now_unix_s: int) -> None:
