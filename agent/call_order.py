@@ -14,10 +14,25 @@ _BETWEEN: Final = re.compile(r"[ ()/.\-]")
 
 
 class DialError(HalfsecError):
-    """The call can't be placed. The message says why."""
+    """The call was not placed, as far as is known. The message says why."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, may_ring: bool = False) -> None:
+        """`may_ring`: the carrier may have taken the order all the same."""
         super().__init__(message, code="call_not_placed")
+        self.may_ring: Final = may_ring
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrder:
+    to: str
+    shown_number: str
+    instructions: str
+    """For the carrier, when somebody answers."""
+    status_url: str
+    """Where it tells that the call is over, also where nobody answered."""
+    ring_s: int
+    limit_s: int
+    """The longest that our side of the call lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,7 @@ class Dialer(Protocol):
         """Why it can't: what is not installed, what is not set."""
         ...
 
-    def place(self, to: str, shown_number: str, instructions: str, ring_s: int) -> PlacedCall:
+    def place(self, order: CallOrder) -> PlacedCall:
         """Blocks, for seconds at worst. Raises DialError."""
         ...
 

@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument(
         "--agents", metavar="NAMES", help="only calls with these [agents.NAME], and nothing else"
     )
+    add.add_argument(
+        "--dials",
+        action="store_true",
+        help="it may order telephone calls, to numbers in telephony.calls_to",
+    )
     actions.add_parser("list", help="names and limits of all keys")
     revoke = actions.add_parser("revoke", help="take a key away, and end its calls")
     revoke.add_argument("name", help="its name, or its id")
@@ -60,7 +65,7 @@ def _add(file: KeyFile, options: argparse.Namespace) -> int:
     lifetime = None if options.expires is None else _lifetime(options.expires)
     expires_unix_s = None if lifetime is None else now_unix_s + int(lifetime.total_seconds())
     was_there = file.exists()
-    limits = KeyLimits(options.max_calls, agents)
+    limits = KeyLimits(options.max_calls, agents, options.dials)
     text = file.add(options.name, limits, now_unix_s, expires_unix_s)
     print(text)  # alone on stdout: KEY=$(halfsec keys add NAME)
     print(
@@ -84,7 +89,7 @@ def _listing(keys: tuple[Key, ...]) -> list[str]:
     if not keys:
         return ["There is no key. halfsec keys add NAME makes one."]
     now_unix_s = unix_ns() / 1e9
-    rows = [("NAME", "ID", "MADE", "EXPIRES", "CALLS", "AGENTS")]
+    rows = [("NAME", "ID", "MADE", "EXPIRES", "CALLS", "DIALS", "AGENTS")]
     for key in keys:
         expires = "never" if key.expires_unix_s is None else _day(key.expires_unix_s)
         if key.expires_unix_s is not None and key.expires_unix_s <= now_unix_s:
@@ -92,7 +97,9 @@ def _listing(keys: tuple[Key, ...]) -> list[str]:
         limits = key.limits
         most = "any" if limits.max_calls is None else str(limits.max_calls)
         agents = ",".join(limits.agents) or "all"
-        rows.append((key.name, key.token_id, _day(key.created_unix_s), expires, most, agents))
+        dials = "yes" if limits.dials else "no"
+        made = _day(key.created_unix_s)
+        rows.append((key.name, key.token_id, made, expires, most, dials, agents))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -81,13 +81,18 @@ def _read_choice(choices: tuple[object, ...], value: object) -> object:
 
 
 def _read_list(item_kind: Any, value: object, *, is_text: bool) -> tuple[Any, ...]:
-    if is_text and item_kind is str and not str(value).lstrip().startswith("["):
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+    if is_text and str in (item_kind, *get_args(item_kind)) and not _is_list(str(value)):
+        parts = (part.strip() for part in str(value).split(","))
+        return tuple(read_value(item_kind, part, is_text=True) for part in parts if part)
     if is_text:
         value = _toml_value(str(value), "a list as TOML writes it")
     if not isinstance(value, list | tuple):
         raise WrongValueError(f"must be a list, not {shown(value)}")
     return tuple(read_value(item_kind, item, is_text=False) for item in value)
+
+
+def _is_list(text: str) -> bool:
+    return text.lstrip().startswith("[")
 
 
 def _read_table(value: object, *, is_text: bool, has_texts: bool = False) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from .doctor import Finding, Section, show
 from .phone_access import PREFIX
 from .phone_signatures import secret_of
 from .telephony_settings import E164
-from .twilio_dialer import INSTALL_PHONE, TwilioDialer
+from .twilio_account import INSTALL_PHONE
+from .twilio_dialer import TwilioDialer
 from .wire.webhooks import WEBHOOKS
 from .wire.webhooks.twilio import SIGNATURE, signature_of
 from .wire.webhooks.webhook import FORM

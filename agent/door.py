@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from latency_budget.clock import Clock
 
 from .access import Access
+from .call_order import CALLS_PATH
 from .client_secrets import SECRET_PREFIX
 from .errors import IssuerUnreachableError
 from .pages import PAGES
@@ -45,7 +46,12 @@ MAX_HELD: Final = 32
 """Answers that wait at once; more are given at once, as 429. They hold connections."""
 
 _READING: Final = ("GET", "HEAD", "OPTIONS")
-_FOR_LIMITED_KEYS: Final = ("/v1/realtime", "/v1/realtime/client_secrets", "/v1/models")
+_FOR_LIMITED_KEYS: Final = (
+    "/v1/realtime",
+    "/v1/realtime/client_secrets",
+    "/v1/models",
+    CALLS_PATH,
+)
 _QUERY_NAMES: Final = (b"api_key=", b"api-key=", b"apikey=", b"key=", b"token=", b"access_token=")
 
 TOO_MANY: Final = Refusal(

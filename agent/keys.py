@@ -209,6 +209,7 @@ def _keys_of(document: Mapping[str, Any]) -> Iterator[Key]:
         limits = KeyLimits(
             None if max_calls is None else int(max_calls),
             tuple(str(name) for name in entry["agents"]),
+            entry.get("dials") is True,  # older files know nothing of it
         )
         yield Key(
             str(entry["id"]),
@@ -229,4 +230,5 @@ def _json_of(key: Key) -> dict[str, Any]:
         "expires_unix_s": key.expires_unix_s,
         "max_calls": key.limits.max_calls,
         "agents": list(key.limits.agents),
+        "dials": key.limits.dials,
     }

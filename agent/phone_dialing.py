@@ -4,9 +4,11 @@ The server places the call, not the command that asks for it: the stream that co
 believed by a token, and only the server knows its tokens. Twilio gets its instructions (TwiML) with
 the order, the token among them, so that nothing of it stands in an address. What asks has to show a
 key, or be a command on this machine, even where the server asks nobody else for one: calls cost
-money.
+money. For the same reason a key needs the right to it (`halfsec keys add NAME --dials`), may call
+what `telephony.calls_to` lists and nothing else, and has only so many calls ring at once.
 
-A call that rings counts as a line from the start, for it may be answered at any moment.
+A line is kept for a call that rings, which may be answered at any moment, until Twilio tells that
+nobody did (`phone_webhooks.py`), or it has rung for too long.
 """
 
 import asyncio
@@ -20,14 +22,21 @@ from starlette.responses import JSONResponse, Response
 
 from llm_engine.errors import RequestError
 
-from .call_desk import BUSY, CallDesk
-from .call_order import NUMBER, Dialer, DialError, number_of
+from .call_desk import CallDesk
+from .call_order import (
+    NUMBER,
+    CallOrder,
+    Dialer,
+    DialError,
+    number_of,
+)
 from .calls import Calls
 from .config import Config
 from .http_answers import guarded
 from .http_requests import JsonBodies
 from .near_miss import nearest
 from .phone_access import PREFIX, TOKEN_S, CallTokens, ExpectedCall
+from .phone_record import shown_numbers
 from .phone_webhooks import NO_PUBLIC_URL
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING
@@ -37,6 +46,7 @@ from .wire.webhooks.twilio import TwilioWebhook
 from .wire.webhooks.webhook import CarrierCall
 
 STREAM_PATH: Final = f"{PREFIX}twilio/stream"
+STATUS_PATH: Final = f"{PREFIX}twilio/status"
 FIELDS: Final = ("to", "from", "agent")
 
 KEY_NEEDED: Final = Refusal(
@@ -44,6 +54,26 @@ KEY_NEEDED: Final = Refusal(
     "Calls cost money: this needs a key, also where nothing else does. On the server's machine "
     "halfsec call has one; elsewhere: Authorization: Bearer KEY.",
     "invalid_api_key",
+)
+NO_RIGHT: Final = Refusal(
+    403,
+    "Calls cost money: this key may order none. Who runs the server makes one that may: "
+    "halfsec keys add NAME --dials.",
+    "insufficient_permissions",
+)
+NOT_THERE: Final = Refusal(
+    403,
+    "This number may not be called: it begins with none of the prefixes that the setting "
+    "telephony.calls_to has. With a key only those are called; commands on the server's machine "
+    "call any number where that setting is empty.",
+    "number_not_allowed",
+)
+RINGING: Final = Refusal(
+    429,
+    "As many calls as may ring at once for one key (telephony.ringing_per_key) do so.",
+    "rate_limit_exceeded",
+    "rate_limit_error",
+    10,
 )
 
 _log = logging.getLogger(__name__)
@@ -68,8 +98,8 @@ class Dialing:
         self._tokens = tokens
         self._dialer = dialer
         self._bodies = JsonBodies()
-        self._ringing: list[str] = []
-        """Tokens of calls that nobody has answered so far."""
+        self._ringing: dict[str, str] = {}
+        """Tokens of calls that nobody has answered so far, and whose they are."""
 
     async def serve(self, request: Request) -> Response:
         """One call. 201 as soon as Twilio has taken the order: it rings then."""
@@ -78,38 +108,55 @@ class Dialing:
     async def _serve(self, request: Request) -> Response:
         """Raises RequestError, ClientDisconnect."""
         principal = principal_of(request.scope)
-        if principal.kind not in ("key", "local"):
-            return KEY_NEEDED.response()
+        if (refusal := _no_right(principal)) is not None:
+            return refusal.response()
         async with self._bodies.read(request) as body:
             wish = _wish(body, self._config)
         outcome = await self._dial(principal, wish, request)
         if isinstance(outcome, Refusal):
-            _log.warning("a call was not placed: %s", outcome.message)
+            whole = self._config.telephony.store_numbers
+            _log.warning(
+                "of a call that was ordered: %s", shown_numbers(outcome.message, whole=whole)
+            )
             return outcome.response()
         return JSONResponse(outcome, 201)
 
     async def _dial(
         self, principal: Principal, wish: _Wish, request: Request
     ) -> Mapping[str, Any] | Refusal:
+        telephony = self._config.telephony
+        if not telephony.may_call(wish.to, unless_listed=principal.kind == "local"):
+            return NOT_THERE
         start = session_start(self._config, principal, wish.agent)
         if isinstance(start, Refusal):
             return start
         refusal = self._no_line(principal, request)
         if refusal is not None:
             return refusal
-        telephony = self._config.telephony
+        hook = TwilioWebhook()
         call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
-        expected = ExpectedCall(principal, start.agent, call.caller, call.called, call.told)
+        expected = ExpectedCall(
+            principal, start.agent, call.caller, call.called, call.told, hook.name
+        )
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
-        self._ringing.append(token)
+        self._ringing[token] = principal.key_id
         url = telephony.address_of(STREAM_PATH, is_socket=True)
-        instructions = TwilioWebhook().connect(call, url, token).text
-        order = wish.to, wish.shown_number, instructions, telephony.ring_s
+        order = CallOrder(
+            wish.to,
+            wish.shown_number,
+            hook.connect(call, url, token).text,
+            telephony.address_of(STATUS_PATH),
+            telephony.ring_s,
+            telephony.limit_s,
+        )
         try:
-            placed = await asyncio.to_thread(self._dialer.place, *order)
+            placed = await asyncio.to_thread(self._dialer.place, order)
         except DialError as error:
-            self._tokens.redeem(token)
-            return Refusal(502, error.message, error.code, "server_error")
+            if not error.may_ring:
+                self._tokens.drop(token)
+            status = 504 if error.may_ring else 502
+            return Refusal(status, error.message, error.code, "server_error")
+        self._tokens.name(token, placed.call_id)
         _log.info("call %s rings: %s is to speak", shown(placed.call_id), start.agent)
         return {
             "call": placed.call_id,
@@ -126,10 +173,22 @@ class Dialing:
             return Refusal(503, problem, "not_configured", "server_error")
         if self._calls.draining:
             return STOPPING
-        self._ringing = [token for token in self._ringing if self._tokens.holds(token)]
-        if len(self._calls) + len(self._ringing) >= self._config.agent.max_sessions:
-            return BUSY
+        self._ringing = {
+            token: key_id for token, key_id in self._ringing.items() if self._tokens.holds(token)
+        }
+        num_ringing = sum(key_id == principal.key_id for key_id in self._ringing.values())
+        if num_ringing >= self._config.telephony.ringing_per_key:
+            return RINGING
         return self._desk.refusal(principal, request.scope, self._calls.waiting.can_give_way)
+
+
+def _no_right(principal: Principal) -> Refusal | None:
+    """Of client secrets and web tokens there is none that may."""
+    if principal.kind == "local":
+        return None
+    if principal.kind != "key":
+        return KEY_NEEDED
+    return None if principal.limits.dials else NO_RIGHT
 
 
 def _wish(body: object, config: Config) -> _Wish:

@@ -5,6 +5,7 @@ digits are kept, which tell two calls apart and nobody from anybody else.
 """
 
 import logging
+import re
 from typing import Final
 
 from latency_budget.call_records import CallRecord
@@ -15,6 +16,9 @@ from .phone_call import PhoneCall
 from .wire.telephony.line import StreamStarted
 
 KEPT_DIGITS: Final = 2
+
+_NUMBER: Final = re.compile(r"\+?[0-9](?:[ ()/.\-]{0,2}[0-9]){6,16}")
+"""A telephone number, however it is written."""
 
 GONE: Final = ("caller_hung_up", "lost")
 """How it looks when a carrier takes a call that is transferred off its stream."""
@@ -28,6 +32,12 @@ def shown_number(number: str, *, whole: bool) -> str:
         return number
     digits = [each for each in number if each.isdigit()]
     return f"...{''.join(digits[-KEPT_DIGITS:])}"
+
+
+def shown_numbers(text: str, *, whole: bool) -> str:
+    """A text that somebody else wrote, as it may be logged: numbers in it as `shown_number` has
+    them."""
+    return text if whole else _NUMBER.sub(lambda found: shown_number(found[0], whole=False), text)
 
 
 async def record_of(

@@ -21,7 +21,10 @@ class KeyLimits:
     """At once. None: as `access.calls_per_key` says."""
     agents: tuple[str, ...] = ()
     """Names of `[agents.NAME]`; empty: all. A key with such a list opens voice sockets, makes
-    client secrets and lists models, and nothing else: other answers tell of everybody's calls."""
+    client secrets, lists models, calls others where it `dials`, and nothing else: other answers
+    tell of everybody's calls."""
+    dials: bool = False
+    """It may have telephone numbers called, which costs money."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@ from .config_values import Between, Matching
 ENVIRONMENT: Final = Matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
 E164: Final = r"\+[1-9][0-9]{6,14}"
 """A telephone number with its country: ITU-T E.164."""
+E164_PREFIX: Final = r"\+[1-9][0-9]{0,14}"
+"""How such numbers begin: a country at least."""
+Beginning = Annotated[str, Matching(E164_PREFIX, "the beginning of numbers, like +49")]
 PUBLIC_URL: Final = r"(https://[A-Za-z0-9.\-]+(:[0-9]+)?(/[^\s?#@]*)?)?"
 
 
@@ -36,6 +39,11 @@ class TelephonySettings:
     calls_from: Annotated[str, Matching(f"({E164})?", "empty, or a number like +493012345")] = ""
     """The number that `halfsec call` shows; one of your account's. Empty: the only one that
     `numbers` has."""
+    calls_to: tuple[Beginning, ...] = ()
+    """How numbers begin that may be called, a list like ["+49", "+431"], by whoever orders it and
+    by transfers. Empty: commands on the server's machine call any number, keys none."""
+    ringing_per_key: Annotated[int, Between(1, 1000)] = 4
+    """Calls to others that may ring at once for one key. A line is kept for each."""
     ring_s: Annotated[int, Between(5, 600)] = 60
     """How long `halfsec call` lets it ring."""
     twilio_account_sid_env: Annotated[str, ENVIRONMENT] = "TWILIO_ACCOUNT_SID"
@@ -113,6 +121,11 @@ class TelephonySettings:
         """As carriers call it. There has to be a `public_url`."""
         address = self.public_url.rstrip("/") + path
         return address.replace("https", "wss", 1) if is_socket else address
+
+    def may_call(self, number: str, *, unless_listed: bool) -> bool:
+        """Whether a number, as E.164 has it, may be called. `unless_listed`: where no prefix is
+        listed any may be."""
+        return number.startswith(self.calls_to) if self.calls_to else unless_listed
 
     def agent_at(self, number: str) -> str | None:
         """Who answers at a number, which some carriers write without a plus."""

@@ -1,86 +1,87 @@
-"""Places calls by Twilio, through its official library (the extra `phone`), which is imported when
-the first call is placed."""
+"""Places calls by Twilio's REST API.
 
-import importlib.util
-import logging
-import os
+Written from https://www.twilio.com/docs/voice/api/call-resource#create-a-call-resource.
+"""
+
 from typing import Any, Final
 
-from .call_order import DialError, PlacedCall
+from .call_order import CallOrder, DialError, PlacedCall
 from .telephony_settings import TelephonySettings
+from .twilio_account import TwilioAccount
 
-INSTALL_PHONE: Final = "pip install -e '.[phone]'"
 TIMEOUT_S: Final = 15.0
 """For Twilio's answer; it takes half a second."""
+
+SPARE_S: Final = 30
+"""By which Twilio's limit of a call is beyond ours, that the caller is told of. Twilio's holds for
+calls that we have lost sight of, and for those that were transferred as well."""
+MAX_LIMIT_S: Final = 4 * 3600
+"""The longest that Twilio allows to every account."""
 
 _ERRORS: Final = "https://www.twilio.com/docs/errors/"
 
 
 class TwilioDialer:
-    """Reads its account from the environment when it is made."""
+    """A `Dialer`. Reads its account from the environment when it is made."""
 
     def __init__(self, settings: TelephonySettings, http_client: Any = None) -> None:
         """`http_client`: as `twilio.rest.Client` takes one; None: its own."""
-        self._names = settings.twilio_account_sid_env, settings.twilio_auth_token_env
-        self._account, self._token = (os.environ.get(name, "").strip() for name in self._names)
-        self._http = http_client
-        self._client: Any = None
+        self._account = TwilioAccount(settings, TIMEOUT_S, http_client)
 
     @property
     def problem(self) -> str | None:
         """What is not installed, or not set."""
-        if importlib.util.find_spec("twilio") is None:
-            return f"Calls are placed by Twilio's library: {INSTALL_PHONE}"
-        missing = [
-            name
-            for name, value in zip(self._names, (self._account, self._token), strict=True)
-            if not value
-        ]
-        if missing:
-            return (
-                f"The server's environment lacks {' and '.join(missing)} of your Twilio account; "
-                "set it and start the server again."
-            )
-        return None
+        return self._account.problem
 
-    def place(self, to: str, shown_number: str, instructions: str, ring_s: int) -> PlacedCall:
+    def place(self, order: CallOrder) -> PlacedCall:
         """Blocks. Raises DialError."""
         from twilio.base.exceptions import TwilioException, TwilioRestException
 
         try:
-            call = self._connected().calls.create(
-                to=to, from_=shown_number, twiml=instructions, timeout=ring_s
+            call = self._account.client().calls.create(
+                to=order.to,
+                from_=order.shown_number,
+                twiml=order.instructions,
+                timeout=order.ring_s,
+                time_limit=min(order.limit_s + SPARE_S, MAX_LIMIT_S),
+                status_callback=order.status_url,
+                status_callback_event=["completed"],  # busy, failed, no answer: all of them
             )
         except TwilioRestException as error:
             raise DialError(self._refusal(error.status, error.code, error.msg)) from None
         except (TwilioException, OSError) as error:  # those of `requests` are OSErrors
+            if _was_sent(error):
+                raise DialError(
+                    f"Twilio did not answer when it had the order ({_line(_cause(error))}). The "
+                    "call may ring all the same; Twilio's console shows it.",
+                    may_ring=True,
+                ) from None
             raise DialError(f"Twilio can't be reached: {_line(_cause(error))}") from None
         return PlacedCall(str(call.sid), str(call.status))
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            from twilio.http.http_client import TwilioHttpClient
-            from twilio.rest import Client
-
-            # It would log each request, and with it the call's token.
-            logging.getLogger("twilio.http_client").setLevel(logging.WARNING)
-            http = self._http or TwilioHttpClient(timeout=TIMEOUT_S)
-            self._client = Client(self._account, self._token, http_client=http)
-        return self._client
 
     def _refusal(self, status: int, code: int | None, message: str) -> str:
         if status == 401:
             return (
-                f"Twilio does not know this account: look at {' and '.join(self._names)} in the "
-                "server's environment."
+                "Twilio does not know this account: look at "
+                f"{' and '.join(self._account.names)} in the server's environment."
             )
         where = f" ({_ERRORS}{code})" if code and code != status else f" (status {status})"
         return f"Twilio refused the call: {_line(message)}{where}"
 
 
+def _was_sent(error: Exception) -> bool:
+    """Whether the order may have reached Twilio, which did not answer then."""
+    from requests import ReadTimeout
+    from urllib3.exceptions import ProtocolError
+
+    return isinstance(error, ReadTimeout) or isinstance(_cause(error), ProtocolError)
+
+
 def _cause(error: Exception) -> object:
     """What is behind an error of `requests`, which tells of every try as well."""
-    return getattr(error.args[0], "reason", error) if error.args else error
+    if not error.args:
+        return error
+    return getattr(error.args[0], "reason", error.args[0])
 
 
 def _line(problem: object) -> str:

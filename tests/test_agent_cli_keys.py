@@ -30,16 +30,17 @@ def test_a_key_is_made_shown_once_and_taken_away(home: Path, capsys: Output) -> 
     assert "From now on the server asks for a key" in made.err
     (key,) = KeyFile(home / "keys.json").read()
     assert key.limits.agents == ("pirate", "front-desk")
+    assert not key.limits.dials
     assert key.expires_unix_s == key.created_unix_s + 12 * 3600
-    assert main(["keys", "add", "ben"]) == 0
+    assert main(["keys", "add", "ben", "--dials"]) == 0
     assert "From now on" not in capsys.readouterr().err
     assert main(["keys", "list"]) == 0
     listed = capsys.readouterr().out
     names, first, second = listed.splitlines()
-    assert names.split() == ["NAME", "ID", "MADE", "EXPIRES", "CALLS", "AGENTS"]
+    assert names.split() == ["NAME", "ID", "MADE", "EXPIRES", "CALLS", "DIALS", "AGENTS"]
     assert first.split()[0] == "ana"
-    assert first.endswith("2      pirate,front-desk")
-    assert second.endswith("never             any    all")
+    assert first.endswith("2      no     pirate,front-desk")
+    assert second.endswith("never             any    yes    all")
     assert text not in listed
     assert key.digest.hex() not in listed
     assert main(["keys", "revoke", "ana"]) == 0

@@ -3,93 +3,34 @@ double that speaks its HTTP, below its official library."""
 
 import asyncio
 import json
-import logging
 import re
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import httpx
 import pytest
 import requests
-from twilio.http import HttpClient
-from twilio.http.response import Response
 from urllib3 import HTTPConnectionPool
-from urllib3.exceptions import MaxRetryError
+from urllib3.exceptions import MaxRetryError, ProtocolError
 
-from agent import cli_call, phone_routes
+from agent import cli_call
 from agent.__main__ import main as halfsec
 from agent.call_order import DialError, number_of
 from agent.entry import Entry
 from agent.principal import ANYONE
-from agent.telephony_settings import TelephonySettings
-from agent.twilio_dialer import TwilioDialer
 
-from .phone_house import AUTH_TOKEN, LOCAL_KEY, SALES, SETTINGS, House, phone_house, told
+from .dialing_house import TwilioApi, ordered, token_of
+from .phone_house import AUTH_TOKEN, LOCAL_KEY, PUBLIC, SALES, SETTINGS, House, told
 from .test_agent_wire_twilio import start
 
-ACCOUNT = "AC00000000000000000000000000000000"
-HERE = {"Authorization": f"Bearer {LOCAL_KEY}"}
-ORDER = {"to": "+49 (30) 999-99", "agent": "sales"}
+STATUS = "/telephony/twilio/status"
 
-
-@dataclass
-class TwilioApi(HttpClient):  # type: ignore[misc]
-    """Takes orders, as https://www.twilio.com/docs/voice/api/call-resource has it."""
-
-    orders: list[dict[str, Any]] = field(default_factory=list)
-    refusal: dict[str, Any] | None = None
-    broken: Exception | None = None
-
-    def request(self, method: str, url: str, **asked: Any) -> Response:
-        if self.broken is not None:
-            raise self.broken
-        assert (method, asked["auth"]) == ("POST", (ACCOUNT, AUTH_TOKEN))
-        assert url == f"https://api.twilio.com/2010-04-01/Accounts/{ACCOUNT}/Calls.json"
-        if self.refusal is not None:
-            return Response(self.refusal["status"], json.dumps(self.refusal))
-        self.orders.append(asked["data"])
-        return Response(201, json.dumps({"sid": f"CA{len(self.orders)}", "status": "queued"}))
+pytest_plugins = ["tests.dialing_fixtures"]
 
 
 @pytest.fixture
-def twilio() -> TwilioApi:
-    return TwilioApi()
-
-
-@pytest.fixture
-def open_house(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    twilio: TwilioApi,
-) -> Callable[[str], Any]:
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("TWILIO_ACCOUNT_SID", ACCOUNT)
-    monkeypatch.setenv("TWILIO_AUTH_TOKEN", AUTH_TOKEN)
-
-    def dialer(settings: TelephonySettings) -> TwilioDialer:
-        return TwilioDialer(settings, twilio)
-
-    monkeypatch.setattr(phone_routes, "TwilioDialer", dialer)
-    return lambda settings: phone_house(tmp_path, monkeypatch, settings)
-
-
-@pytest.fixture
-async def house(open_house: Any) -> AsyncIterator[House]:
-    async with open_house(SETTINGS) as made:
-        yield made
-
-
-async def ordered(
-    house: House, order: Any = None, headers: dict[str, str] | None = None
-) -> httpx.Response:
-    wish = ORDER if order is None else order
-    return await house.http.post(
-        "/telephony/calls", json=wish, headers=HERE if headers is None else headers
-    )
+def house(dialing_house: House) -> House:
+    return dialing_house
 
 
 async def test_a_call_is_placed_and_its_stream_is_known(
@@ -106,10 +47,15 @@ async def test_a_call_is_placed_and_its_stream_is_known(
     }
     (order,) = twilio.orders
     assert (order["To"], order["From"], order["Timeout"]) == ("+493099999", SALES, 60)
+    assert order["TimeLimit"] == 3630
+    assert order["StatusCallback"] == f"{PUBLIC}{STATUS}"
+    assert order["StatusCallbackEvent"] == ["completed"]
     (stream,) = ElementTree.fromstring(order["Twiml"]).iter("Stream")
     assert stream.attrib == {"url": "wss://voice.example.com/telephony/twilio/stream"}
     token = stream[0].attrib["value"]
-    await house.stream("twilio", start(customParameters={"token": token}))
+    other = await house.stream("twilio", start(callSid="CA2", customParameters={"token": token}))
+    assert "for this call" in other.closed[1]
+    await house.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
     assert [held.start.agent for held in house.held] == ["sales"]
     assert re.search("from '[^']*45' to '[^']*99'", told(caplog))
     everything = "\n".join(record.getMessage() for record in caplog.records)
@@ -123,15 +69,13 @@ async def test_the_agent_is_that_of_the_number_unless_one_is_named(house: House)
     assert (await ordered(house, other)).json()["agent"] == "default"
 
 
-async def test_who_shows_no_key_calls_nobody(house: House, twilio: TwilioApi) -> None:
-    assert (await ordered(house, headers={})).status_code == 401
-    wrong = await ordered(house, headers={"Authorization": "Bearer hs_x"})
-    assert wrong.status_code == 401
-    bounded = {"Authorization": f"Bearer {await house.key(agents=('sales',))}"}
-    assert (await ordered(house, headers=bounded)).status_code == 403
-    assert not twilio.orders
-    key = {"Authorization": f"Bearer {await house.key('other')}"}
-    assert (await ordered(house, headers=key)).status_code == 201
+@pytest.mark.parametrize("status", ["no-answer", "busy", "failed", "canceled", "completed"])
+async def test_a_call_that_nobody_takes_gives_its_line_back(house: House, status: str) -> None:
+    for _ in range(3):
+        assert [(await ordered(house)).status_code for _ in range(2)] == [201, 201]
+        assert (await ordered(house)).status_code == 503
+        for number in range(10):
+            await house.twilio(STATUS, CallSid=f"CA{number}", CallStatus=status)
 
 
 async def test_an_open_server_wants_a_key_for_this_all_the_same(
@@ -216,6 +160,7 @@ async def test_what_is_missing_is_named(open_house: Any, monkeypatch: pytest.Mon
         ({"status": 503, "message": "down"}, None, "(status 503)"),
         (None, requests.ConnectionError("no route"), "Twilio can't be reached: no route"),
         (None, requests.Timeout(), "Twilio can't be reached: Timeout"),
+        (None, requests.ConnectTimeout("late"), "Twilio can't be reached: late"),
         (
             None,
             requests.ConnectionError(MaxRetryError(HTTPConnectionPool("x"), "/", OSError("down"))),
@@ -237,12 +182,45 @@ async def test_what_twilio_says_is_said_in_a_line(
         assert (await ordered(house)).status_code == 201, "what failed holds no line"
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        requests.ReadTimeout("Read timed out."),
+        requests.ConnectionError(ProtocolError("Connection aborted.", OSError())),
+    ],
+)
+async def test_an_order_that_twilio_may_have_taken_keeps_its_line(
+    house: House, twilio: TwilioApi, broken: Exception
+) -> None:
+    twilio.broken = broken
+    answer = await ordered(house)
+    assert (answer.status_code, "may ring all the same" in answer.text) == (504, True)
+    token = token_of(twilio.lost[0])
+    twilio.broken = None
+    assert [(await ordered(house)).status_code for _ in range(2)] == [201, 503]
+    await house.stream("twilio", start(callSid="CA9", customParameters={"token": token}))
+    assert len(house.held) == 1
+
+
+async def test_numbers_are_not_logged(
+    house: House, twilio: TwilioApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = "The number +49 30 99999 (+493099999) is not verified."
+    twilio.refusal = {"status": 400, "code": 21219, "message": message}
+    assert message in (await ordered(house)).json()["error"]["message"]
+    assert "The number ...99 (...99) is not verified. (https://www" in told(caplog)
+    assert "errors/21219)" in told(caplog)
+
+
 async def test_calls_that_ring_count_as_lines(house: House, twilio: TwilioApi) -> None:
     answers = [await ordered(house) for _ in range(3)]
     assert [each.status_code for each in answers] == [201, 201, 503]
     assert answers[2].json()["error"]["code"] == "busy"
-    token = ElementTree.fromstring(twilio.orders[0]["Twiml"])[0][0][0].attrib["value"]
-    await house.stream("twilio", start(customParameters={"token": token}))
+    key = {"Authorization": f"Bearer {await house.key()}"}
+    assert (await house.http.get("/v1/realtime", headers=key)).status_code == 503
+    assert "<Reject" in (await house.twilio()).text, "nor for those who call us"
+    token = token_of(twilio.orders[0])
+    await house.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
     assert (await ordered(house)).status_code == 201, "one is over"
     house.calls.draining = True
     assert (await ordered(house)).json()["error"]["code"] == "draining"
