@@ -1,11 +1,11 @@
 """Who may bring calls in: carriers, which present what clients do not.
 
 A stream is believed by one of: a key, as `Authorization: Bearer KEY` or as the password of Basic,
-which carriers make of an address like wss://halfsec:KEY@host/...; the carrier's signature
-(`phone_signatures.py`); a token that our own webhook gave the carrier for this one call, and that
-comes back in the stream's first message, or as the password of Basic. A token is held to the
-carrier's id of the call where webhook and stream have the same. A server that asks nobody for a key
-asks carriers for none either.
+which carriers make of an address like wss://halfsec:KEY@host/...; a token that our own webhook gave
+the carrier for this one call, and that comes back in the stream's first message, or as the password
+of Basic. A token is held to the carrier's id of the call where webhook and stream have the same.
+Twilio's signature of the upgrade alone is believed only where the operator wants it so
+(`telephony.own_twiml`). A server that asks nobody for a key asks carriers for none either.
 """
 
 import base64

@@ -65,7 +65,9 @@ class PhoneSignatures:
         return carrier_principal(hook.name)
 
     def of_stream(self, scope: Scope, principal: Principal) -> Principal | Refusal:
-        """Who opens a stream, where its upgrade is signed; else as the door knows him."""
+        """Who opens a stream. An upgrade that is signed wrong is refused; one that is signed right
+        shows who it is only where there can be no token: there is no time in it, so it can be sent
+        again by whoever has seen it."""
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -80,7 +82,8 @@ class PhoneSignatures:
             refusal = _not_signed("Twilio", url, str(error))
             _log.warning("twilio: refused a stream: %s", refusal.message)
             return refusal
-        return carrier_principal("Twilio") if principal.kind in ("open", "carrier") else principal
+        is_enough = self._settings.own_twiml and principal.kind in ("open", "carrier")
+        return carrier_principal("Twilio") if is_enough else principal
 
 
 def carrier_principal(name: str) -> Principal:

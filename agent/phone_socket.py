@@ -1,8 +1,9 @@
 """WebSockets at `/telephony/CARRIER/stream`: the streams of telephone calls, one dialect a path.
 
 What a call is, the stream's first messages say: until they are here (`OPEN_S`) there is no session,
-and no line is held. A stream that is refused then is closed with the reason; what the caller hears
-is up to the carrier's own instructions behind the stream.
+and no line is held but one that a webhook has promised; nor is there room for many of which nothing
+is known (`opening_streams.py`). A stream that is refused then is closed with the reason; what the
+caller hears is up to the carrier's own instructions behind the stream.
 """
 
 import asyncio
@@ -17,10 +18,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from latency_budget.clock import Clock
 
 from . import errors
+from .addresses import NOWHERE
 from .call_desk import CallDesk, HeldCall
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
 from .config import Config
+from .opening_streams import OpeningStreams
 from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
 from .phone_call import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 from .phone_line import HungUp, PhoneLine
@@ -28,7 +31,7 @@ from .phone_plan import planned
 from .phone_record import log_call, record_of, shown_number
 from .phone_signatures import PhoneSignatures
 from .phone_transfer import transfers_by_carrier
-from .principal import Principal, principal_of
+from .principal import UNPROVEN, Principal, principal_of
 from .realtime_socket import STOPPING
 from .served_tool import one_line
 from .session_start import SessionStart, session_start
@@ -64,7 +67,7 @@ SUBPROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """That are accepted where the carrier offers them, by dialects."""
 
-OPEN_S: Final = 10.0
+OPEN_S: Final = 5.0
 """From the handshake to the message that says what call it is; carriers send it at once."""
 
 MAX_OPENING: Final = 64
@@ -98,6 +101,7 @@ class PhoneSocket:
         self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
         self._moves = transfers_by_carrier(config.telephony)
+        self._opening = OpeningStreams()
         self._streamed: set[tuple[str, str, str]] = set()
         """Calls that have a stream: whose, carrier and its id of the call. With a key one can claim
         any id, and is in nobody else's way with it."""
@@ -149,7 +153,7 @@ class PhoneSocket:
         line = PhoneLine(dialect, hears_keys=self._config.telephony.key_tones)
         code, reason = errors.CLOSE_NORMAL, ""
         try:
-            started = await _opened(socket, line)
+            started = await self._opened(socket, principal, scope, line)
             await self._hold(socket, principal, scope, line, started)
         except (HungUp, WebSocketDisconnect) as gone:
             why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
@@ -160,6 +164,17 @@ class PhoneSocket:
             _log.warning("%s: refused a stream: %s", dialect.name, reason)
         finally:
             socket.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+
+    async def _opened(
+        self, socket: CallSocket, principal: Principal, scope: Scope, line: PhoneLine
+    ) -> StreamStarted:
+        """What the stream says of its call. Raises as `_described`, and TimeoutError."""
+        if principal is UNPROVEN:
+            address, _ = scope["client"] or (NOWHERE, 0)
+            async with self._opening.wait(address, OPEN_S):
+                return await _described(socket, line)
+        async with asyncio.timeout(OPEN_S):
+            return await _described(socket, line)
 
     async def _hold(
         self,
@@ -238,11 +253,9 @@ class PhoneSocket:
         return replace(start, settings=settings)
 
 
-async def _opened(socket: CallSocket, line: PhoneLine) -> StreamStarted:
-    """What the stream says of its call. Raises LineError, HungUp, WebSocketDisconnect,
-    IdleClientError, TimeoutError."""
-    async with asyncio.timeout(OPEN_S):
-        for _ in range(MAX_OPENING):
-            if line.open(await socket.frame()) and line.started is not None:
-                return line.started
+async def _described(socket: CallSocket, line: PhoneLine) -> StreamStarted:
+    """Raises LineError, HungUp, WebSocketDisconnect, IdleClientError."""
+    for _ in range(MAX_OPENING):
+        if line.open(await socket.frame()) and line.started is not None:
+            return line.started
     raise LineError(f"{MAX_OPENING} messages, and none of them says what call it is")

@@ -51,6 +51,10 @@ class TelephonySettings:
     twilio_auth_token_env: Annotated[str, ENVIRONMENT] = "TWILIO_AUTH_TOKEN"
     """The environment variable that has the auth token, by which Twilio's signatures are checked.
     It is read when the server starts, as all of these."""
+    own_twiml: bool = False
+    """Streams of Twilio's are named by TwiML of your own, not by this server's webhook: then there
+    is no token in them, and the signature of a stream's upgrade is enough. It holds for ever: who
+    gets hold of one can begin calls with it."""
     telnyx_public_key: Annotated[
         str, Matching(r"([A-Za-z0-9+/]{43}=)?", "empty, or the key that Telnyx's portal shows")
     ] = ""

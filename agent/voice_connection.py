@@ -43,6 +43,7 @@ from .address_limits import AddressLimits
 from .addresses import NOWHERE
 from .errors import CLOSE_NOT_UTF8
 from .pace import Pace
+from .phone_access import PREFIX
 from .sliced_input import SlicedInput
 from .waiting_messages import WaitingMessages
 
@@ -56,6 +57,10 @@ FRAMES_PER_S: Final = 4000
 FRAMES_AT_ONCE: Final = 120_000
 """Forty minutes of audio in messages of 20 ms. Fewer: pings wait behind a recording that is sent at
 once. The smallest ones take half a second, in slices."""
+
+MAX_PHONE_FRAME_BYTES: Final = 64 << 10
+"""Of a message on the stream of a telephone: carriers send 20 to 100 ms of audio, 1 to 5 kB, and
+anybody may open such a stream before it shows whose it is."""
 
 _REASON: Final = (
     b"This is no WebSocket handshake: it is a GET without a body, with few and short headers.\n"
@@ -103,6 +108,8 @@ class VoiceConnection(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.accept":
             self.read_paused = False
+            if self.scope["path"].startswith(PREFIX):
+                self.conn.max_size = MAX_PHONE_FRAME_BYTES
         if message["type"] != "websocket.send":  # accepted, or closed
             self._input.go_on()
 

@@ -77,10 +77,10 @@ class House:
         wire.protocol.connection_made(wire)
         return wire
 
-    async def call(self, address: str = "127.0.0.1") -> Wire:
+    async def call(self, address: str = "127.0.0.1", path: str = "/v1/realtime") -> Wire:
         """Connected and accepted."""
         wire = self.connect(address)
-        wire.protocol.data_received(HANDSHAKE)
+        wire.protocol.data_received(HANDSHAKE.replace(b"/v1/realtime", path.encode()))
         assert isinstance(wire.protocol, VoiceConnection)
         for _ in range(5):
             await asyncio.sleep(0)

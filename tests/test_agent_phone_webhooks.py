@@ -13,7 +13,6 @@ import pytest
 from twilio.request_validator import RequestValidator
 
 from agent import phone_webhooks
-from agent.call_desk import CallDesk, HeldCall
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.identifiers import new_session_id
 from agent.phone_webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
@@ -34,7 +33,6 @@ from .phone_house import (
     token_in,
     told,
 )
-from .test_agent_phone_carriers import plivo_start
 from .test_agent_wire_twilio import CALL, start
 
 pytest_plugins = ["tests.phone_fixtures"]
@@ -195,11 +193,33 @@ async def test_without_a_public_address_nothing_can_be_streamed(
 # --- the stream's own signature ---
 
 
-async def test_a_signed_upgrade_needs_no_token(house: House) -> None:
-    signature = RequestValidator(AUTH_TOKEN).compute_signature(STREAM, {})
-    stream = await house.stream("twilio", start(), headers={"x-twilio-signature": signature})
-    assert stream.status == 101
+SIGNED = {"x-twilio-signature": RequestValidator(AUTH_TOKEN).compute_signature(STREAM, {})}
+
+
+async def test_a_signed_upgrade_needs_a_token_as_well(house: House) -> None:
+    """It could be sent again by whoever has seen it."""
+    stream = await house.stream("twilio", start(), headers=SIGNED)
+    assert (stream.status, stream.closed[0]) == (101, CLOSE_POLICY)
+    assert not house.held
+    parameters = {"token": token_in(await house.twilio())}
+    await house.stream("twilio", start(customParameters=parameters), headers=SIGNED)
     assert house.held[0].principal.kind == "carrier"
+
+
+async def test_with_twiml_of_ones_own_the_signature_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWILIO_AUTH_TOKEN", AUTH_TOKEN)
+    settings = SETTINGS.replace("[telephony]", "[telephony]\nown_twiml = true")
+    async with phone_house(tmp_path, monkeypatch, settings) as house:
+        parameters = {"agent": "sales"}
+        await house.stream("twilio", start(customParameters=parameters), headers=SIGNED)
+        (held,) = house.held
+        assert (held.principal.name, held.start.agent) == ("Twilio", "sales")
+        wrong = await house.stream("twilio", start(), headers={"x-twilio-signature": "AAAA"})
+        assert wrong.status == 403
+        unsigned = await house.stream("twilio", start())
+        assert unsigned.closed[0] == CLOSE_POLICY
 
 
 @pytest.mark.parametrize(
@@ -291,105 +311,7 @@ async def test_a_caller_hears_that_all_lines_are_busy(house: House) -> None:
     assert f"<Say>{CLOSED_WORDS}</Say>" in (await house.twilio(CallSid="CA2")).text
 
 
-# --- a token is of one call, and keeps its line ---
-
-
-async def test_a_stream_with_the_token_of_another_call_is_refused(house: House) -> None:
-    parameters = {"token": token_in(await house.twilio())}
-    stranger = await house.stream("twilio", start(callSid="CA2", customParameters=parameters))
-    assert stranger.closed[0] == CLOSE_POLICY
-    assert "no token of this server's for this call" in stranger.closed[1]
-    other = await house.stream("plivo", plivo_start(parameters["token"]))
-    assert other.closed[0] == CLOSE_POLICY
-    await house.stream("twilio", start(customParameters=parameters))
-    assert len(house.held) == 1, "it was not used up"
-
-
-async def test_with_a_key_one_is_in_nobody_elses_way(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever id of a call its stream claims."""
-    parameters = {"token": token_in(await house.twilio())}
-    key = {"authorization": basic(await house.key())["Authorization"]}
-    closed: list[tuple[int, str]] = []
-
-    async def hold(desk: CallDesk, held: HeldCall, carrier: object) -> None:
-        house.held.append(held)
-        if len(house.held) == 1:
-            own = await house.stream("twilio", start(customParameters={}), headers=key)
-            genuine = await house.stream("twilio", start(customParameters=parameters))
-            closed.extend((own.closed, genuine.closed))
-
-    monkeypatch.setattr(CallDesk, "hold", hold)
-    await house.stream("twilio", start(customParameters={}), headers=key)
-    assert [held.principal.name for held in house.held] == ["ana", "Twilio"]
-    (code, reason), (genuine, _) = closed
-    assert (code, genuine) == (CLOSE_POLICY, CLOSE_NORMAL)
-    assert "has a stream already" in reason
-
-
-async def test_who_is_announced_has_a_line(house: House) -> None:
-    """There are two."""
-    tokens = [token_in(await house.twilio(CallSid=name)) for name in ("CA1", "CA2")]
-    assert "<Reject" in (await house.twilio(CallSid="CA3")).text
-    key = {"Authorization": f"Bearer {await house.key()}"}
-    assert (await house.http.get("/v1/realtime", headers=key)).status_code == 503
-    stream = await house.stream(
-        "twilio", start(callSid="CA3"), headers={"authorization": key["Authorization"]}
-    )
-    assert "All lines are busy" in stream.closed[1]
-    for name, token in zip(("CA1", "CA2"), tokens, strict=True):
-        await house.stream("twilio", start(callSid=name, customParameters={"token": token}))
-    assert len(house.held) == 2
-    assert token_in(await house.twilio(CallSid="CA4"))
-
-
-async def test_a_key_has_only_its_calls_announced(house: House) -> None:
-    key = basic(await house.key(max_calls=1))
-    assert token_in(await house.post(VOICE, {"CallSid": "CA1"}, key))
-    assert "<Reject" in (await house.post(VOICE, {"CallSid": "CA2"}, key)).text
-    assert token_in(await house.post(VOICE, {"CallSid": "CA1"}, key)), "of the same call"
-    assert token_in(await house.twilio())
-
-
-async def test_the_end_of_a_call_gives_its_line_back(house: House) -> None:
-    for name in ("CA1", "CA2"):
-        assert token_in(await house.twilio(CallSid=name))
-    for call_id, status in (("CA1", "ringing"), ("CA9", "completed")):
-        noted = await house.twilio(STATUS, CallSid=call_id, CallStatus=status)
-        assert (noted.status_code, noted.content) == (204, b"")
-        assert "<Reject" in (await house.twilio(CallSid=f"CA3 {status}")).text
-    unsigned = await house.post(STATUS, {"CallSid": "CA1", "CallStatus": "completed"})
-    assert unsigned.status_code == 403
-    other = basic(await house.key())
-    news = {"CallSid": "CA1", "CallStatus": "no-answer"}
-    assert (await house.post(STATUS, news, other)).status_code == 204
-    assert "<Reject" in (await house.twilio(CallSid="CA4")).text, "it is no call of that key's"
-    await house.twilio(STATUS, **news)
-    assert token_in(await house.twilio(CallSid="CA5"))
-
-
-async def test_a_question_that_is_repeated_has_the_same_answer(house: House) -> None:
-    """Also of another who recorded it: Twilio signs no time."""
-    token = token_in(await house.twilio())
-    assert token_in(await house.twilio()) == token
-    assert token_in(await house.twilio(CallStatus="in-progress")) == token, "the same call"
-    assert token_in(await house.twilio(CallSid="CA2")) != token, "there is a line left"
-    await house.stream("twilio", start(customParameters={"token": token}))
-    assert token_in(await house.twilio()) == token
-    again = await house.stream("twilio", start(customParameters={"token": token}))
-    assert again.closed[0] == CLOSE_POLICY
-    assert token_in(await house.twilio(CallSid="CA3")), "it keeps no line"
-
-
-async def test_old_questions_are_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phone_webhooks, "MAX_ANSWERED", 2)
-    token = token_in(await house.twilio())
-    await house.stream("twilio", start(customParameters={"token": token}))
-    for name in ("CA2", "CA3"):
-        await house.twilio(CallSid=name)
-        await house.twilio(STATUS, CallSid=name, CallStatus="completed")
-    assert token_in(await house.twilio()) != token
+# --- what is logged ---
 
 
 async def test_numbers_are_not_logged_with_a_question_that_is_refused(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent import voice_connection, waiting_messages
 from agent.sliced_input import SLICE_BYTES
-from agent.voice_connection import FRAMES_AT_ONCE
+from agent.voice_connection import FRAMES_AT_ONCE, MAX_PHONE_FRAME_BYTES
 
 from .connection_house import HANDSHAKE, House, Wire, end
 
@@ -64,6 +64,36 @@ async def call() -> tuple[Reader, Wire]:
     wire = await House(reader).call()
     wire.sent = b""
     return reader, wire
+
+
+def long(payload: bytes, first: int) -> bytes:
+    """A masked frame of any length."""
+    return bytes([first, 0xFF]) + len(payload).to_bytes(8, "big") + MASK + payload
+
+
+@pytest.mark.parametrize("path", ["/telephony/twilio/stream", "/telephony/x?y=z", "/v1/realtime"])
+@pytest.mark.parametrize("first", [0x81, 0x82])
+async def test_a_telephones_messages_are_short(path: str, first: int) -> None:
+    """Of texts and bytes, whole and in pieces; those of clients may be longer."""
+    most = b"x" * MAX_PHONE_FRAME_BYTES
+    pieces = text(most[:40_000], first=first & 0x0F), text(most[:40_000], first=0x80)
+    for too_long in (long(most + b"x", first), b"".join(pieces)):
+        reader = Reader()
+        wire = await House(reader).call(path=path)
+        wire.sent = b""
+        wire.protocol.data_received(long(most, first))
+        await reader.heard(1)
+        wire.protocol.data_received(too_long)
+        await reader.heard(2)
+        taken, more = (len(each.get("text") or each.get("bytes") or b"") for each in reader.got)
+        assert taken == MAX_PHONE_FRAME_BYTES
+        if path == "/v1/realtime":
+            assert (more > MAX_PHONE_FRAME_BYTES, wire.sent) == (True, b"")
+        else:
+            opcode, _, *close = wire.sent
+            assert (more, opcode, int.from_bytes(bytes(close[:2]), "big")) == (0, 0x88, 1009)
+            assert b"65536" in bytes(close)
+        await end(wire)
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096, 1 << 20])
