@@ -161,11 +161,13 @@ def _serve(options: argparse.Namespace) -> int:
     from .models import ModelStore
     from .port_check import listening_problem
     from .preflight import check_exports, check_gpu, check_models
+    from .telephony_check import check_telephony
     from .tls import certificate_of, keep_own, server_context
     from .tool_check import check_tools
 
     config = read_config(flags_of(options), options.config)
     check_access(config, KeyFile(keys_path()))
+    check_telephony(config)
     certificate = certificate_of(config)
     if certificate is not None and certificate.is_own:
         keep_own(config, certificate)

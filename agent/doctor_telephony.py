@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from secrets import token_hex
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
@@ -26,6 +27,7 @@ from .config import Config
 from .doctor import Finding, Section, show
 from .phone_access import PREFIX
 from .phone_signatures import secret_of
+from .telephony_check import telephony_problems
 from .telephony_settings import E164
 from .twilio_account import INSTALL_PHONE
 from .twilio_dialer import TwilioDialer
@@ -38,6 +40,7 @@ TIMEOUT_S: Final = 10.0
 
 VOICE: Final = f"{PREFIX}twilio/voice"
 STREAM: Final = f"{PREFIX}twilio/stream"
+STATUS: Final = f"{PREFIX}twilio/status"
 RESTART: Final = "start halfsec serve again, in an environment and with settings like these"
 
 TWILIO_PORT: Final = 443
@@ -160,14 +163,13 @@ def _readiness(config: Config, http: httpx.Client) -> Finding:
 
 
 def _webhook(config: Config, http: httpx.Client) -> Finding:
-    """Ask about a call that there is not."""
-    url = config.telephony.address_of(VOICE)
+    """Ask about a call that there is not, and tell that it is over: a line is kept for it."""
     number = next(iter(config.telephony.numbers), "+15550100")
-    form = {"CallSid": "CAdoctor", "From": "+15550100", "To": number, "CallStatus": "ringing"}
-    signature = signature_of(url, form.items(), secret_of(config.telephony, WEBHOOKS["twilio"]))
-    headers = {"Content-Type": FORM, SIGNATURE: signature}
+    call = {"CallSid": f"CAdoctor{token_hex(8)}", "From": "+15550100", "To": number}
     try:
-        answer = http.post(url, content=urlencode(form), headers=headers)
+        answer = _posted(VOICE, {**call, "CallStatus": "ringing"}, config, http)
+        if answer.status_code == 200:
+            _posted(STATUS, {**call, "CallStatus": "canceled"}, config, http)
     except httpx.HTTPError as error:
         return Finding(VOICE, _line(error), "WRONG", _remedy(error))
     if answer.status_code == 200:
@@ -179,6 +181,16 @@ def _webhook(config: Config, http: httpx.Client) -> Finding:
         "not_configured": f"the server that runs has no public address: {RESTART}",
     }.get(_code(answer), "is that halfsec, and of this version?")
     return Finding(VOICE, f"{answer.status_code} {_message(answer)}", "WRONG", remedy)
+
+
+def _posted(
+    path: str, form: Mapping[str, str], config: Config, http: httpx.Client
+) -> httpx.Response:
+    """Raises httpx.HTTPError."""
+    url = config.telephony.address_of(path)
+    signature = signature_of(url, form.items(), secret_of(config.telephony, WEBHOOKS["twilio"]))
+    headers = {"Content-Type": FORM, SIGNATURE: signature}
+    return http.post(url, content=urlencode(form), headers=headers)
 
 
 def _instructions(text: str, config: Config) -> Finding:
@@ -198,7 +210,7 @@ def _instructions(text: str, config: Config) -> Finding:
 
 
 def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
-    """Open a stream and leave it. No line is taken before it says what call it is."""
+    """Open a stream and leave it, without a token: it would be of no call."""
     url = config.telephony.address_of(STREAM, is_socket=True)
     signature = signature_of(url, (), secret_of(config.telephony, WEBHOOKS["twilio"]))
     try:
@@ -250,13 +262,12 @@ def _numbers(config: Config) -> Iterator[Finding]:
     if not config.telephony.numbers:
         yield Finding("telephony.numbers", "none: the default agent answers at all")
     for number, agent in config.telephony.numbers.items():
-        if agent not in config.agents:
-            remedy = f"there is no [agents.{agent}]; the default one would answer"
-            yield Finding(number, agent, "WRONG", remedy)
-        elif not re.fullmatch(E164, number):
+        if agent in config.agents and not re.fullmatch(E164, number):
             yield Finding(number, agent, "note", "carriers write numbers like +493012345")
-        else:
+        elif agent in config.agents:
             yield Finding(number, f"{agent} answers", "ok")
+    for key, problem in telephony_problems(config):
+        yield Finding(key, problem, "WRONG", "halfsec serve would not start")
 
 
 def _dialing(config: Config) -> Iterator[Finding]:
@@ -266,6 +277,12 @@ def _dialing(config: Config) -> Iterator[Finding]:
         yield Finding("Twilio", problem, "note", remedy)
     else:
         yield Finding("Twilio", "the library is installed, the account is set", "ok")
+    if config.telephony.own_twiml:
+        remedy = "unless TwiML of your own names the stream: leave telephony.own_twiml at false"
+        yield Finding("own_twiml", "a signature that was seen once opens streams", "note", remedy)
+    beginnings = config.telephony.calls_to
+    listed = ", ".join(beginnings) or "any number from this machine, none with a key"
+    yield Finding("may be called", listed)
     numbers = config.telephony.numbers
     own = config.telephony.calls_from or (next(iter(numbers)) if len(numbers) == 1 else "")
     if own:

@@ -124,6 +124,15 @@ async def test_all_is_well(
     assert "https://halfsec:KEY@localhost" in said
     assert "Calls come in, as far as that can be seen" in said
     assert AUTH_TOKEN not in said
+    assert "any number from this machine, none with a key" in said
+
+
+async def test_it_keeps_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, however often it is asked."""
+    async with public(tmp_path, monkeypatch) as (server, _):
+        for _ in range(3):
+            found = await server.findings()
+            assert (found[VOICE].verdict, found[STREAM].verdict) == ("ok", "ok")
 
 
 async def test_what_was_not_tried_is_not_said_to_be_well(
@@ -255,10 +264,10 @@ def test_settings_that_make_no_sense_are_found(
     assert halfsec(["doctor", "--telephony", *flags]) == 1
     said = capsys.readouterr().out
     assert "carriers can't stream" in said
-    assert "there is no [agents.nobody]" in said
+    assert "'nobody', and there is no such agent" in said
     assert "carriers write numbers like" in said
     assert "set telephony.calls_from" in said
-    assert "Calls would not come in: telephony.public_url, +15550100" in said
+    assert "Calls would not come in: telephony.public_url, telephony.numbers" in said
     url = "telephony.public_url=https://no-such-host.invalid"
     assert halfsec(["doctor", "--telephony", "--set", url]) == 1
     assert "does not resolve" in capsys.readouterr().out

@@ -75,6 +75,13 @@ def telnyx_request(age_s: int = 0) -> httpx.Request:
     return httpx.Request("POST", "", headers=headers, content=body)
 
 
+def vonage_event(**fields: str) -> httpx.Request:
+    body = json.dumps(fields).encode()
+    claims = {"iat": unix_ns() // 10**9, "payload_hash": hashlib.sha256(body).hexdigest()}
+    headers = {"Authorization": f"Bearer {jwt.encode(claims, VONAGE_SECRET, 'HS256')}"}
+    return httpx.Request("POST", "", headers=headers, content=body)
+
+
 def vonage_request(age_s: int = 0) -> httpx.Request:
     claims = {"iat": unix_ns() // 10**9 - age_s, "iss": "Vonage", "jti": "1"}
     headers = {"Authorization": f"Bearer {jwt.encode(claims, VONAGE_SECRET, 'HS256')}"}
@@ -82,9 +89,10 @@ def vonage_request(age_s: int = 0) -> httpx.Request:
     return httpx.Request("GET", f"?{query}", headers=headers)
 
 
-def jambonz_request(age_s: int = 0) -> httpx.Request:
+def jambonz_request(age_s: int = 0, **fields: str) -> httpx.Request:
     at = str(unix_ns() // 10**9 - age_s)
-    body = json.dumps({"call_sid": "s1", "from": "+15550100", "to": SALES}).encode()
+    told = {"call_sid": "s1", "from": "+15550100", "to": SALES, **fields}
+    body = json.dumps(told).encode()
     made = hmac.new(b"jambonz'", f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     headers = {"Jambonz-Signature": f"t={at},v1={made}", "Content-Type": "application/json"}
     return httpx.Request("POST", "", headers=headers, content=body)
@@ -184,6 +192,24 @@ async def test_a_body_or_query_that_was_changed_is_refused(house: House, carrier
         content=content,
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
+
+
+async def test_their_news_of_a_call_are_taken_where_they_are_signed(house: House) -> None:
+    """Vonage's Event URL, and jambonz' webhook for the status of calls."""
+    token_in(await asked(house, "vonage", vonage_request()))
+    token_in(await asked(house, "jambonz", jambonz_request()))
+    assert "sip:decline" in (await asked(house, "jambonz", jambonz_request(call_sid="s2"))).text
+    for name, news in [
+        ("vonage", vonage_event(uuid="aaa", status="completed")),
+        ("jambonz", jambonz_request(call_sid="s1", call_status="no-answer")),
+    ]:
+        path = f"/telephony/{name}/status"
+        forged = await house.http.post(path, content=news.content, headers={"Content-Type": "x"})
+        assert forged.status_code == 403
+        answer = await house.http.post(path, content=news.content, headers=news.headers)
+        assert (answer.status_code, answer.content) == (204, b"")
+    for number in (3, 4):
+        token_in(await asked(house, "jambonz", jambonz_request(call_sid=f"s{number}")))
 
 
 async def test_vonages_stream_is_told_what_call_it_is(house: House) -> None:

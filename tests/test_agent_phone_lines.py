@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from agent import phone_webhooks
+from agent import phone_socket, phone_webhooks
 from agent.call_desk import CallDesk, HeldCall
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.opening_streams import CROWDED_OUT, MAX_STREAMS
@@ -116,6 +116,20 @@ async def test_old_questions_are_forgotten(house: House, monkeypatch: pytest.Mon
         await house.twilio(CallSid=name)
         await house.twilio(STATUS, CallSid=name, CallStatus="completed")
     assert token_in(await house.twilio()) != token
+
+
+async def test_a_call_that_cannot_begin_leaves_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(phone_socket, "planned", planned)
+    for call_id in ("CA1", "CA2", "CA3"):  # of two lines
+        parameters = {"token": token_in(await house.twilio(CallSid=call_id))}
+        with pytest.raises(ExceptionGroup):
+            await house.stream("twilio", start(callSid=call_id, customParameters=parameters))
+        assert len(house.calls) == 0
 
 
 async def test_many_streams_that_say_nothing_keep_no_call_out(house: House) -> None:

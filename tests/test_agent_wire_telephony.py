@@ -360,3 +360,16 @@ def test_nothing_but_a_line_error_comes_of_any_frame(
         for each in (frame, json.dumps(fields)):
             with contextlib.suppress(LineError):
                 dialect.receive(each)
+
+
+def test_telnyx_may_list_its_parameters() -> None:
+    frame = json.loads(TELNYX.start)
+    for listed, parameters in [
+        ([{"name": "token", "value": "ct1"}, {"name": "n", "value": 1}], {"token": "ct1"}),
+        ([{"value": "x"}, "y", None, {"name": ["z"], "value": "z"}], {}),
+        ([], {}),
+    ]:
+        frame["start"]["custom_parameters"] = listed
+        (started,) = Telnyx().receive(json.dumps(frame))
+        assert isinstance(started, StreamStarted)
+        assert started.parameters == parameters

@@ -214,9 +214,13 @@ def pressed(digit: str) -> list[PhoneEvent]:
 
 
 def texts_of(found: Any, path: str) -> dict[str, str]:
-    """An object of texts; of what else stands in it nothing. Raises LineError."""
+    """An object of texts, or a list of objects with `name` and `value`; of what else stands in it
+    nothing. Raises LineError."""
     if found is None:
         return {}
+    if isinstance(found, list):
+        named = [(at(each, "name"), at(each, "value")) for each in found]
+        found = {name: value for name, value in named if isinstance(name, str)}
     if not isinstance(found, dict):
         raise LineError(f"{path} is an object")
     return {
