@@ -34,7 +34,7 @@ def shown(
     return proven(UNPROVEN, carrier, stream(call_id, token=token), tokens)
 
 
-def test_a_token_is_good_for_one_stream_and_a_minute() -> None:
+def test_a_token_is_good_for_one_stream_and_half_a_minute() -> None:
     clock = ManualClock()
     tokens = CallTokens(clock)
     token = tokens.issue(CALL)
