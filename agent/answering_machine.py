@@ -118,6 +118,12 @@ class MachineWatch:
         """An utterance is over; only the first tells anything."""
         self._has_paused = True
 
+    def told(self, answered_by: str) -> None:
+        """The carrier, which went on listening, says what it is."""
+        self.is_machine = self.is_machine or answered_by.startswith(MACHINES)
+        self.takes_message = self.takes_message or answered_by.startswith(AT_ITS_END)
+        self._is_person = self._is_person or answered_by == "human"
+
     def _listens(self, now_ns: int) -> bool:
         if self.takes_message or self._is_person:
             return False

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from .errors import HalfsecError
 from .telephony_settings import E164
@@ -33,6 +33,9 @@ class CallOrder:
     ring_s: int
     limit_s: int
     """The longest that our side of the call lasts."""
+    on_machine: Literal["talk", "hang_up", "message"] = "talk"
+    """What we do where one answers: if anything, the carrier listens for them too, while the call
+    goes on, and tells of it at `status_url`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,7 @@ class Dialing:
             telephony.address_of(STATUS_PATH),
             telephony.ring_s,
             telephony.limit_s,
+            telephony.on_machine,
         )
         try:
             placed = await asyncio.to_thread(self._dialer.place, order)

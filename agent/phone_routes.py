@@ -20,7 +20,7 @@ def phone_routes(config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> 
     """The webhooks and the streams of all carriers, and calls to others."""
     tokens, signatures = desk.tokens, PhoneSignatures(config.telephony)
     phones = PhoneSocket(config, calls, clock, desk, tokens, signatures)
-    hooks = PhoneWebhooks(config, calls, desk, tokens, signatures)
+    hooks = PhoneWebhooks(config, calls, desk, tokens, signatures, phones.answered)
     dialing = Dialing(config, calls, desk, tokens, TwilioDialer(config.telephony))
     return [
         *(WebSocketRoute(path, phones.serve) for path in STREAMS),

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -19,6 +19,7 @@ from latency_budget.clock import Clock
 
 from . import errors
 from .addresses import NOWHERE
+from .answering_machine import MachineWatch
 from .call_desk import CallDesk, HeldCall
 from .call_socket import CallSocket
 from .calls import Calls, save_trace
@@ -81,6 +82,15 @@ NOT_OURS: Final = (
 _log = logging.getLogger(__name__)
 
 
+class _Stream(NamedTuple):
+    """By what the stream of a call is known. With a key one can claim any id, and is in nobody
+    else's way with it."""
+
+    key_id: str
+    carrier: str
+    call_id: str
+
+
 class PhoneSocket:
     """Serves streams. One instance for all of them. Belongs to the event loop."""
 
@@ -102,9 +112,8 @@ class PhoneSocket:
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
         self._moves = transfers_by_carrier(config.telephony)
         self._opening = OpeningStreams()
-        self._streamed: set[tuple[str, str, str]] = set()
-        """Calls that have a stream: whose, carrier and its id of the call. With a key one can claim
-        any id, and is in nobody else's way with it."""
+        self._streamed: dict[_Stream, MachineWatch | None] = {}
+        """Calls that have a stream, and what is to be known of who has answered them."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """One stream, from handshake to close."""
@@ -124,6 +133,12 @@ class PhoneSocket:
         async with asyncio.TaskGroup() as group:
             group.create_task(socket.attend())
             await self._answer(socket, principal, scope, dialect)
+
+    def answered(self, carrier: str, call_id: str, answered_by: str) -> None:
+        """A carrier tells what has answered a call of ours. It may be over."""
+        for stream, watch in self._streamed.items():
+            if watch is not None and (stream.carrier, stream.call_id) == (carrier, call_id):
+                watch.told(answered_by)
 
     def _admitted(self, scope: Scope) -> Principal | Refusal:
         """Whose stream it is, as far as the handshake tells."""
@@ -191,7 +206,7 @@ class PhoneSocket:
             raise LineError(NOT_OURS)
         principal = expected.principal
         started = completed(started, expected)
-        stream = principal.key_id, line.carrier, started.call_id
+        stream = _Stream(principal.key_id, line.carrier, started.call_id)
         if started.call_id and stream in self._streamed:
             raise LineError(f"call {shown(started.call_id)} has a stream already")
         if (refusal := self._no_line(principal, scope)) is not None:
@@ -200,16 +215,21 @@ class PhoneSocket:
         if isinstance(start, Refusal):
             raise LineError(start.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
-        self._streamed.add(stream)
+        self._streamed[stream] = None
         try:
-            await self._take_call(socket, line, started, held)
+            await self._take_call(socket, line, started, held, stream)
         finally:
-            self._streamed.discard(stream)
+            self._streamed.pop(stream, None)
             held.place.leave()
         await save_trace(held.call, self._config.agent.trace_dir)
 
     async def _take_call(
-        self, socket: CallSocket, line: PhoneLine, started: StreamStarted, held: HeldCall
+        self,
+        socket: CallSocket,
+        line: PhoneLine,
+        started: StreamStarted,
+        held: HeldCall,
+        stream: _Stream,
     ) -> None:
         """One call that has its line."""
         whole = self._config.telephony.store_numbers
@@ -226,6 +246,7 @@ class PhoneSocket:
             self._clock.now_ns(),
         )
         plan = replace(plan, ahead_s=self._access.burst_s)
+        self._streamed[stream] = plan.watch
         phone = PhoneCall(line, socket, self._clock, plan)
         try:
             await self._desk.hold(held, phone)

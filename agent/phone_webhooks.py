@@ -95,12 +95,15 @@ class PhoneWebhooks:
         desk: CallDesk,
         tokens: CallTokens,
         signatures: PhoneSignatures,
+        on_answered: Callable[[str, str, str], None],
     ) -> None:
+        """`on_answered`: told the carrier, its id of a call, and what has answered that."""
         self._config = config
         self._calls = calls
         self._desk = desk
         self._tokens = tokens
         self._signatures = signatures
+        self._on_answered = on_answered
         self._answered: dict[bytes, Answer] = {}
         """By the digests of what carriers asked and signed."""
 
@@ -164,8 +167,13 @@ class PhoneWebhooks:
     def _note(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
         hook = WEBHOOKS[asked.carrier]
-        if call_id := hook.ended(asked.question):
-            self._tokens.ended(asked.by, hook.name, call_id)
+        news = hook.news(asked.question)
+        if not news.call_id:
+            return NOTED
+        if news.is_over:
+            self._tokens.ended(asked.by, hook.name, news.call_id)
+        elif news.answered_by and asked.by.kind == "carrier":
+            self._on_answered(hook.name, news.call_id, news.answered_by)
         return NOTED
 
     def _connected(

@@ -1,8 +1,10 @@
 """Places calls by Twilio's REST API.
 
-Written from https://www.twilio.com/docs/voice/api/call-resource#create-a-call-resource.
+Written from https://www.twilio.com/docs/voice/api/call-resource#create-a-call-resource and
+https://www.twilio.com/docs/voice/answering-machine-detection.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from .call_order import CallOrder, DialError, PlacedCall
@@ -46,6 +48,7 @@ class TwilioDialer:
                 time_limit=min(order.limit_s + SPARE_S, MAX_LIMIT_S),
                 status_callback=order.status_url,
                 status_callback_event=["completed"],  # busy, failed, no answer: all of them
+                **_detection(order),
             )
         except TwilioRestException as error:
             raise DialError(self._refusal(error.status, error.code, error.msg)) from None
@@ -67,6 +70,20 @@ class TwilioDialer:
             )
         where = f" ({_ERRORS}{code})" if code and code != status else f" (status {status})"
         return f"Twilio refused the call: {_line(message)}{where}"
+
+
+def _detection(order: CallOrder) -> Mapping[str, str]:
+    """Of machines, beside the call. Twilio's other way, before the instructions are carried out,
+    has people listen to nothing for seconds, and what it finds out reaches no stream of
+    instructions that came with the order."""
+    if order.on_machine == "talk":
+        return {}
+    return {
+        # By the end of its greeting a message may be left; who hangs up need not wait for that.
+        "machine_detection": "DetectMessageEnd" if order.on_machine == "message" else "Enable",
+        "async_amd": "true",
+        "async_amd_status_callback": order.status_url,
+    }
 
 
 def _was_sent(error: Exception) -> bool:

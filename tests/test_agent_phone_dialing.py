@@ -15,14 +15,27 @@ from urllib3.exceptions import MaxRetryError, ProtocolError
 
 from agent import cli_call
 from agent.__main__ import main as halfsec
+from agent.answering_machine import MachineWatch
+from agent.call_desk import CallDesk, HeldCall
 from agent.call_order import DialError, number_of
 from agent.entry import Entry
+from agent.phone_call import PhoneCall
 from agent.principal import ANYONE
 
 from .dialing_house import TwilioApi, ordered, token_of
-from .phone_house import AUTH_TOKEN, LOCAL_KEY, PUBLIC, SALES, SETTINGS, House, told
+from .phone_house import (
+    AUTH_TOKEN,
+    LOCAL_KEY,
+    PUBLIC,
+    SALES,
+    SETTINGS,
+    House,
+    basic,
+    told,
+)
 from .test_agent_wire_twilio import start
 
+MACHINE = "machine_message = 'Call us.'\n"
 STATUS = "/telephony/twilio/status"
 
 pytest_plugins = ["tests.dialing_fixtures"]
@@ -48,6 +61,7 @@ async def test_a_call_is_placed_and_its_stream_is_known(
     (order,) = twilio.orders
     assert (order["To"], order["From"], order["Timeout"]) == ("+493099999", SALES, 60)
     assert order["TimeLimit"] == 3630
+    assert "MachineDetection" not in order
     assert order["StatusCallback"] == f"{PUBLIC}{STATUS}"
     assert order["StatusCallbackEvent"] == ["completed"]
     (stream,) = ElementTree.fromstring(order["Twiml"]).iter("Stream")
@@ -61,6 +75,46 @@ async def test_a_call_is_placed_and_its_stream_is_known(
     everything = "\n".join(record.getMessage() for record in caplog.records)
     assert token not in everything
     assert AUTH_TOKEN not in everything
+
+
+@pytest.mark.parametrize(
+    ("on_machine", "detection"), [("hang_up", "Enable"), ("message", "DetectMessageEnd")]
+)
+async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
+    open_house: Any,
+    twilio: TwilioApi,
+    monkeypatch: pytest.MonkeyPatch,
+    on_machine: str,
+    detection: str,
+) -> None:
+    watches: list[MachineWatch] = []
+    settings = SETTINGS.replace("[telephony]", f'[telephony]\n{MACHINE}on_machine = "{on_machine}"')
+    async with open_house(settings) as house:
+        assert (await ordered(house)).status_code == 201
+        (order,) = twilio.orders
+        assert (order["MachineDetection"], order["AsyncAmd"]) == (detection, "true")
+        assert order["AsyncAmdStatusCallback"] == f"{PUBLIC}{STATUS}"
+
+        async def hold(desk: CallDesk, held: HeldCall, phone: PhoneCall) -> None:
+            watch = phone._plan.watch
+            assert watch is not None
+            for call_id in ("CA2", "CA1"):
+                assert not watch.is_machine
+                news = {"CallSid": call_id, "AnsweredBy": "machine_end_beep"}
+                forged = await house.post(STATUS, news, basic(key))
+                assert forged.status_code == 204
+                assert not watch.is_machine, "a key is no carrier"
+                assert (await house.twilio(STATUS, **news)).status_code == 204
+            watches.append(watch)
+
+        key = await house.key()
+        monkeypatch.setattr(CallDesk, "hold", hold)
+        parameters = {"token": token_of(twilio.orders[0])}
+        await house.stream("twilio", start(callSid="CA1", customParameters=parameters))
+        (watch,) = watches
+        assert (watch.is_machine, watch.takes_message) == (True, True)
+        late = await house.twilio(STATUS, CallSid="CA1", AnsweredBy="human")
+        assert late.status_code == 204, "the call is over"
 
 
 async def test_the_agent_is_that_of_the_number_unless_one_is_named(house: House) -> None:

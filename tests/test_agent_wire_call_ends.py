@@ -1,9 +1,9 @@
-"""Carriers' news of calls: which of them say that one is over."""
+"""Carriers' news of calls: which of them say that one is over, or what has answered it."""
 
 import pytest
 
 from agent.wire.webhooks import WEBHOOKS
-from agent.wire.webhooks.webhook import WebhookRequest
+from agent.wire.webhooks.webhook import CallNews, WebhookRequest
 
 from .test_agent_wire_webhooks import AT, post, sent
 
@@ -25,4 +25,10 @@ from .test_agent_wire_webhooks import AT, post, sent
     ],
 )
 def test_the_end_of_a_call_is_read(carrier: str, request_: WebhookRequest, ended: str) -> None:
-    assert WEBHOOKS[carrier].ended(request_) == ended
+    news = WEBHOOKS[carrier].news(request_)
+    assert (news.is_over, news.call_id if news.is_over else "") == (bool(ended), ended)
+
+
+def test_what_has_answered_is_read() -> None:
+    news = WEBHOOKS["twilio"].news(post({"CallSid": "CA1", "AnsweredBy": "machine_start"}))
+    assert news == CallNews("CA1", False, "machine_start")

@@ -18,11 +18,7 @@ from agent import (
     form_bodies,
     http_requests,
     intake,
-    opening_streams,
     outbox,
-    phone_access,
-    phone_socket,
-    phone_webhooks,
     places,
     request_heads,
     speech_request,
@@ -36,30 +32,18 @@ from agent.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
 from agent.config import ServiceSettings
 from agent.live_events import MAX_LISTENERS
 from agent.notices import Problem
-from agent.telephony_settings import TelephonySettings
 from agent.wire import json_frames as frames
 from agent.wire.realtime import fields, items, parse, protocol, response_create
 from agent.wire.realtime import session_update as updates
-from agent.wire.webhooks.webhook import TOLERANCE_S
 from llm_engine import openai_tools
 
+from .limit_words import number, seconds
+from .phone_limits import PHONE_ROWS
 from .wire_frames import make
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ACCESS: Final = AccessSettings()
 SERVICE: Final = ServiceSettings()
-TELEPHONY: Final = TelephonySettings()
-
-
-def number(value: float) -> str:
-    """1 << 20 and more as MiB, thousands with a space, as the table writes them."""
-    if value >= 1 << 20 and value % (1 << 20) == 0:
-        return f"{value // (1 << 20):.0f} MiB"
-    return f"{value:,.0f}".replace(",", " ")
-
-
-def seconds(value: float) -> str:
-    return f"{value:g} s"
 
 
 # Of each row: its default, and the test that shows what the client sees.
@@ -204,54 +188,6 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         number(frames.MAX_FRAME_BYTES),
         "test_agent_server_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other",
     ),
-    "a message of a telephone's stream": (
-        f"{voice_connection.MAX_PHONE_FRAME_BYTES // 1024} KiB",
-        "test_agent_voice_connection.py::test_a_telephones_messages_are_short",
-    ),
-    "messages of it before the one that says what call it is; time for that": (
-        f"{phone_socket.MAX_OPENING}; {seconds(phone_socket.OPEN_S)}",
-        "test_agent_phone_live.py::test_what_is_no_stream_is_closed_with_the_reason",
-    ),
-    "such streams without a key that have not said it yet": (
-        number(opening_streams.MAX_STREAMS),
-        "test_agent_phone_lines.py::test_many_streams_that_say_nothing_keep_no_call_out",
-    ),
-    "telephone calls that a webhook announced; time for their streams": (
-        f"as many as there are free lines; {seconds(phone_access.TOKEN_S)}",
-        "test_agent_phone_lines.py::test_who_is_announced_has_a_line",
-    ),
-    "a carrier's webhook; time for all of it": (
-        f"{phone_webhooks.MAX_BODY_BYTES // 1024} KiB; {seconds(phone_webhooks.BODY_TIMEOUT_S)}",
-        "test_agent_phone_webhooks.py::test_bad_bodies",
-    ),
-    "by how much a carrier's clock may differ": (
-        seconds(TOLERANCE_S),
-        "test_agent_phone_carriers.py::test_a_webhook_of_the_past_is_refused",
-    ),
-    "signed questions of carriers that are remembered": (
-        number(phone_webhooks.MAX_ANSWERED),
-        "test_agent_phone_lines.py::test_old_questions_are_forgotten",
-    ),
-    "numbers that a key may have called, `telephony.calls_to`": (
-        ", ".join(TELEPHONY.calls_to) or "none",
-        "test_agent_phone_dial_rights.py::test_a_key_with_the_right_to_it_calls_what_is_listed",
-    ),
-    "calls to others that ring at once for one key, `telephony.ringing_per_key`": (
-        number(TELEPHONY.ringing_per_key),
-        "test_agent_phone_dial_rights.py::test_so_many_calls_of_a_key_ring_at_once",
-    ),
-    "time that a call to others rings, `telephony.ring_s`": (
-        seconds(TELEPHONY.ring_s),
-        "test_agent_phone_dialing.py::test_a_call_is_placed_and_its_stream_is_known",
-    ),
-    "length of a call by telephone, `telephony.limit_s`": (
-        seconds(TELEPHONY.limit_s),
-        "test_agent_phone_call.py::test_a_call_ends_at_its_limit",
-    ),
-    "a carrier that sends nothing, `telephony.silent_s`": (
-        seconds(TELEPHONY.silent_s),
-        "test_agent_phone_call.py::test_however_a_call_ends_nothing_is_left",
-    ),
     "compression": (
         "none",
         "test_agent_attacks_network.py::test_nothing_is_ever_decompressed",
@@ -329,6 +265,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         number(protocol.MAX_PENDING_UPDATES),
         "test_agent_wire_realtime_session_update.py::test_too_many_unanswered_updates_are_refused",
     ),
+    **PHONE_ROWS,
 }
 
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from .webhook import (
     Answer,
+    CallNews,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    ended_call,
+    call_news,
     json_answer,
     text_of,
 )
@@ -39,9 +40,9 @@ class ExotelWebhook:
             text_of(fields, "CallTo", "To", optional=True),
         )
 
-    def ended(self, request: WebhookRequest) -> str:
+    def news(self, request: WebhookRequest) -> CallNews:
         """Raises WebhookError."""
-        return ended_call(dict(request.query), "CallSid", "Status")
+        return call_news(dict(request.query), "CallSid", "Status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         scheme, _, rest = stream_url.partition("://")

@@ -14,11 +14,12 @@ from typing import Final
 
 from .webhook import (
     Answer,
+    CallNews,
     CarrierCall,
     SignatureError,
     WebhookRequest,
+    call_news,
     check_time,
-    ended_call,
     json_answer,
     text_of,
 )
@@ -59,9 +60,9 @@ class JambonzWebhook:
             fields.get("direction") == "outbound",
         )
 
-    def ended(self, request: WebhookRequest) -> str:
+    def news(self, request: WebhookRequest) -> CallNews:
         """Raises WebhookError."""
-        return ended_call(request.json, "call_sid", "call_status")
+        return call_news(request.json, "call_sid", "call_status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         listen = {

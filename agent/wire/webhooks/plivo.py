@@ -16,7 +16,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, ended_call, text_of
+from .webhook import (
+    Answer,
+    CallNews,
+    CarrierCall,
+    SignatureError,
+    WebhookRequest,
+    call_news,
+    text_of,
+)
 from .xml_answer import element, xml_answer
 
 SIGNATURE: Final = "x-plivo-signature-v3"
@@ -51,10 +59,10 @@ class PlivoWebhook:
             text_of(fields, "Direction", optional=True) == "outbound",
         )
 
-    def ended(self, request: WebhookRequest) -> str:
+    def news(self, request: WebhookRequest) -> CallNews:
         """Raises WebhookError."""
         fields = dict(request.form if request.method == "POST" else request.query)
-        return ended_call(fields, "CallUUID", "CallStatus")
+        return call_news(fields, "CallUUID", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         return xml_answer(

@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from .webhook import (
     Answer,
+    CallNews,
     CarrierCall,
     SignatureError,
     WebhookRequest,
+    call_news,
     check_time,
-    ended_call,
     text_of,
 )
 from .xml_answer import element, parameter, xml_answer
@@ -64,10 +65,10 @@ class TelnyxWebhook:
             text_of(fields, "AnsweredBy", optional=True),
         )
 
-    def ended(self, request: WebhookRequest) -> str:
+    def news(self, request: WebhookRequest) -> CallNews:
         """Raises WebhookError."""
         fields = dict(request.form)
-        return ended_call(fields, "CallSid", "CallStatus")
+        return call_news(fields, "CallSid", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         # What is not said is as the call has it, which may be A-law, or worse.

@@ -18,7 +18,15 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from .webhook import Answer, CarrierCall, SignatureError, WebhookRequest, ended_call, text_of
+from .webhook import (
+    Answer,
+    CallNews,
+    CarrierCall,
+    SignatureError,
+    WebhookRequest,
+    call_news,
+    text_of,
+)
 from .xml_answer import element, parameter, xml_answer
 
 SIGNATURE: Final = "x-twilio-signature"
@@ -63,10 +71,10 @@ class TwilioWebhook:
             until=text_of(ours, "until", optional=True),
         )
 
-    def ended(self, request: WebhookRequest) -> str:
+    def news(self, request: WebhookRequest) -> CallNews:
         """Raises WebhookError."""
         fields = dict(request.form if request.method == "POST" else request.query)
-        return ended_call(fields, "CallSid", "CallStatus")
+        return call_news(fields, "CallSid", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         stream = element("Stream", url=stream_url)

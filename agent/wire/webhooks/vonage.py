@@ -17,12 +17,13 @@ from typing import Any, Final
 
 from .webhook import (
     Answer,
+    CallNews,
     CarrierCall,
     SignatureError,
     WebhookError,
     WebhookRequest,
+    call_news,
     check_time,
-    ended_call,
     json_answer,
     text_of,
 )
@@ -67,9 +68,9 @@ class VonageWebhook:
             text_of(fields, "to", optional=True),
         )
 
-    def ended(self, request: WebhookRequest) -> str:
+    def news(self, request: WebhookRequest) -> CallNews:
         """Raises WebhookError."""
-        return ended_call(self._fields(request), "uuid", "status")
+        return call_news(self._fields(request), "uuid", "status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         told = {"call_uuid": call.call_id, "from": call.caller, "to": call.called}

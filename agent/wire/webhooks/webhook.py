@@ -110,6 +110,15 @@ class CarrierCall:
 
 
 @dataclass(frozen=True, slots=True)
+class CallNews:
+    call_id: str
+    """Empty: of no call that is known here."""
+    is_over: bool
+    answered_by: str = ""
+    """As with `CarrierCall`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     text: str
     media_type: str
@@ -134,8 +143,8 @@ class Webhook(Protocol):
         """Raises WebhookError."""
         ...
 
-    def ended(self, request: WebhookRequest) -> str:
-        """The id of a call whose end is told; empty: other news. Raises WebhookError."""
+    def news(self, request: WebhookRequest) -> CallNews:
+        """What has become of a call. Raises WebhookError."""
         ...
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
@@ -163,9 +172,13 @@ def text_of(fields: Mapping[str, Any], *names: str, optional: bool = False) -> s
     raise WebhookError(f"{names[0]} is missing: a text of 1 to {MAX_TEXT} characters")
 
 
-def ended_call(fields: Mapping[str, Any], id_field: str, status_field: str) -> str:
-    """As `Webhook.ended`."""
-    return text_of(fields, id_field) if fields.get(status_field) in ENDED else ""
+def call_news(fields: Mapping[str, Any], id_field: str, status_field: str) -> CallNews:
+    """As `Webhook.news`. Raises WebhookError."""
+    return CallNews(
+        text_of(fields, id_field, optional=True),
+        fields.get(status_field) in ENDED,
+        text_of(fields, "AnsweredBy", optional=True),
+    )
 
 
 def check_time(signed: str, now_unix_s: int) -> None:

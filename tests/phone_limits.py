@@ -1,0 +1,62 @@
+"""Rows of the table of limits that are about telephones; see `test_limits_table.py`."""
+
+from typing import Final
+
+from agent import opening_streams, phone_access, phone_socket, phone_webhooks, voice_connection
+from agent.telephony_settings import TelephonySettings
+from agent.wire.webhooks.webhook import TOLERANCE_S
+
+from .limit_words import number, seconds
+
+TELEPHONY: Final = TelephonySettings()
+
+PHONE_ROWS: Final[dict[str, tuple[str, str]]] = {
+    "a message of a telephone's stream": (
+        f"{voice_connection.MAX_PHONE_FRAME_BYTES // 1024} KiB",
+        "test_agent_voice_connection.py::test_a_telephones_messages_are_short",
+    ),
+    "messages of it before the one that says what call it is; time for that": (
+        f"{phone_socket.MAX_OPENING}; {seconds(phone_socket.OPEN_S)}",
+        "test_agent_phone_live.py::test_what_is_no_stream_is_closed_with_the_reason",
+    ),
+    "such streams without a key that have not said it yet": (
+        number(opening_streams.MAX_STREAMS),
+        "test_agent_phone_lines.py::test_many_streams_that_say_nothing_keep_no_call_out",
+    ),
+    "telephone calls that a webhook announced; time for their streams": (
+        f"as many as there are free lines; {seconds(phone_access.TOKEN_S)}",
+        "test_agent_phone_lines.py::test_who_is_announced_has_a_line",
+    ),
+    "a carrier's webhook; time for all of it": (
+        f"{phone_webhooks.MAX_BODY_BYTES // 1024} KiB; {seconds(phone_webhooks.BODY_TIMEOUT_S)}",
+        "test_agent_phone_webhooks.py::test_bad_bodies",
+    ),
+    "by how much a carrier's clock may differ": (
+        seconds(TOLERANCE_S),
+        "test_agent_phone_carriers.py::test_a_webhook_of_the_past_is_refused",
+    ),
+    "signed questions of carriers that are remembered": (
+        number(phone_webhooks.MAX_ANSWERED),
+        "test_agent_phone_lines.py::test_old_questions_are_forgotten",
+    ),
+    "numbers that a key may have called, `telephony.calls_to`": (
+        ", ".join(TELEPHONY.calls_to) or "none",
+        "test_agent_phone_dial_rights.py::test_a_key_with_the_right_to_it_calls_what_is_listed",
+    ),
+    "calls to others that ring at once for one key, `telephony.ringing_per_key`": (
+        number(TELEPHONY.ringing_per_key),
+        "test_agent_phone_dial_rights.py::test_so_many_calls_of_a_key_ring_at_once",
+    ),
+    "time that a call to others rings, `telephony.ring_s`": (
+        seconds(TELEPHONY.ring_s),
+        "test_agent_phone_dialing.py::test_a_call_is_placed_and_its_stream_is_known",
+    ),
+    "length of a call by telephone, `telephony.limit_s`": (
+        seconds(TELEPHONY.limit_s),
+        "test_agent_phone_call.py::test_a_call_ends_at_its_limit",
+    ),
+    "a carrier that sends nothing, `telephony.silent_s`": (
+        seconds(TELEPHONY.silent_s),
+        "test_agent_phone_call.py::test_however_a_call_ends_nothing_is_left",
+    ),
+}
