@@ -226,23 +226,26 @@ class CallDesk:
         self,
         principal: Principal,
         scope: Scope,
-        give_way: Callable[[str | None], bool],
+        give_way: Callable[[str | None, int], bool],
         *,
         may_be_expected: bool = False,
     ) -> Refusal | None:
-        """Why there is no line for somebody. Calls that wait for their client give way to him, and
-        those on their way do not. `may_be_expected`: perhaps he is one of these."""
+        """Why there is no line for somebody. Calls that wait for their client give way to him, so
+        many as are in the way; those on their way here do not. `may_be_expected`: perhaps he is one
+        of these."""
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
         kept = 0 if may_be_expected else len(self.tokens)
         kept_of_key = 0 if may_be_expected else self.tokens.num_of(principal.key_id)
-        if self._has_all_its_calls(principal, kept_of_key) and not give_way(principal.key_id):
+        lacking = self._num_lacking_of_key(principal, kept_of_key)
+        if lacking and not give_way(principal.key_id, lacking):
             return LINES_OF_KEY
         if _is_stranger(principal) and self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
-        if self._calls.full(kept) and not give_way(None):
+        lacking = self._calls.num_lacking(kept)
+        if lacking and not give_way(None, lacking):
             return BUSY
-        if (crowd := self._calls.crowd(kept)) is not None and not give_way(None):
+        if (crowd := self._calls.crowd(kept)) is not None and not give_way(None, 1):
             return replace(CROWDED, message=f"{crowd.reason} Try again later.")
         return None
 
@@ -296,9 +299,12 @@ class CallDesk:
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
 
-    def _has_all_its_calls(self, principal: Principal, num_kept: int) -> bool:
+    def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
+        """As `Calls.num_lacking`, of what its key may hold."""
         most = principal.limits.max_calls
-        return most is not None and self._num_held[principal.key_id] + num_kept >= most
+        if most is None:
+            return 0
+        return max(0, self._num_held[principal.key_id] + num_kept + 1 - most)
 
     async def _end_when_revoked(self, principal: Principal) -> None:
         await self._access.until_revoked(principal)

@@ -133,13 +133,14 @@ class Calls:
     def __len__(self) -> int:
         return len(self._active)
 
-    def full(self, num_kept: int = 0) -> bool:
-        """No line is free. `num_kept`: lines that are kept for calls on their way."""
-        return len(self._active) + num_kept >= self._config.agent.max_sessions
+    def num_lacking(self, num_kept: int = 0) -> int:
+        """How many lines there are too few for one more call; 0: it has one. `num_kept`: lines that
+        are kept for calls on their way."""
+        return max(0, len(self._active) + num_kept + 1 - self._config.agent.max_sessions)
 
     def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> Call:
-        """Count a call in. The caller has checked `full` and `draining`. `is_recorded`: if any
-        is."""
+        """Count a call in. The caller has checked `num_lacking` and `draining`. `is_recorded`: if
+        any is."""
         began = Beginning(self._clock.now_ns(), unix_ns())
         trace = TraceWriter(
             session_id,

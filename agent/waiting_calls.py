@@ -37,19 +37,22 @@ class WaitingCalls:
     def end(self, call: Waiting) -> None:
         self._key_ids.pop(call, None)
 
-    def give_way(self, key_id: str | None = None) -> bool:
-        """End the call that has waited longest; of this key, where one is given. False where none
-        waits."""
-        for call, owner in self._key_ids.items():
-            if key_id in (None, owner):
-                self.end(call)
-                call.give_up("its line was needed")
-                return True
-        return False
+    def give_way(self, key_id: str | None = None, number: int = 1) -> bool:
+        """End so many of the calls that have waited longest; of this key, where one is given. False
+        where not so many wait: then all go on waiting."""
+        if not self.can_give_way(key_id, number):
+            return False
+        for call in self._of(key_id)[:number]:
+            self.end(call)
+            call.give_up("its line was needed")
+        return True
 
-    def can_give_way(self, key_id: str | None = None) -> bool:
+    def can_give_way(self, key_id: str | None = None, number: int = 1) -> bool:
         """Whether `give_way` would make room."""
-        return any(key_id in (None, owner) for owner in self._key_ids.values())
+        return len(self._of(key_id)) >= number
+
+    def _of(self, key_id: str | None) -> list[Waiting]:
+        return [call for call, owner in self._key_ids.items() if key_id in (None, owner)]
 
     def end_all(self, why: str) -> None:
         while self._key_ids:

@@ -112,7 +112,7 @@ async def test_the_operator_may_let_everybody_in(monkeypatch: pytest.MonkeyPatch
 async def test_who_is_refused_is_told_why_and_when_to_come_back(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live.calls, "crowd", lambda: Crowd(612.3, 500))
+    monkeypatch.setattr(live.calls, "crowd", lambda num_kept: Crowd(612.3, 500))
     refused = live.calls.refusals.total
     with pytest.raises(InvalidStatus) as caught:
         async with call_to(live.url):

@@ -27,11 +27,12 @@ async def test_a_full_house_and_an_empty_one() -> None:
     house = calls(max_sessions=1)
     await house.wait_empty()
     call = house.admit(SessionId("sess_a"), "default")
-    assert house.full()
+    assert house.num_lacking() == 1
+    assert house.num_lacking(num_kept=2) == 3
     assert [each["session"] for each in house.listing()] == ["sess_a"]
     house.leave(call)
-    assert not house.full()
-    assert house.full(num_kept=1)
+    assert house.num_lacking() == 0
+    assert house.num_lacking(num_kept=1) == 1
     await house.wait_empty()
 
 

@@ -201,10 +201,10 @@ def test_a_carrier_brings_as_many_calls_from_one_address_as_there_are_lines(
             held = [
                 desk.admit(principal, scope, began, rules)
                 for rules in (desk.phone_rules,)
-                if desk.refusal(principal, scope, lambda _: False) is None
+                if desk.refusal(principal, scope, lambda *_: False) is None
             ]
             assert len(held) == 1, "also beside the calls of others"
-            assert desk.refusal(principal, scope, lambda _: False) == refused
+            assert desk.refusal(principal, scope, lambda *_: False) == refused
         assert scene.calls.listing()
 
     play(main)

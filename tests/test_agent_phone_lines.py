@@ -8,6 +8,7 @@ import pytest
 from agent import phone_socket, phone_webhooks
 from agent.call_desk import CallDesk, HeldCall
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
+from agent.identifiers import new_session_id
 from agent.opening_streams import CROWDED_OUT, MAX_STREAMS
 
 from .phone_house import House, Stream, basic, token_in
@@ -68,6 +69,33 @@ async def test_who_is_announced_has_a_line(house: House) -> None:
         await house.stream("twilio", start(callSid=name, customParameters={"token": token}))
     assert len(house.held) == 2
     assert token_in(await house.twilio(CallSid="CA4"))
+
+
+class Waiting:
+    """A call whose client is gone."""
+
+    def __init__(self, house: House) -> None:
+        self.call = house.calls.admit(new_session_id(), "default")
+        self._house = house
+        house.calls.waiting.begin(self, "")
+
+    def give_up(self, why: str) -> None:
+        self._house.calls.leave(self.call)
+
+
+async def test_a_call_that_waits_for_its_client_gives_way_to_one_announced(house: House) -> None:
+    """And not to two, nor to one who comes after that."""
+    waiting = Waiting(house)
+    house.calls.admit(new_session_id(), "default")
+    token = token_in(await house.twilio(CallSid="CA1"))
+    assert "<Reject" in (await house.twilio(CallSid="CA2")).text
+    key = {"authorization": f"Bearer {await house.key()}"}
+    stream = await house.stream("twilio", start(callSid="CA2"), headers=key)
+    assert "All lines are busy" in stream.closed[1]
+    assert len(house.calls.waiting) == 1, "he would go in vain"
+    await house.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
+    assert len(house.held) == 1
+    assert waiting.call.session_id not in [each["session"] for each in house.calls.listing()]
 
 
 async def test_a_key_has_only_its_calls_announced(house: House) -> None:

@@ -81,6 +81,9 @@ def test_who_has_waited_longest_gives_way_first() -> None:
     assert waiting.give_way()
     assert [bool(call.ended) for call in (a, b, c)] == [True, True, False]
     assert not waiting.give_way("key:a")
+    assert not waiting.can_give_way(number=2)
+    assert not waiting.give_way(number=2)
+    assert len(waiting) == 1, "he would go in vain"
     waiting.end(a)
     waiting.end_all("enough")
     assert c.ended == "enough"
