@@ -12,6 +12,7 @@ import base64
 import binascii
 import re
 import secrets
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -30,6 +31,10 @@ TOKEN: Final = re.compile("ct[0-9a-f]{48}")
 TOKEN_S: Final = 30
 """From our webhook's answer to the stream: carriers need one or two. Longer: a caller who hangs up
 between the two keeps a line from others for as long."""
+
+MAX_ENDED: Final = 64
+"""Calls that are remembered after their end: that of one which failed at once may be told before
+the answer to its order has come."""
 
 PRESENTED_KEY: Final = "halfsec.call_token"
 """Where the door puts into the ASGI scope what was presented as a call's token."""
@@ -83,6 +88,8 @@ class CallTokens:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._issued: dict[bytes, _Issued] = {}
+        self._ended: deque[tuple[str, str]] = deque(maxlen=MAX_ENDED)
+        """Calls that are over: carrier and its id."""
 
     def __len__(self) -> int:
         """Those that may still be used."""
@@ -106,8 +113,11 @@ class CallTokens:
 
     def name(self, token: str, call_id: str) -> None:
         """The carrier has told its id of the call, and its stream will have the same."""
-        if (issued := self._issued.get(digest_of(token))) is not None:
-            issued.call = replace(issued.call, call_id=call_id, is_named_by_stream=True)
+        if (issued := self._issued.get(digest_of(token))) is None:
+            return
+        issued.call = replace(issued.call, call_id=call_id, is_named_by_stream=True)
+        if (issued.call.carrier, call_id) in self._ended:
+            self.drop(token)
 
     def holds(self, token: str) -> bool:
         """Whether it may still be used."""
@@ -134,6 +144,8 @@ class CallTokens:
         for each in self._of_call(carrier, call_id):
             if by.kind == "carrier" or by.key_id == each.call.principal.key_id:
                 self.drop(each.token)
+        if by.kind == "carrier":
+            self._ended.append((carrier, call_id))
 
     def _of_call(self, carrier: str, call_id: str) -> list[_Issued]:
         named = carrier, call_id

@@ -72,6 +72,16 @@ def test_a_call_of_ours_gets_its_id_later() -> None:
     assert len(tokens) == 0
 
 
+def test_a_call_of_ours_may_be_over_before_it_has_its_id() -> None:
+    tokens = CallTokens(ManualClock())
+    token, other = tokens.issue(CALL), tokens.issue(CALL)
+    tokens.ended(Principal("Twilio", "carrier", key_id="carrier:Twilio"), "Twilio", "CA1")
+    tokens.ended(SALES, "Twilio", "CA2")
+    tokens.name(token, "CA1")
+    tokens.name(other, "CA2")
+    assert (tokens.holds(token), tokens.holds(other)) == (False, True), "a key is no carrier"
+
+
 def test_who_asks_again_has_a_token_already() -> None:
     tokens = CallTokens(ManualClock())
     token = tokens.issue(NAMED)
