@@ -36,7 +36,7 @@ from .http_answers import guarded
 from .http_requests import JsonBodies
 from .near_miss import nearest
 from .phone_access import PREFIX, TOKEN_S, CallTokens, ExpectedCall
-from .phone_record import shown_numbers
+from .phone_numbers import shown_numbers
 from .phone_webhooks import NO_PUBLIC_URL
 from .principal import Principal, principal_of
 from .realtime_socket import STOPPING

@@ -1,11 +1,6 @@
-"""What is kept of a telephone call that is over.
-
-Numbers of callers are personal data: where the settings do not ask for them, only the last two
-digits are kept, which tell two calls apart and nobody from anybody else.
-"""
+"""What is kept of a telephone call that is over."""
 
 import logging
-import re
 from typing import Final
 
 from latency_budget.call_records import CallRecord
@@ -13,31 +8,13 @@ from latency_budget.clock import Clock
 
 from .call import Call
 from .phone_call import PhoneCall
+from .phone_numbers import shown_number
 from .wire.telephony.line import StreamStarted
-
-KEPT_DIGITS: Final = 2
-
-_NUMBER: Final = re.compile(r"\+?[0-9](?:[ ()/.\-]{0,2}[0-9]){6,16}")
-"""A telephone number, however it is written."""
 
 GONE: Final = ("caller_hung_up", "lost")
 """How it looks when a carrier takes a call that is transferred off its stream."""
 
 _log = logging.getLogger(__name__)
-
-
-def shown_number(number: str, *, whole: bool) -> str:
-    """As it may be kept and logged. `whole`: as it is."""
-    if whole or not number:
-        return number
-    digits = [each for each in number if each.isdigit()]
-    return f"...{''.join(digits[-KEPT_DIGITS:])}"
-
-
-def shown_numbers(text: str, *, whole: bool) -> str:
-    """A text that somebody else wrote, as it may be logged: numbers in it as `shown_number` has
-    them."""
-    return text if whole else _NUMBER.sub(lambda found: shown_number(found[0], whole=False), text)
 
 
 async def record_of(

@@ -28,8 +28,9 @@ from .opening_streams import OpeningStreams
 from .phone_access import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
 from .phone_call import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 from .phone_line import HungUp, PhoneLine
+from .phone_numbers import shown_number
 from .phone_plan import planned
-from .phone_record import log_call, record_of, shown_number
+from .phone_record import log_call, record_of
 from .phone_signatures import PhoneSignatures
 from .phone_transfer import transfers_by_carrier
 from .principal import UNPROVEN, Principal, principal_of

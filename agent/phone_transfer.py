@@ -9,9 +9,7 @@ carriers none takes an order to transfer on the media stream.
 """
 
 import asyncio
-import importlib.util
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,8 +19,10 @@ from urllib.parse import urlencode
 from latency_budget.clock import unix_ns
 
 from .phone_access import PREFIX
+from .phone_numbers import shown_numbers
 from .served_tool import one_line
 from .telephony_settings import TelephonySettings
+from .twilio_account import TwilioAccount
 
 if TYPE_CHECKING:
     from twilio.http import HttpClient
@@ -31,8 +31,6 @@ REST_S: Final = 6.0
 """For Twilio's answer, which takes 0.2 to 1 s. A tool has 15 s, and what was said comes first."""
 
 CALL_ID: Final = re.compile(r"CA[0-9A-Za-z]{1,62}")
-
-INSTALL_PHONE: Final = "pip install -e '.[phone]'"
 
 NOT_SET_UP: Final = "transferring calls is not set up on this server"
 REFUSED: Final = "the call could not be transferred"
@@ -99,16 +97,12 @@ class TwilioTransfer:
     def __init__(self, settings: TelephonySettings, http: "HttpClient | None" = None) -> None:
         """`http`: None for the library's own."""
         self._settings = settings
-        self._names = settings.twilio_account_sid_env, settings.twilio_auth_token_env
-        self._http = http
+        self._account = TwilioAccount(settings, REST_S, http)
 
     @property
     def problem(self) -> str | None:
         """What is not installed, or not set."""
-        if importlib.util.find_spec("twilio") is None:
-            return f"it takes Twilio's library: {INSTALL_PHONE}"
-        missing = [name for name in self._names if not os.environ.get(name)]
-        return f"the environment has no {' and no '.join(missing)}" if missing else None
+        return self._account.problem
 
     def __call__(self, handover: Handover) -> "asyncio.Future[None]":
         return asyncio.get_running_loop().run_in_executor(None, self._update, handover)
@@ -122,19 +116,16 @@ class TwilioTransfer:
             _log.error("a call can't be transferred: its id is none of Twilio's")
             raise TransferError(REFUSED)
         from twilio.base.exceptions import TwilioException
-        from twilio.http.http_client import TwilioHttpClient
-        from twilio.rest import Client
         from twilio.twiml.voice_response import VoiceResponse
 
-        account, token = (os.environ[name] for name in self._names)
         instructions = VoiceResponse()
         instructions.dial(handover.number, **self._rules(handover))
-        http = self._http or TwilioHttpClient(timeout=REST_S)
         try:
-            client = Client(account, token, http_client=http)
-            client.calls(handover.call_id).update(twiml=str(instructions))
+            call = self._account.client().calls(handover.call_id)
+            call.update(twiml=str(instructions))
         except (TwilioException, OSError) as error:
-            _log.error("Twilio did not transfer a call: %s", one_line(_said(error)))
+            said = shown_numbers(one_line(_said(error)), whole=self._settings.store_numbers)
+            _log.error("Twilio did not transfer a call: %s", said)
             raise TransferError(REFUSED) from None
 
     def _rules(self, handover: Handover) -> dict[str, Any]:

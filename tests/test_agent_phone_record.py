@@ -14,7 +14,7 @@ from agent.access import Access
 from agent.config import Config
 from agent.keys import KeyFile
 from agent.models import ModelStore
-from agent.phone_record import shown_number
+from agent.phone_numbers import shown_number
 from agent.server import create_app
 from agent.stages import Stages
 from latency_budget.call_records import CallRecord, read_calls

@@ -229,7 +229,8 @@ class Http(HttpClient):  # type: ignore[misc]
         self.asked.append({"method": method, "uri": uri, **how})
         if self._error is not None:
             raise self._error
-        body = '{"sid": "CA1"}' if self._status == 200 else '{"message": "no", "code": 21220}'
+        problem = '{"message": "+49 3012345 is no number", "code": 21211}'
+        body = '{"sid": "CA1"}' if self._status == 200 else problem
         return Response(self._status, body)
 
 
@@ -277,7 +278,7 @@ async def test_twilio_refuses(http: Http, caplog: pytest.LogCaptureFixture) -> N
     with pytest.raises(TransferError, match=REFUSED):
         await TwilioTransfer(TelephonySettings(), http)(handover())
     assert "Twilio did not transfer a call" in caplog.text
-    for hidden in ("secret", "AC1", "493012345"):
+    for hidden in ("secret", "AC1", "3012345"):
         assert hidden not in caplog.text
 
 
@@ -297,7 +298,7 @@ async def test_without_credentials_nobody_is_transferred(
     settings = TelephonySettings(twilio_account_sid_env="MY_SID")
     with pytest.raises(TransferError, match=NOT_SET_UP):
         await TwilioTransfer(settings, Http())(handover())
-    assert "the environment has no MY_SID" in caplog.text
+    assert "environment lacks MY_SID" in caplog.text
 
 
 @pytest.mark.usefixtures("account")
@@ -310,7 +311,8 @@ def test_the_doctor_says_what_transfers_lack(monkeypatch: pytest.MonkeyPatch) ->
     assert findings()["agents.default"][1] == "phone:hang_up, phone:transfer, phone:press_keys"
     monkeypatch.delenv("TWILIO_AUTH_TOKEN")
     verdict, value = findings()["phone:transfer"]
-    assert (verdict, value) == ("note", "the environment has no TWILIO_AUTH_TOKEN")
+    assert verdict == "note"
+    assert "environment lacks TWILIO_AUTH_TOKEN of" in value
 
 
 # --- keys ---

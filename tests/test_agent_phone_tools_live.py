@@ -54,7 +54,7 @@ async def test_a_model_transfers_only_to_whom_it_may(
 ) -> None:
     """Without credentials it is told so, and goes on."""
     monkeypatch.delenv("TWILIO_AUTH_TOKEN", raising=False)
-    live.expected = ["a call can't be transferred: the environment has no"]
+    live.expected = ["a call can't be transferred: The server's environment lacks"]
     call_next(monkeypatch, "transfer")
     async with phone_call(live.http, agent="helper") as peer:
         await press(peer)
