@@ -256,6 +256,9 @@ def _carriers(config: Config) -> Iterator[Finding]:
             yield Finding(name, f"{url}  (PyJWT is missing)", "WRONG", "pip install -e '.[jwt]'")
         else:
             yield Finding(name, f"{url}  ({source} is set)", "ok")
+    yield Finding(
+        "news of calls", "the same with /status for /voice, where a carrier asks for that"
+    )
 
 
 def _numbers(config: Config) -> Iterator[Finding]:
