@@ -7,6 +7,7 @@ caller hears is up to the carrier's own instructions behind the stream.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -216,12 +217,11 @@ class PhoneSocket:
         if isinstance(start, Refusal):
             raise LineError(start.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
-        self._streamed[stream] = None
-        try:
-            await self._take_call(socket, line, started, held, stream)
-        finally:
-            self._streamed.pop(stream, None)
-            held.place.leave()
+        with contextlib.ExitStack() as taken:
+            taken.callback(held.place.leave)
+            self._streamed[stream] = None
+            taken.callback(self._streamed.pop, stream, None)
+            await self._take_call(socket, line, started, held, stream, taken)
         await save_trace(held.call, self._config.agent.trace_dir)
 
     async def _take_call(
@@ -231,8 +231,10 @@ class PhoneSocket:
         started: StreamStarted,
         held: HeldCall,
         stream: _Stream,
+        taken: contextlib.ExitStack,
     ) -> None:
-        """One call that has its line."""
+        """One call that has its line. `taken`: what it holds, which is given back before its record
+        is made: the call may come again before that."""
         whole = self._config.telephony.store_numbers
         numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
         _log.info(
@@ -252,7 +254,7 @@ class PhoneSocket:
         try:
             await self._desk.hold(held, phone)
         finally:
-            held.place.leave()
+            taken.close()
             record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
             log_call(record)
             if self._calls.store is not None:
