@@ -8,7 +8,7 @@ stream of a telephone (`phone_call.py`).
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NoReturn, Protocol
@@ -43,6 +43,7 @@ from .session_start import SessionStart
 from .stages import Stages, check_tools
 from .turn_log import TurnLog
 from .visitors import Refusal
+from .waiting_calls import GiveWay
 from .wire.telephony.line import LineError
 
 CLIENT_LEFT: Final = "the client hung up"
@@ -223,21 +224,15 @@ class CallDesk:
         )
 
     def refusal(
-        self,
-        principal: Principal,
-        scope: Scope,
-        give_way: Callable[[str | None, int], bool],
-        *,
-        may_be_expected: bool = False,
+        self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
     ) -> Refusal | None:
-        """Why there is no line for somebody. Calls that wait for their client give way to him, so
-        many as are in the way; those on their way here do not. `may_be_expected`: perhaps he is one
-        of these."""
+        """Why there is no line for somebody. So many calls as need be give way to him of those that
+        wait for their client; those on their way do not. `may_be_due`: he may be one of them.
+        """
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
-        kept = 0 if may_be_expected else len(self.tokens)
-        kept_of_key = 0 if may_be_expected else self.tokens.num_of(principal.key_id)
-        lacking = self._num_lacking_of_key(principal, kept_of_key)
+        kept = 0 if may_be_due else len(self.tokens)
+        lacking = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
         if lacking and not give_way(principal.key_id, lacking):
             return LINES_OF_KEY
         if _is_stranger(principal) and self._by_address.are_all_held(scope):
@@ -301,10 +296,8 @@ class CallDesk:
 
     def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
         """As `Calls.num_lacking`, of what its key may hold."""
-        most = principal.limits.max_calls
-        if most is None:
-            return 0
-        return max(0, self._num_held[principal.key_id] + num_kept + 1 - most)
+        most, held = principal.limits.max_calls, self._num_held[principal.key_id] + num_kept
+        return 0 if most is None else max(0, held + 1 - most)
 
     async def _end_when_revoked(self, principal: Principal) -> None:
         await self._access.until_revoked(principal)

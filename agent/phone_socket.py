@@ -151,7 +151,7 @@ class PhoneSocket:
             return STOPPING
         # Nobody has to make room for what may be no call.
         give_way = self._calls.waiting.can_give_way
-        refusal = self._desk.refusal(principal, scope, give_way, may_be_expected=True)
+        refusal = self._desk.refusal(principal, scope, give_way, may_be_due=True)
         return refusal or principal
 
     def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:

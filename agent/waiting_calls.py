@@ -4,7 +4,11 @@ Overflow: a call that waits has a line, as every call, but gives it up to whoeve
 for want of one. Who is there goes before who may not come back.
 """
 
+from collections.abc import Callable
 from typing import Protocol
+
+GiveWay = Callable[[str | None, int], bool]
+"""`WaitingCalls.give_way`, or `can_give_way` for who only wants to know."""
 
 
 class Waiting(Protocol):

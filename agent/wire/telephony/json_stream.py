@@ -120,7 +120,7 @@ class JsonStream:
         names = self.names
         self.stream_id = text_at(fields, names.stream_id)
         self._media = self._format(fields)
-        parameters = at(fields, names.parameters) if names.parameters else None
+        parameters = self._parameters(at(fields, names.parameters)) if names.parameters else None
         return [
             StreamStarted(
                 self.stream_id,
@@ -131,6 +131,10 @@ class JsonStream:
                 texts_of(parameters, names.parameters),
             )
         ]
+
+    def _parameters(self, found: Any) -> Any:
+        """An object, of what stands in the place of parameters."""
+        return found
 
     def _format(self, fields: Json) -> MediaFormat:
         named = text_at(fields, self.names.encoding)
@@ -214,13 +218,9 @@ def pressed(digit: str) -> list[PhoneEvent]:
 
 
 def texts_of(found: Any, path: str) -> dict[str, str]:
-    """An object of texts, or a list of objects with `name` and `value`; of what else stands in it
-    nothing. Raises LineError."""
+    """An object of texts; of what else stands in it nothing. Raises LineError."""
     if found is None:
         return {}
-    if isinstance(found, list):
-        named = [(at(each, "name"), at(each, "value")) for each in found]
-        found = {name: value for name, value in named if isinstance(name, str)}
     if not isinstance(found, dict):
         raise LineError(f"{path} is an object")
     return {

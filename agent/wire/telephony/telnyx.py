@@ -2,13 +2,15 @@
 
 Written from https://developers.telnyx.com/api-reference/websockets/stream-call-media-over-websocket.
 Traps: frames may come out of order, and `media.chunk` says in which they belong; what is sent names
-no stream; between 20 ms and 30 s of audio go into a frame.
+no stream; parameters may come as a list of names and values, which is how its API takes them;
+between 20 ms and 30 s of audio go into a frame.
 """
 
 import base64
 import json
+from typing import Any
 
-from .json_stream import JsonStream, Names
+from .json_stream import JsonStream, Names, at
 from .line import Frame
 
 
@@ -27,6 +29,12 @@ class Telnyx(JsonStream):
         frame_stream_id="stream_id",
         place="media.chunk",
     )
+
+    def _parameters(self, found: Any) -> Any:
+        if not isinstance(found, list):
+            return found
+        named = [(at(each, "name"), at(each, "value")) for each in found]
+        return {name: value for name, value in named if isinstance(name, str)}
 
     def audio(self, data: bytes) -> list[Frame]:
         payload = base64.b64encode(data).decode()
