@@ -155,10 +155,11 @@ class PhoneWebhooks:
         known = self._answered.get(asked.digest)
         if known is not None:
             return known
-        answer = self._connected(
-            asked.carrier, asked.by, WEBHOOKS[asked.carrier].read(asked.question), request
-        )
-        if asked.by.kind == "carrier":  # who has a key may ask what he likes
+        call = WEBHOOKS[asked.carrier].read(asked.question)
+        answer = self._connected(asked.carrier, asked.by, call, request)
+        # Who has a key may ask what he likes; who comes back from a transfer may do so twice, in
+        # the same words, and these say until when.
+        if asked.by.kind == "carrier" and not call.transfer:
             self._answered[asked.digest] = answer
             while len(self._answered) > MAX_ANSWERED:
                 del self._answered[next(iter(self._answered))]

@@ -136,6 +136,15 @@ async def test_a_question_that_is_repeated_has_the_same_answer(house: House) -> 
     assert token_in(await house.twilio(CallSid="CA3")), "it keeps no line"
 
 
+async def test_who_comes_back_from_a_transfer_may_do_so_again(house: House) -> None:
+    """Twilio asks in the same words then, where nothing has rung."""
+    for _ in range(3):
+        answer = await house.twilio(f"{VOICE}?agent=sales", DialCallStatus="failed")
+        parameters = {"token": token_in(answer)}
+        await house.stream("twilio", start(customParameters=parameters))
+    assert len(house.held) == 3
+
+
 async def test_old_questions_are_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phone_webhooks, "MAX_ANSWERED", 2)
     token = token_in(await house.twilio())
