@@ -54,6 +54,7 @@ class Handover:
     call_id: str
     """The carrier's."""
     number: str
+    """Or an address of SIP."""
     agent: str
     """Who has it, and gets it back if nobody answers there."""
     left_s: float
@@ -119,7 +120,11 @@ class TwilioTransfer:
         from twilio.twiml.voice_response import VoiceResponse
 
         instructions = VoiceResponse()
-        instructions.dial(handover.number, **self._rules(handover))
+        target, rules = handover.number, self._rules(handover)
+        if target.startswith("sip"):
+            instructions.dial(**rules).sip(target)
+        else:
+            instructions.dial(target, **rules)
         try:
             call = self._account.client().calls(handover.call_id)
             call.update(twiml=str(instructions))

@@ -81,7 +81,8 @@ class TelephonySettings:
 
     transfers: dict[str, str] = field(default_factory=dict)
     """To whom agents with the tool "phone:transfer" may transfer a call, a table like
-    { sales = "+493012345" }. The model knows the names, and never the numbers."""
+    { sales = "+493012345" }, or an address like "sip:sales@example.com". The model knows the names,
+    and never the numbers."""
     store_numbers: bool = False
     """Keep the numbers of caller and called in the records of calls, and log them. false: the last
     two digits."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -255,6 +256,14 @@ async def test_twilio_is_asked_to_dial() -> None:
     (dial,) = ElementTree.fromstring(asked["data"]["Twiml"])
     assert (dial.tag, dial.text) == ("Dial", "+493012345")
     assert dial.attrib == {"timeout": "25", "timeLimit": "1799"}
+
+
+@pytest.mark.usefixtures("account")
+async def test_a_call_is_handed_on_to_an_address_of_sip() -> None:
+    http, desk = Http(), "sip:desk@pbx.example.com"
+    await TwilioTransfer(TelephonySettings(), http)(replace(handover(), number=desk))
+    (dial,) = ElementTree.fromstring(http.asked[0]["data"]["Twiml"])
+    assert [(each.tag, each.text) for each in dial] == [("Sip", desk)]
 
 
 @pytest.mark.usefixtures("account")
