@@ -49,11 +49,15 @@ class Script(list[Step]):
         return self._steps()
 
 
-async def called(live: LiveServer, act: Act, line: Impairments, **parameters: str) -> SessionResult:
+def stream_of(live: LiveServer) -> str:
+    return f"{live.http.replace('http', 'ws', 1)}/telephony/twilio/stream"
+
+
+async def called(url: str, act: Act, line: Impairments, **parameters: str) -> SessionResult:
     """A call on such a line in which the caller does this."""
     script = Script(lambda: act(session.result))
     session = Session(
-        f"{live.http.replace('http', 'ws', 1)}/telephony/twilio/stream",
+        url,
         scenario=Scenario("call", script),
         config=replace(PATIENT, impairments=line, custom_parameters=parameters),
     )
@@ -109,7 +113,7 @@ async def test_a_conversation_over_a_bad_line(live: LiveServer) -> None:
         yield from until(lambda: len(result.marks_echoed) > heard + HEARD)
         turns.extend(turns_of(live))
 
-    result = await called(live, act, BAD_LINE, agent="reader")
+    result = await called(stream_of(live), act, BAD_LINE, agent="reader")
     assert_well_behaved(result)
     assert_in_order(result)
     assert result.frames_dropped > 0
@@ -128,7 +132,7 @@ async def test_marks_of_what_nobody_interrupts_all_come_back(live: LiveServer) -
     def act(result: SessionResult) -> Iterator[Step]:
         yield from until(lambda: bool(result.marks_received))
 
-    result = await called(live, act, Impairments(), agent="pirate")
+    result = await called(stream_of(live), act, Impairments(), agent="pirate")
     assert_well_behaved(result)
     assert result.marks_echoed == result.marks_received
     assert result.clears_received == 0
@@ -140,7 +144,7 @@ async def test_a_caller_who_is_cut_off_leaves_nothing_behind(live: LiveServer) -
         yield from until(lambda: bool(result.marks_echoed))
         yield Hangup()
 
-    result = await called(live, act, Impairments(), agent="reader")
+    result = await called(stream_of(live), act, Impairments(), agent="reader")
     assert [str(each) for each in result.violations] == []
     assert result.closed_by == "caller"
     live.settle()
