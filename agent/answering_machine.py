@@ -5,7 +5,8 @@ https://www.twilio.com/docs/voice/answering-machine-detection). Where none does,
 people who answer say a word or two and wait, machines speak on without a pause; and machines end
 with a beep, one tone of a few hundred milliseconds. Neither is sure. A person who talks for six
 seconds on end at the first is taken for a machine, and a machine that says "Hello?" for a person,
-until its beep.
+until its beep. Their words tell too, where they are understood, and menus from machines that take
+messages (`phone_menu.py`).
 
 Pure: whoever uses it says what time it is.
 """
@@ -15,9 +16,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from .phone_menu import answering
+
 LONG_NS: Final = 6_000_000_000
 """Of the first utterance. People who answer with name and firm take 2 to 4 s; greetings of machines
 are hardly ever below 7."""
+MENU_NS: Final = 20_000_000_000
+"""The same where menus are to be told from machines: the first words of theirs that tell come after
+a welcome of 5 to 10 s."""
 WATCH_NS: Final = 60_000_000_000
 """From the beginning: who has talked with us for longer is no machine, whatever beeps near him."""
 
@@ -86,12 +92,15 @@ class BeepEar:
 class MachineWatch:
     """Of one call."""
 
-    def __init__(self, answered_by: str, began_ns: int) -> None:
-        """`answered_by`: what the carrier says; empty: nothing."""
+    def __init__(self, answered_by: str, began_ns: int, *, heeds_menus: bool = False) -> None:
+        """`answered_by`: what the carrier says; empty: nothing. `heeds_menus`: a menu is no
+        machine."""
         self.is_machine = answered_by.startswith(MACHINES)
+        self.is_menu = False
         self.takes_message = answered_by.startswith(AT_ITS_END)
         """Its greeting is over."""
         self._is_person = answered_by == "human"
+        self._heeds_menus = heeds_menus
         self._began_ns = began_ns
         self._speaks_since_ns: int | None = None
         self._has_paused = False
@@ -99,9 +108,7 @@ class MachineWatch:
 
     def heard(self, pcm: Int16, rate_hz: int, now_ns: int) -> None:
         """What comes from the other end, silence included."""
-        since_ns = self._speaks_since_ns
-        is_long = since_ns is not None and now_ns - since_ns >= LONG_NS
-        if is_long and not (self._has_paused or self._is_person):
+        if self._goes_on_for(MENU_NS if self._heeds_menus else LONG_NS, now_ns):
             self.is_machine = True
         if self._listens(now_ns):
             if self._ear is None:
@@ -123,6 +130,31 @@ class MachineWatch:
         self.is_machine = self.is_machine or answered_by.startswith(MACHINES)
         self.takes_message = self.takes_message or answered_by.startswith(AT_ITS_END)
         self._is_person = self._is_person or answered_by == "human"
+
+    def understood(self, words: str, now_ns: int) -> None:
+        """Of an utterance at the other end: all of it so far."""
+        if self._is_person or now_ns - self._began_ns >= WATCH_NS:
+            return
+        shown = answering(words, is_monologue=self._goes_on_for(LONG_NS, now_ns))
+        self.is_menu = self.is_menu or shown == "menu"
+        if shown == "mailbox" or (self.is_menu and not self._heeds_menus):
+            self.is_machine = True
+
+    @property
+    def answered_by(self) -> str:
+        """As far as it is known: "menu", "machine", "human"; empty: not."""
+        if self.is_menu:
+            return "menu"
+        if self.is_machine:
+            return "machine"
+        return "human" if self._is_person else ""
+
+    def _goes_on_for(self, least_ns: int, now_ns: int) -> bool:
+        """The first utterance does, at the least."""
+        since_ns = self._speaks_since_ns
+        if since_ns is None or self._has_paused or self._is_person:
+            return False
+        return now_ns - since_ns >= least_ns
 
     def _listens(self, now_ns: int) -> bool:
         if self.takes_message or self._is_person:

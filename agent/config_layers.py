@@ -192,8 +192,20 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="telephony.machine_message",
         )
     profiles = _profiles(agents, origins)
+    _refuse_keyless(telephony, profiles)
     mcp = _servers(servers, profiles, telephony)
     return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
+
+
+def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentProfile]) -> None:
+    """Nobody navigates a menu without keys."""
+    given = {tool for profile in profiles.values() for tool in profile.server_tools}
+    if telephony.on_menu == "navigate" and f"{PHONE_PREFIX}press_keys" not in given:
+        raise ConfigError(
+            'telephony.on_menu is "navigate", but no agent can press keys: put "phone:press_keys" '
+            "into server_tools of the agent that calls.",
+            key="telephony.on_menu",
+        )
 
 
 def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:

@@ -12,17 +12,20 @@ from typing import Final, NoReturn, Protocol
 from latency_budget.clock import Clock
 
 from . import errors
+from .answering_machine import MachineWatch
 from .call_desk import REVOKED, SILENT, STOPPED, TIME_IS_UP, CallOver
 from .call_socket import Parting, Take
 from .key_tones import recorder_tone
 from .notices import (
     AudioCommitted,
+    Extension,
     ItemAdded,
     Notice,
     ReplyEnded,
     ReplyStatus,
     SpeechStarted,
     SpeechStopped,
+    TranscriptCompleted,
 )
 from .outbox import SlowReader
 from .pace import Pace
@@ -123,11 +126,9 @@ class PhoneCall:
         """Tell the carrier what of it is for him."""
         self._line.send(notice)
         self._send()
+        if self._plan.watch is not None:
+            _heed(self._plan.watch, notice, self._clock.now_ns())
         match notice:
-            case SpeechStarted() if self._plan.watch is not None:
-                self._plan.watch.speech_began(self._clock.now_ns())
-            case SpeechStopped() if self._plan.watch is not None:
-                self._plan.watch.speech_ended()
             case AudioCommitted() | ItemAdded():
                 self.takes_leave = False
             case ReplyEnded(status=status):
@@ -275,3 +276,21 @@ class PhoneCall:
                         await self.until_heard()
                 if self.takes_leave:
                     self.hang_up("agent_hung_up")
+
+    @property
+    def answered_by(self) -> str:
+        """A call of ours: as `MachineWatch` has it. Empty of others."""
+        return "" if self._plan.watch is None else self._plan.watch.answered_by
+
+
+def _heed(watch: MachineWatch, notice: Notice, now_ns: int) -> None:
+    """What is heard at the other end."""
+    match notice:
+        case SpeechStarted():
+            watch.speech_began(now_ns)
+        case SpeechStopped():
+            watch.speech_ended()
+        case Extension(type="halfsec.partial", fields={"text": str(words)}):
+            watch.understood(words, now_ns)
+        case TranscriptCompleted(transcript=words):
+            watch.understood(words, now_ns)

@@ -14,9 +14,17 @@ from .phone_keys import PhoneKeys
 from .phone_plan import CallPlan, Cause
 from .requests import CancelResponse, UpdateSession
 from .session import Session
+from .settings import SemanticVad
 
 NOTICE_S: Final = 30.0
 """Before its end a call that has a limit says so."""
+
+NAVIGATE: Final = (
+    "An automated menu has answered this call, no person. Hear all its choices, and press the keys "
+    "of the one that serves your task with press_keys, without a word. Speak only where it asks "
+    "for words. When a person answers, talk as usual."
+)
+"""What the model is told then, behind its other instructions."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,21 +97,57 @@ async def _meet_machine(
     watch: MachineWatch,
     opening: asyncio.Task[None],
 ) -> None:
-    """Where a machine has answered: leave the message, which nothing interrupts, and hang up."""
-    while not watch.is_machine:
+    """Where a machine or a menu has answered."""
+    while not (is_menu := _is_menu(plan, watch)):
+        if watch.is_machine and plan.on_machine != "talk":
+            break
         await speaker.news()
-    _log.info("call %s was answered by a machine", session.id)
-    opening.cancel()
-    await asyncio.wait({opening})
-    if plan.machine_message:
-        async with uninterrupted(session, keys):
-            await session.handle(CancelResponse())  # refused where nothing is being said
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEEP_S):
-                    while not watch.takes_message:
-                        await speaker.news()
-            await speaker.say_all(session, plan.machine_message)
+    if not is_menu:
+        _log.info("call %s was answered by a machine", session.id)
+        opening.cancel()
+        await asyncio.wait({opening})
+        if plan.on_machine == "message":
+            is_menu = not await _leave_message(session, speaker, keys, plan, watch)
+    if is_menu:
+        _log.info("call %s was answered by a menu: %s", session.id, plan.on_menu)
+        if plan.on_menu == "navigate":
+            await _navigate(session)
+        if plan.on_menu != "hang_up":
+            return
     speaker.hang_up("machine")
+
+
+def _is_menu(plan: CallPlan, watch: MachineWatch) -> bool:
+    """One that is dealt with otherwise than machines."""
+    return watch.is_menu and plan.on_menu != "as_machine"
+
+
+async def _leave_message(
+    session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan, watch: MachineWatch
+) -> bool:
+    """Behind the beep, and nothing interrupts it. False: it is a menu after all."""
+    async with uninterrupted(session, keys):
+        await session.handle(CancelResponse())  # refused where nothing is being said
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEEP_S):
+                while not watch.takes_message:
+                    if _is_menu(plan, watch):
+                        return False
+                    await speaker.news()
+        await speaker.say_all(session, plan.machine_message)
+    return True
+
+
+async def _navigate(session: Session) -> None:
+    """Tell the model what it talks with, and take longer pauses for its: menus pause between their
+    choices, and who talks then misses the next one."""
+    settings = session.settings
+    instructions = f"{settings.instructions}\n\n{NAVIGATE}".strip()
+    detection = settings.turn_detection
+    if isinstance(detection, SemanticVad):
+        detection = replace(detection, eagerness="low")
+    changed = settings.changed(instructions=instructions, turn_detection=detection)
+    await session.handle(UpdateSession(changed))
 
 
 async def _announce_limit(session: Session, plan: CallPlan) -> None:

@@ -10,7 +10,7 @@ from .call_desk import HeldCall
 from .call_recording import ConsentedRecording
 from .phone_transfer import UNTIL, WENT, Move
 from .quiet_keys import QuietKeys
-from .telephony_settings import TelephonySettings
+from .telephony_settings import OnMachine, OnMenu, TelephonySettings
 from .wire.telephony.line import StreamStarted
 
 Cause = Literal[
@@ -57,8 +57,10 @@ class CallPlan:
     """Said behind that."""
     watch: MachineWatch | None = None
     """Whether a machine has answered; None: nobody wants to know."""
+    on_machine: OnMachine = "talk"
     machine_message: str = ""
-    """Left there. Empty: it is hung up on."""
+    """Left there, where that is wanted."""
+    on_menu: OnMenu = "as_machine"
     ahead_s: float = 60.0
     """By how much more of the caller's sound may come than time has passed; what is more is
     dropped."""
@@ -84,14 +86,17 @@ def planned(
         held.rules.limit_s,
         settings.limit_notice,
         watch=machine_watch(settings, started, now_ns),
-        machine_message=settings.machine_message if settings.on_machine == "message" else "",
+        on_machine=settings.on_machine,
+        machine_message=settings.machine_message,
+        on_menu=settings.on_menu,
     )
     if held.call.recording is not None:
         recording = QuietKeys(held.recording)
         held = replace(held, recording=recording)
         plan = replace(plan, key_pressed=recording.key_pressed)
     greeting = held.start.profile.greeting
-    is_machine = plan.watch is not None and plan.watch.is_machine
+    is_known = plan.watch is not None and plan.watch.is_machine
+    is_machine = is_known and settings.on_machine != "talk"
     if is_machine:
         held = _with_greeting(held, "")
     if settings.record == "announced" and held.call.recording is not None:
@@ -114,10 +119,11 @@ def machine_watch(
     is whoever has been talked with before."""
     answered_by = started.parameters.get("answered_by", "")
     is_ours = started.parameters.get("direction", "").startswith(OUTBOUND)
-    is_known = settings.on_machine == "talk" or WENT in started.parameters
-    if is_known or not (answered_by or is_ours):
+    heeds_menus = settings.on_menu != "as_machine"
+    talks = settings.on_machine == "talk" and not heeds_menus
+    if talks or WENT in started.parameters or not (answered_by or is_ours):
         return None
-    return MachineWatch(answered_by, now_ns)
+    return MachineWatch(answered_by, now_ns, heeds_menus=heeds_menus)
 
 
 def _come_back(settings: TelephonySettings, held: HeldCall, started: StreamStarted) -> HeldCall:

@@ -14,6 +14,9 @@ E164_PREFIX: Final = r"\+[1-9][0-9]{0,14}"
 Beginning = Annotated[str, Matching(E164_PREFIX, "the beginning of numbers, like +49")]
 PUBLIC_URL: Final = r"(https://[A-Za-z0-9.\-]+(:[0-9]+)?(/[^\s?#@]*)?)?"
 
+OnMachine = Literal["talk", "hang_up", "message"]
+OnMenu = Literal["as_machine", "talk", "hang_up", "navigate"]
+
 
 @dataclass(frozen=True, slots=True)
 class TelephonySettings:
@@ -89,12 +92,16 @@ class TelephonySettings:
     limit_notice: str = "We have to end this call in half a minute."
     """Said half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
     nothing is said."""
-    on_machine: Literal["talk", "hang_up", "message"] = "talk"
+    on_machine: OnMachine = "talk"
     """What is done where a machine answers a call of ours: talk to it as to a person, hang up, or
     leave `machine_message` behind its beep and hang up. The carrier tells (a stream's parameter
     `answered_by`), or it is heard, in calls with the parameter `direction` = "outbound"."""
     machine_message: str = ""
     """Left with machines."""
+    on_menu: OnMenu = "as_machine"
+    """What is done where a menu answers ("for sales, press two"), in the same calls, known by its
+    words: what `on_machine` says, talk to it as to a person, hang up, or navigate: the agent is
+    told so, waits longer for pauses to end, and may press keys (tool "phone:press_keys")."""
     key_tones: bool = False
     """Listen for keys in the caller's sound, on lines whose carrier does not tell of them: with one
     that does, each would count twice."""

@@ -38,6 +38,8 @@ class CallRecord:
     numbers them; or that were more than time has passed."""
     late_frames: int = 0
     """That came after that, or twice."""
+    answered_by: str = ""
+    """Of a call that we placed: "human", "machine", "menu"; empty where that is not known."""
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(CallRecord))

@@ -104,6 +104,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE calls ADD COLUMN lost_frames INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE calls ADD COLUMN late_frames INTEGER NOT NULL DEFAULT 0",
     ),
+    ("ALTER TABLE calls ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",),
 )
 
 _PLAIN: Final = (

@@ -57,14 +57,13 @@ class Bridge:
             if message["event"] == "start":
                 stream_id = message["start"]["streamSid"]
         agent = RealtimeAgent(name="assistant", instructions="Answer in few words.")
-        session = await RealtimeRunner(agent).run(
-            model_config={
-                "url": url,
-                "api_key": "x",
-                "initial_model_settings": PHONE,  # type: ignore[typeddict-item]
-                "playback_tracker": self._tracker,
-            }
-        )
+        config: Any = {
+            "url": url,
+            "api_key": "x",
+            "initial_model_settings": PHONE,
+            "playback_tracker": self._tracker,
+        }
+        session = await RealtimeRunner(agent).run(model_config=config)
         async with session, asyncio.TaskGroup() as group:
             speaking = group.create_task(self._to_phone(session, phone, stream_id))
             await self._from_phone(session, phone)
