@@ -11,7 +11,10 @@ interrupts the answers. What is measured:
     cut in            audible before that last voiced sample
     greeting          from `start` to the first audible sample
     interrupted       from the caller's first voiced sample to the carrier's being told to clear
-    processor         seconds of the server for a second of call
+    processor         seconds of the server for a minute of call: of these calls, in which caller
+                      and agent take turns, and of one in which nobody speaks
+
+Where the time goes before the carrier is the server's own account of the same turns.
 
 With `--churn N` so many calls are begun and ended instead, twenty at once and in every way that
 calls end, and it is told what the server holds before and after (`bench_churn.py`).
@@ -21,16 +24,18 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from latency_budget.budget import budget_profile
+import httpx
+
 from latency_budget.clock import SystemClock
 from latency_budget.machine import cpu_s
 
 from . import bench_churn
 from .asides import Asides
+from .bench_accounts import Accounts
 from .bench_calls import CallPlan, HeldCall, converse, in_batches
 from .bench_options import add_common
 from .bench_report import figures_of, heading, in_ms, missed_gates, save
@@ -39,7 +44,7 @@ from .client import wait_ready
 from .client_errors import CallEndedError, ConnectError
 from .errors import BenchError
 from .exchange import NS_PER_MS
-from .figures import percentiles_ms
+from .figures import median_stages, percentiles_ms
 from .own_server import OwnServer, own_server
 from .phone_peer import LineQuality, TwilioCall, twilio_call
 from .turn_recordings import TurnRecording, find_recordings
@@ -53,6 +58,9 @@ GREETED_S: Final = 20.0
 """For a greeting to be over. A server without one is spoken to after `SILENT_S`."""
 
 SILENT_S: Final = 2.0
+
+IDLE_S: Final = 10.0
+"""Of silence in a call. After 12 the agent asks whether somebody is there."""
 
 GOOD: Final = LineQuality("good line")
 
@@ -80,6 +88,8 @@ class PhoneCalls:
     """How long they lasted, together."""
     cpu_s: float | None = None
     """Of the server's process meanwhile."""
+    turns: list[Json] = field(default_factory=list)
+    """The server's accounts."""
 
 
 async def hold(
@@ -127,10 +137,15 @@ async def measure(
     plans = {line.name: (line, CallPlan()) for line in LINES}
     plans[INTERRUPTING] = (GOOD, CallPlan(barge_in_seed=seed))
     found = {name: PhoneCalls() for name in plans}
+    accounts = Accounts(url)
     for number, batches in enumerate(rounds, start=1):
         for name, (line, plan) in plans.items():
             with _counted(found[name], server):
                 await _hold_round(found[name], batches, url, plan, line)
+            try:
+                found[name].turns += await accounts.take()
+            except httpx.HTTPError as error:
+                raise ConnectError(f"{url}: {error}") from None
         print(f"{number}/{len(rounds)} rounds", file=sys.stderr, flush=True)
     return found
 
@@ -161,6 +176,23 @@ async def _hold_round(
         raise ConnectError(str(errors.exceptions[0])) from None
 
 
+async def idle_cpu_s(url: str, pid: int) -> float | None:
+    """Of the server's process, for a minute of a call in which nobody speaks. None where the
+    platform does not tell. Raises ConnectError."""
+    async with twilio_call(url, GOOD, seed=0) as call, asyncio.TaskGroup() as group:
+        caller = Caller(call)
+        group.create_task(call.run())
+        group.create_task(caller.run())
+        await _hear_greeting(call, caller)
+        before_s, clock = cpu_s(pid), SystemClock()
+        began_ns = clock.now_ns()
+        await asyncio.sleep(IDLE_S)
+        after_s, lasted_s = cpu_s(pid), (clock.now_ns() - began_ns) / 1e9
+        caller.stop()
+        await call.hang_up()
+    return None if before_s is None or after_s is None else 60 * (after_s - before_s) / lasted_s
+
+
 @contextlib.contextmanager
 def _counted(calls: PhoneCalls, server: OwnServer | None) -> Iterator[None]:
     before_s = None if server is None else cpu_s(server.pid)
@@ -174,13 +206,22 @@ def figures(calls: PhoneCalls) -> Json:
     """Of one line."""
     known = [ms for ms in calls.greetings_ms if ms is not None]
     per_s = calls.cpu_s / calls.calls_s if calls.cpu_s is not None and calls.calls_s else None
+    answered = [turn for turn in calls.turns if turn["e2e_server_ms"] is not None]
     return {
         **figures_of(calls.held),
+        "stages": median_stages(answered),
+        "server": percentiles_ms(turn["e2e_server_ms"] for turn in answered),
         "greeting": {**percentiles_ms(known), "most": max(known, default=None)},
         "lost_frames": calls.num_lost,
         "calls_s": round(calls.calls_s, 1),
-        "cpu_s_per_call_s": None if per_s is None else round(per_s, 4),
+        "cpu_s_per_call_min": None if per_s is None else round(60 * per_s, 2),
     }
+
+
+def budget_ms(calls: Iterable[PhoneCalls]) -> int | None:
+    """That their turns were held to; None where none was told of."""
+    totals = [turn["budget"]["total_ms"] for each in calls for turn in each.turns]
+    return max(totals, key=totals.count, default=None)
 
 
 def show(result: Json) -> None:
@@ -193,12 +234,12 @@ def show(result: Json) -> None:
     for name, line in result["lines"].items():
         summary, (low, high), hello = line["summary"], line["cut_in_interval"], line["greeting"]
         cut_ins = f"{100 * (summary['cut_in_rate'] or 0):.1f} %"
-        per_s = line["cpu_s_per_call_s"]
+        per_min = line["cpu_s_per_call_min"]
         print(
             f"{name:<14}{summary['turns']:>6}{line['missed']:>7}{in_ms(summary['p50']):>6}"
             f"{in_ms(summary['p95']):>6}{cut_ins:>8}{f'{100 * low:.1f}-{100 * high:.1f}':>12}"
             f"{in_ms(hello['p50']):>14}{in_ms(hello['most']):>6}"
-            f"{'-' if per_s is None else f'{per_s:.2f}':>11}{line['lost_frames']:>6}"
+            f"{'-' if per_min is None else f'{per_min:.1f}':>11}{line['lost_frames']:>6}"
         )
     barge_ins = result["lines"][INTERRUPTING]["barge_ins"]
     times, most = barge_ins["silenced_ms"], barge_ins["silenced_max_ms"]
@@ -206,7 +247,19 @@ def show(result: Json) -> None:
         f"\n{barge_ins['count']} interruptions, until the queue is cleared: p50 "
         f"{in_ms(times['p50'])} ms, p95 {in_ms(times['p95'])} ms, longest {in_ms(most)} ms"
     )
-    print(f"a call's budget: {result['budget_ms']} ms, the carrier's leg included")
+    good, idle = result["lines"][GOOD.name], result["idle_cpu_s_per_call_min"]
+    if good["cpu_s_per_call_min"] is not None and idle is not None:
+        print(
+            f"processor for a minute of call: {good['cpu_s_per_call_min']:.1f} s with talk, "
+            f"{idle:.1f} s in silence"
+        )
+    if good["stages"]:
+        parts = [f"{name} {times['exposed_ms']:.0f}" for name, times in good["stages"].items()]
+        print(
+            f"good line, the server's account: p50 {in_ms(good['server']['p50'])} ms; exposed, "
+            f"medians: {', '.join(parts)}"
+        )
+    print(f"a call's budget: {in_ms(result['budget_ms'])} ms, the carrier's leg included")
     for name, line in result["lines"].items():
         for error in line["errors"]:
             print(f"error ({name}): {error}")
@@ -245,12 +298,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         url = options.url if server is None else server.url
         try:
             calls = asyncio.run(measure(rounds, url, server, options.seed))
+            idle = None if server is None else asyncio.run(idle_cpu_s(url, server.pid))
         except ConnectError as error:
             raise BenchError(str(error)) from None
     result = {
         **heading("phone", vars(options)),
         "lines": {name: figures(each) for name, each in calls.items()},
-        "budget_ms": budget_profile("embedded+telephony").total_ms,
+        "idle_cpu_s_per_call_min": None if idle is None else round(idle, 2),
+        "budget_ms": budget_ms(calls.values()),
     }
     show(result)
     save(result, options.json)

@@ -147,16 +147,30 @@ def exchange(e2e_ms: float | None, silenced_ms: float | None = None) -> Exchange
     return found
 
 
+TURN: dict[str, Any] = {
+    "e2e_server_ms": 470.0,
+    "stages": {
+        "endpoint": {"spent_ms": 420.0, "exposed_ms": 420.0},
+        "tts": {"spent_ms": 90.0, "exposed_ms": 50.0},
+    },
+    "budget": {"total_ms": 700},
+}
+UNANSWERED: dict[str, Any] = {**TURN, "e2e_server_ms": None, "stages": {}}
+
+
 def result_of(*exchanges: Exchange, greetings_ms: tuple[float, ...] = (90.0,)) -> dict[str, Any]:
     held = HeldCall((), list(exchanges))
-    calls = bench_phone.PhoneCalls([held], list(greetings_ms), 3, calls_s=10.0, cpu_s=2.5)
+    calls = bench_phone.PhoneCalls(
+        [held], list(greetings_ms), 3, calls_s=10.0, cpu_s=2.5, turns=[TURN, UNANSWERED]
+    )
     line = bench_phone.figures(calls)
     names = [*(line.name for line in bench_phone.LINES), bench_phone.INTERRUPTING]
     return {
         "machine": "a machine",
         "date": "today",
         "lines": dict.fromkeys(names, line),
-        "budget_ms": 630,
+        "idle_cpu_s_per_call_min": 0.8,
+        "budget_ms": bench_phone.budget_ms([calls]),
     }
 
 
@@ -166,8 +180,11 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     good = next(line for line in told.splitlines() if line.startswith("good line"))
     assert good.split()[2:6] == ["2", "0", "500", "600"]
-    assert good.split()[-2:] == ["0.25", "3"]
+    assert good.split()[-2:] == ["15.0", "3"]
     assert "1 interruptions, until the queue is cleared: p50 180 ms" in told
+    assert "processor for a minute of call: 15.0 s with talk, 0.8 s in silence" in told
+    assert "account: p50 470 ms; exposed, medians: endpoint 420, tts 50" in told
+    assert "a call's budget: 700 ms" in told
 
 
 def test_gates() -> None:
@@ -240,5 +257,9 @@ def test_a_run(
     for line in result["lines"].values():
         assert line["summary"]["turns"] == 1
         assert line["greeting"]["p50"] is not None
-        assert line["cpu_s_per_call_s"] > 0
+        assert line["cpu_s_per_call_min"] > 0
+        assert line["server"]["p50"] > 0
+        exposed_ms = sum(times["exposed_ms"] for times in line["stages"].values())
+        assert round(exposed_ms) >= round(line["server"]["p50"]), "and the way to the carrier"
+    assert 0 < result["idle_cpu_s_per_call_min"] < 60
     assert "a call's budget: 630 ms" in capsys.readouterr().out
