@@ -119,6 +119,14 @@ def last_voiced_sample(pcm: Pcm, first_sample: int = 0) -> int | None:
     return first_sample + (int(voiced[-1]) + 1) * VOICED_FRAME - 1
 
 
+def voiced_rms(pcm: Pcm) -> float:
+    """Root mean square of the voiced frames, of full scale: how loud a voice is, whatever pauses it
+    makes. 0 where nothing is voiced."""
+    rms = frame_rms(pcm)
+    voiced = _voiced(rms, rms)
+    return 0.0 if voiced is None else float(np.sqrt(np.mean(rms[voiced] ** 2)))
+
+
 def _voiced(
     rms: npt.NDArray[np.float64], utterance: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.intp] | None:

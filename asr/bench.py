@@ -5,19 +5,21 @@ as a caller would be, with the usual 30 s window and silence behind the audio, a
 window and zeros behind the features (as faster-whisper does). The first must stay within
 MAX_LOSS of the second; the exit status is 1 where it does not. Whoever runs it may know what a
 telephone line leaves of a recording (`agent/bench_asr.py` does): with `--telephony` the first two
-are done again with that. With `--finals` or `--tails` it is
-measured instead how soon a turn's last words are there, and how much audio behind them that takes
-(`bench_finals.py`).
+are done again with that, and the first at each level that `--level-db` names. With `--finals` or
+`--tails` it is measured instead how soon a turn's last words are there, and how much audio behind
+them that takes (`bench_finals.py`).
 """
 
 import argparse
 import gzip
 import json
+import math
 import statistics
 import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +29,7 @@ from latency_budget.machine import machine
 
 from . import bench_finals
 from .__main__ import models_dir
-from .audio import RATE_HZ, Pcm
+from .audio import RATE_HZ, Pcm, voiced_rms
 from .errors import AudioError, ModelError
 from .files import read_file
 from .scoring import WordErrors, normalized, word_errors
@@ -68,6 +70,7 @@ class Outcome:
             "wer": round(errors.rate, 5),
             "words": errors.words,
             "errors": errors.errors,
+            "unheard": sum(not text for text in self.texts),
             "passes": len(self.passes),
             "fell_back": sum(one.fell_back for one in self.passes),
             "encode_ms": _quantiles([one.encode_ms for one in self.passes]),
@@ -131,6 +134,14 @@ def half_of(recordings: list[Recording], half: str) -> list[Recording]:
         return recordings
     wanted = 0 if half == "a" else 1
     return [one for one in recordings if zlib.crc32(one.name.encode()) % 2 == wanted]
+
+
+def at_level(pcm: Pcm, level_db: float) -> Pcm:
+    """The same so loud or quiet that its voiced frames have this root mean square, in dB of full
+    scale. What is louder than that can be is clipped."""
+    rms = voiced_rms(pcm)
+    gain = math.pow(10, level_db / 20) / rms if rms else 1.0
+    return np.clip(pcm * np.float32(gain), -1, 1).astype(np.float32)
 
 
 def as_heard(
@@ -198,12 +209,20 @@ def _run(args: argparse.Namespace, telephone: Line | None) -> int:
         vad = SileroVad.load(args.vad)
         outcomes["streaming, telephone"] = as_heard(recordings, short, vad, telephone)
         outcomes["full window, telephone"] = as_file(recordings, full, telephone)
+        for level_db in args.level_db:
+            outcomes[f"streaming, {level_db:g} dBFS"] = as_heard(
+                recordings, short, vad, partial(_quiet_call, telephone, level_db)
+            )
     report = _report(args, recordings, outcomes)
     _print(report)
     if args.errors:
         _print_errors(recordings, outcomes["streaming"])
     _write(args.json, report)
     return 0 if report["loss"] <= MAX_LOSS else 1
+
+
+def _quiet_call(telephone: Line, level_db: float, pcm: Pcm) -> Pcm:
+    return telephone(at_level(pcm, level_db))
 
 
 def _report(
@@ -260,6 +279,7 @@ def _print(report: dict[str, Any]) -> None:
         print(
             f"{name:28} {100 * way['wer']:6.2f}% {way['errors']:7} {times[0]:>16} {times[1]:>16} "
             f"{way['fell_back']}/{way['passes']}"
+            + (f", {way['unheard']} unheard" if way["unheard"] else "")
         )
     verdict = "within" if report["loss"] <= MAX_LOSS else "beyond"
     print(f"loss {100 * report['loss']:+.2f} points, {verdict} {100 * MAX_LOSS:g}")
@@ -334,6 +354,15 @@ def _parser(*, has_telephone: bool) -> argparse.ArgumentParser:
     if has_telephone:
         parser.add_argument(
             "--telephony", action="store_true", help="also through 300-3400 Hz and mu-law"
+        )
+        parser.add_argument(
+            "--level-db",
+            type=float,
+            action="append",
+            default=[],
+            metavar="DB",
+            help="with --telephony: also with the voice at this level (dB of full scale, such as "
+            "-40); may be repeated",
         )
     parser.add_argument("--zero-mel", action="store_true", help="also pad features with zeros")
     parser.add_argument("--errors", action="store_true", help="print what was misheard")

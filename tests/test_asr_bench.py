@@ -1,12 +1,16 @@
 import gzip
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from agent.bench_asr import main as main_with_telephone
-from asr.bench import find_recordings, half_of, main, read_transcripts
+from asr.audio import voiced_rms
+from asr.bench import at_level, find_recordings, half_of, main, read_transcripts
 from asr.errors import AudioError
+from asr.files import read_file
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -46,19 +50,37 @@ def test_the_bench_reports_both_windows(tmp_path: Path, capsys: pytest.CaptureFi
     arguments = [str(RECORDINGS), "--transcripts", str(RECORDINGS / "transcripts.json")]
     arguments += ["--model", str(model_path("whisper-tiny.en")), "--json", str(out)]
     arguments += ["--vad", str(model_path("silero-vad") / "silero_vad.onnx"), "--limit", "3"]
-    assert main_with_telephone([*arguments, "--errors", "--telephony"]) in (0, 1)
+    arguments += ["--errors", "--telephony", "--level-db", "-40", "--level-db", "-90"]
+    assert main_with_telephone(arguments) in (0, 1)
     report = json.loads(out.read_text())
     assert report["recordings"] == 3
     wide, narrow = ["streaming", "full window"], ["streaming, telephone", "full window, telephone"]
-    assert list(report["ways"]) == [*wide, *narrow]
+    quiet = ["streaming, -40 dBFS", "streaming, -90 dBFS"]
+    assert list(report["ways"]) == [*wide, *narrow, *quiet]
     assert report["ways"]["streaming"]["words"] == 20
     assert report["ways"]["full window"]["wer"] < 0.2
     assert report["ways"]["streaming, telephone"]["words"] == 20
     assert report["ways"]["streaming, telephone"]["wer"] < 0.3
+    assert report["ways"]["streaming, -40 dBFS"]["wer"] < 0.3
+    assert report["ways"]["streaming, -40 dBFS"]["unheard"] == 0
+    assert report["ways"]["streaming, -90 dBFS"]["unheard"] == 3, "below mu-law's first step"
     assert report["ways"]["full window"]["encode_ms"]["p50"] > 0
     printed = capsys.readouterr().out
     assert "3 recordings, whisper-tiny.en" in printed
+    assert ", 3 unheard" in printed
     print(printed)
+
+
+@pytest.mark.parametrize("level_db", [-50.0, -20.0, -3.0])
+def test_a_voice_is_brought_to_a_level(level_db: float) -> None:
+    pcm = read_file(RECORDINGS / "conf-locked.wav")
+    brought = at_level(pcm, level_db)
+    assert brought.dtype == np.float32
+    assert np.abs(brought).max() <= 1
+    own_db = 20 * math.log10(voiced_rms(brought))
+    loudest = np.abs(pcm).max() * 10 ** (level_db / 20) / voiced_rms(pcm)
+    assert own_db == pytest.approx(level_db, abs=0.1) if loudest <= 1 else own_db < level_db
+    assert not at_level(np.zeros(16_000, np.float32), level_db).any()
 
 
 @pytest.mark.models
