@@ -1,5 +1,9 @@
 """Twilio's end of a stream, as its documentation has it: it sends 20 ms of the caller at a time,
-queues what it gets, plays that in real time, and returns marks when it comes to them."""
+queues what it gets, plays that in real time, and returns marks when it comes to them.
+
+The carrier of measurements (`agent/phone_peer.py`) is another one on purpose: it says what carriers
+say, and nothing else. This one sends whatever a test has written, and shares no code with what it
+tests but the tables of mu-law."""
 
 import asyncio
 import base64
