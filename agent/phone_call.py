@@ -102,6 +102,8 @@ class PhoneCall:
         self.num_keys = 0
         """That the caller has pressed."""
         self.tools: Final[Mapping[str, ServedTool]] = phone_tools(self, plan)
+        self.watch: Final = plan.watch
+        """For what has answered a call of ours; None of others."""
         self._plan = plan
         self._line = line
         self._link = link
@@ -126,8 +128,8 @@ class PhoneCall:
         """Tell the carrier what of it is for him."""
         self._line.send(notice)
         self._send()
-        if self._plan.watch is not None:
-            _heed(self._plan.watch, notice, self._clock.now_ns())
+        if self.watch is not None:
+            _heed(self.watch, notice, self._clock.now_ns())
         match notice:
             case AudioCommitted() | ItemAdded():
                 self.takes_leave = False
@@ -237,7 +239,7 @@ class PhoneCall:
         pressed = self._line.take_keys()
         if pressed and self._plan.key_pressed is not None:
             self._plan.key_pressed()
-        watch, now_ns = self._plan.watch, self._clock.now_ns()
+        watch, now_ns = self.watch, self._clock.now_ns()
         asked: list[Request] = []
         for request in requests:
             if isinstance(request, AppendAudio):
@@ -276,11 +278,6 @@ class PhoneCall:
                         await self.until_heard()
                 if self.takes_leave:
                     self.hang_up("agent_hung_up")
-
-    @property
-    def answered_by(self) -> str:
-        """A call of ours: as `MachineWatch` has it. Empty of others."""
-        return "" if self._plan.watch is None else self._plan.watch.answered_by
 
 
 def _heed(watch: MachineWatch, notice: Notice, now_ns: int) -> None:

@@ -41,7 +41,7 @@ async def record_of(
         p50_ms=call.p50_ms,
         p95_ms=call.p95_ms,
         keys=phone.num_keys,
-        answered_by=phone.answered_by,
+        answered_by="" if phone.watch is None else phone.watch.answered_by,
         recording=recording.path.name if recording and recording.has_begun else None,
         lost_frames=phone.order.lost + phone.num_dropped,
         late_frames=phone.order.late,
