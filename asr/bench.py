@@ -141,7 +141,8 @@ def at_level(pcm: Pcm, level_db: float) -> Pcm:
     scale. What is louder than that can be is clipped."""
     rms = voiced_rms(pcm)
     gain = math.pow(10, level_db / 20) / rms if rms else 1.0
-    return np.clip(pcm * np.float32(gain), -1, 1).astype(np.float32)
+    brought: Pcm = np.clip(pcm * np.float32(gain), -1, 1)
+    return brought
 
 
 def as_heard(

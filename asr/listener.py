@@ -41,6 +41,7 @@ from .endpointing import (
 )
 from .errors import AudioError, BufferFullError
 from .far_end import FarEnd
+from .lift import VoiceLift
 from .loudness import Loudness
 from .recording import Recording
 from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
@@ -99,6 +100,7 @@ class Listener:
         self._recording = Recording()
         self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
         self._loudness = Loudness()
+        self._lift = VoiceLift()
         self.far_end = FarEnd()
         """What the agent says meanwhile, as far as its owner tells."""
         self._loud_until = 0
@@ -149,7 +151,7 @@ class Listener:
         for start in range(0, len(pcm), RATE_HZ):
             self._recording.append(pcm[start : start + RATE_HZ])
             while (frame := self._recording.next_frame()) is not None:
-                probability = self._vad.probability(frame, self._vad_state)
+                probability = self._vad.probability(self._lift.lifted(frame), self._vad_state)
                 events += self._hear(frame, probability)
                 if self._open is not None and self._out is None:
                     hush = self._recording.end_of_frames - self._loud_until
@@ -281,6 +283,8 @@ class Listener:
         if num_loud:
             self._loud_until = first + num_loud
         far = self.far_end.level(first)
+        if not far:
+            self._lift.note(frame, probability)
         if far and self._endpointer.is_open:
             self.far_end.speaks(frame, far)
         elif far and self.far_end.is_echo(frame, far, is_speech=is_speech):
