@@ -226,5 +226,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help=f"begin and end N calls instead, {AT_ONCE} at once, and tell what is left of them; "
-        "20000, that many a thousand times, take ten minutes on two idle cores",
+        "20000, that many a thousand times, take a quarter of an hour on two cores",
     )
