@@ -4,7 +4,7 @@ from typing import Final
 
 from agent import opening_streams, phone_access, phone_socket, phone_webhooks, voice_connection
 from agent.telephony_settings import TelephonySettings
-from agent.wire.webhooks.webhook import TOLERANCE_S
+from agent.wire.webhooks.webhook import MAX_ESCAPES, TOLERANCE_S
 
 from .limit_words import number, seconds
 
@@ -30,6 +30,10 @@ PHONE_ROWS: Final[dict[str, tuple[str, str]]] = {
     "a carrier's webhook; time for all of it": (
         f"{phone_webhooks.MAX_BODY_BYTES // 1024} KiB; {seconds(phone_webhooks.BODY_TIMEOUT_S)}",
         "test_agent_phone_webhooks.py::test_bad_bodies",
+    ),
+    "characters of a carrier's form that are written as %XX": (
+        number(MAX_ESCAPES),
+        "test_agent_wire_webhook_input.py::test_what_is_long_to_decode_is_not_decoded_for_strangers",
     ),
     "by how much a carrier's clock may differ": (
         seconds(TOLERANCE_S),
