@@ -11,7 +11,7 @@ a server that asks for keys asks carriers for one too.
 
 import logging
 import os
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.types import Scope
 
@@ -28,6 +28,15 @@ MAX_SHOWN_CHARS: Final = 400
 TWILIO_STREAM: Final = f"{PREFIX}twilio/stream"
 
 _log = logging.getLogger(__name__)
+
+
+class Asker(NamedTuple):
+    """Who sent a webhook."""
+
+    principal: Principal
+    signed: bytes | None = None
+    """What tells his question from all others that his carrier has signed (`Webhook.check`); None:
+    it is not by a signature that he is believed."""
 
 
 class PhoneSignatures:
@@ -53,16 +62,15 @@ class PhoneSignatures:
 
     def of_webhook(
         self, carrier: str, principal: Principal, request: WebhookRequest
-    ) -> Principal | Refusal:
+    ) -> Asker | Refusal:
         """Who asks. Raises WebhookError for what can't be read."""
         hook, secret = WEBHOOKS[carrier], self._secrets[carrier]
         if not secret or principal.kind not in ("open", "carrier"):
-            return principal
+            return Asker(principal)
         try:
-            hook.check(request, secret)
+            return Asker(carrier_principal(hook.name), hook.check(request, secret))
         except SignatureError as error:
             return _not_signed(hook.name, request.url, str(error))
-        return carrier_principal(hook.name)
 
     def of_stream(self, scope: Scope, principal: Principal) -> Principal | Refusal:
         """Who opens a stream. An upgrade that is signed wrong is refused; one that is signed right

@@ -3,9 +3,10 @@
 
 The answer has it streamed to `/telephony/CARRIER/stream`, with a token that is good for this one
 call: by it the stream is believed, and what the webhook told of the call, its numbers, is known
-there too. Asked again about the same call it gets the same token. Who repeats a signed question
-word by word, be it the carrier that lost the answer or somebody who recorded it, gets the answer of
-the first time, whose token is good once.
+there too. Asked again about the same call it gets the same token. Who repeats a signed question,
+be it the carrier that lost the answer or somebody who recorded it, gets the answer of the first
+time, whose token is good once: also where it is written in another way of which the signature is
+good, with its fields in another order, or with a query that the carrier does not sign.
 
 Where there is no line the caller is told so, in the carrier's own way; a carrier that is not
 believed gets an error, which its own debugger shows.
@@ -74,12 +75,15 @@ class _Asked:
     carrier: str
     by: Principal
     question: WebhookRequest
+    signed: bytes | None
+    """As `Asker` has it."""
 
     @property
-    def digest(self) -> bytes:
-        """The same for the same words to the same address, however often they are signed."""
-        told = self.carrier, self.by.key_id, self.question.method, self.question.url
-        return hashlib.sha256("\n".join(told).encode() + b"\n" + self.question.body).digest()
+    def digest(self) -> bytes | None:
+        """The same for the same question, however it is written; None where nobody signed it."""
+        if self.signed is None:
+            return None
+        return hashlib.sha256(f"{self.carrier}\n".encode() + self.signed).digest()
 
 
 _Dealing = Callable[[_Asked, Request], Answer]
@@ -148,19 +152,23 @@ class PhoneWebhooks:
             unix_ns() // 10**9,
         )
         asker = self._signatures.of_webhook(carrier, principal, question)
-        return asker if isinstance(asker, Refusal) else _Asked(carrier, asker, question)
+        if isinstance(asker, Refusal):
+            return asker
+        return _Asked(carrier, asker.principal, question, asker.signed)
 
     def _answer(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
-        known = self._answered.get(asked.digest)
+        hook = WEBHOOKS[asked.carrier]
+        digest = asked.digest
+        known = self._answered.get(digest) if digest else None
         if known is not None:
             return known
-        call = WEBHOOKS[asked.carrier].read(asked.question)
+        call = hook.read(asked.question)
         answer = self._connected(asked.carrier, asked.by, call, request)
         # Who has a key may ask what he likes; who comes back from a transfer may do so twice, in
         # the same words, and these say until when.
-        if asked.by.kind == "carrier" and not call.transfer:
-            self._answered[asked.digest] = answer
+        if digest and not call.transfer:
+            self._answered[digest] = answer
             while len(self._answered) > MAX_ANSWERED:
                 del self._answered[next(iter(self._answered))]
         return answer

@@ -4,16 +4,18 @@ of which nothing is known keep no call out."""
 import asyncio
 
 import pytest
+from twilio.request_validator import RequestValidator
 
 from agent import phone_socket, phone_webhooks
 from agent.call_desk import CallDesk, HeldCall
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.identifiers import new_session_id
 from agent.opening_streams import CROWDED_OUT, MAX_STREAMS
+from agent.wire.webhooks.webhook import FORM
 
-from .phone_house import House, Stream, basic, token_in
+from .phone_house import AUTH_TOKEN, PUBLIC, SALES, House, Stream, basic, token_in
 from .test_agent_phone_carriers import plivo_start
-from .test_agent_wire_twilio import start
+from .test_agent_wire_twilio import CALL, start
 
 pytest_plugins = ["tests.phone_fixtures"]
 
@@ -134,6 +136,28 @@ async def test_a_question_that_is_repeated_has_the_same_answer(house: House) -> 
     again = await house.stream("twilio", start(customParameters={"token": token}))
     assert again.closed[0] == CLOSE_POLICY
     assert token_in(await house.twilio(CallSid="CA3")), "it keeps no line"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"To=%2B493012345&From=%2B15550100&CallSid={CALL}",
+        f"CallSid={CALL}&From=%2B15550100&To=%2B493012345&CallSid={CALL}",
+        f"Call%53id={CALL}&From=%2B15550100&To=%2B493012345",
+        f"CallSid={CALL}From%2B15550100&To=%2B493012345",  # another call, and the same signature
+    ],
+)
+async def test_a_question_that_is_written_in_another_way_is_the_same(
+    house: House, written: str
+) -> None:
+    """Twilio signs what its form says, in whatever order and however it is encoded."""
+    token = token_in(await house.twilio())
+    await house.stream("twilio", start(customParameters={"token": token}))
+    fields = {"CallSid": CALL, "From": "+15550100", "To": SALES}
+    signature = RequestValidator(AUTH_TOKEN).compute_signature(PUBLIC + VOICE, fields)
+    headers = {"X-Twilio-Signature": signature, "Content-Type": FORM}
+    answer = await house.http.post(VOICE, content=written, headers=headers)
+    assert token_in(answer) == token, "which is used up"
 
 
 async def test_who_comes_back_from_a_transfer_may_do_so_again(house: House) -> None:

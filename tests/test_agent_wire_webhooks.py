@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree
@@ -304,6 +305,13 @@ def test_vonage_signs_with_a_web_token() -> None:
     ]:
         with pytest.raises(SignatureError, match=why):
             hook.check(wrong, VONAGE_SECRET)
+
+
+def test_vonages_question_is_the_same_in_another_layout() -> None:
+    hook, asked = WEBHOOKS["vonage"], sent({"uuid": "aaa", "to": "1"})
+    signed = vonage(asked, payload_hash=sha256('{"uuid":"aaa","to":"1"}'))
+    written = replace(signed, body=b'{"uuid": "\\u0061aa",  "to": "1"}')
+    assert hook.check(written, VONAGE_SECRET) == hook.check(signed, VONAGE_SECRET)
 
 
 # --- what is asked ---

@@ -27,7 +27,7 @@ class ExotelWebhook:
     secret_setting = ""
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
         """Raises SignatureError."""
         raise SignatureError("Exotel signs nothing")
 

@@ -34,8 +34,8 @@ class JambonzWebhook:
     secret_setting = "jambonz_webhook_secret_env"
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
-        """Raises SignatureError."""
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """Returns the body. Raises SignatureError."""
         parts = [
             part.strip().partition("=")
             for part in request.headers.get("jambonz-signature", "").split(",")
@@ -49,6 +49,7 @@ class JambonzWebhook:
         made = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest().encode()
         if not any(hmac.compare_digest(made, each.encode("utf-8", "replace")) for each in offered):
             raise SignatureError("the Jambonz-Signature is of another body, time or secret")
+        return request.body
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

@@ -37,8 +37,9 @@ class PlivoWebhook:
     secret_setting = "plivo_auth_token_env"
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
-        """Raises SignatureError, WebhookError."""
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """Returns the signature: the fields may be in any order. Raises SignatureError,
+        WebhookError."""
         presented, nonce = request.headers.get(SIGNATURE, ""), request.headers.get(NONCE, "")
         if not presented or not nonce:
             raise SignatureError("there is no X-Plivo-Signature-V3 with its nonce")
@@ -48,6 +49,7 @@ class PlivoWebhook:
             raise SignatureError(
                 "the X-Plivo-Signature-V3 is of another address, form or auth token"
             )
+        return made
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

@@ -34,8 +34,8 @@ class TelnyxWebhook:
     stream_has_call_id = False
     """Of a TeXML call the webhook has a CallSid, and the stream a call_control_id."""
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
-        """`secret`: the public key, base64. Raises SignatureError."""
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """`secret`: the public key, base64. Returns the body. Raises SignatureError."""
         signature = request.headers.get("telnyx-signature-ed25519", "")
         signed_at = request.headers.get("telnyx-timestamp", "")
         if not signature or not signed_at:
@@ -53,6 +53,7 @@ class TelnyxWebhook:
             raise SignatureError(
                 "the telnyx-signature-ed25519 is of another body, time or key"
             ) from None
+        return request.body
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

@@ -45,9 +45,11 @@ class TwilioWebhook:
     secret_setting = "twilio_auth_token_env"
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
-        """Raises SignatureError, WebhookError."""
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """Returns the signature: the fields may be in any order. Raises SignatureError,
+        WebhookError."""
         check_signature(spellings(request.url), request.form, request.headers, secret)
+        return request.headers[SIGNATURE].encode()
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

@@ -43,8 +43,9 @@ class VonageWebhook:
     secret_setting = "vonage_signature_secret_env"
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
-        """Raises SignatureError, WebhookError."""
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """Returns the hash of the body, which may be laid out in any way, or of the query; where
+        there is none what is signed of the web token. Raises SignatureError, WebhookError."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token or len(token) > MAX_JWT_CHARS:
             raise SignatureError("there is no web token in the Authorization header")
@@ -58,6 +59,8 @@ class VonageWebhook:
             for each in _payloads(request)
         ):
             raise SignatureError("the web token is of another body or query")
+        told = token.strip().rpartition(".")[0] if promised is None else str(promised).lower()
+        return told.encode("utf-8", "replace")
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

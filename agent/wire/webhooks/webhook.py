@@ -140,8 +140,10 @@ class Webhook(Protocol):
     stream_has_call_id: bool
     """The stream's first message has the id of the call that the webhook has."""
 
-    def check(self, request: WebhookRequest, secret: str) -> None:
-        """Raises SignatureError, WebhookError."""
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """Returns what tells this question from all others that were signed: the same, however its
+        signed parts are written and whatever stands in the others, for those are anybody's. Raises
+        SignatureError, WebhookError."""
         ...
 
     def read(self, request: WebhookRequest) -> CarrierCall:
