@@ -159,6 +159,10 @@ class PhoneWebhooks:
     def _answer(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
         hook = WEBHOOKS[asked.carrier]
+        # Carriers ask once more about a caller who has hung up: Twilio where he was transferred,
+        # Plivo where its application has no other address for that.
+        if hook.news(asked.question).is_over:
+            return self._note(asked, request)
         digest = asked.digest
         known = self._answered.get(digest) if digest else None
         if known is not None:

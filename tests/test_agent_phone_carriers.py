@@ -51,9 +51,10 @@ def form_of(**fields: str) -> bytes:
     return urlencode(fields).encode()
 
 
-def plivo_request() -> httpx.Request:
-    body = {"CallUUID": "u1", "From": "15550100", "To": SALES[1:]}
-    signed = f"{PUBLIC}/telephony/plivo/voice?CallUUIDu1From15550100To{SALES[1:]}.77"
+def plivo_request(**fields: str) -> httpx.Request:
+    body = {"CallUUID": "u1", "From": "15550100", "To": SALES[1:], **fields}
+    form = "".join(name + body[name] for name in sorted(body))
+    signed = f"{PUBLIC}/telephony/plivo/voice?{form}.77"
     made = hmac.new(b"plivo's", signed.encode(), hashlib.sha256).digest()
     headers = {
         "X-Plivo-Signature-V3": base64.b64encode(made).decode(),
@@ -233,6 +234,19 @@ async def test_their_news_of_a_call_are_taken_where_they_are_signed(house: House
         assert (answer.status_code, answer.content) == (204, b"")
     for number in (3, 4):
         token_in(await asked(house, "jambonz", jambonz_request(call_sid=f"s{number}")))
+
+
+async def test_no_line_is_kept_for_a_call_that_is_over_when_it_is_asked_about(house: House) -> None:
+    """Plivo asks again where its application has no address for hang-ups, jambonz never: there it
+    is somebody who sends news of a call again as a question."""
+    for name, request in [
+        ("plivo", plivo_request(CallStatus="completed")),
+        ("jambonz", jambonz_request(call_sid="s9", call_status="completed")),
+    ]:
+        answer = await asked(house, name, request)
+        assert (answer.status_code, answer.content) == (204, b"")
+    for number in (1, 2):
+        assert token_in(await house.twilio(CallSid=f"CA{number}")), "of two lines"
 
 
 async def test_vonages_stream_is_told_what_call_it_is(house: House) -> None:

@@ -138,6 +138,14 @@ async def test_a_question_that_is_repeated_has_the_same_answer(house: House) -> 
     assert token_in(await house.twilio(CallSid="CA3")), "it keeps no line"
 
 
+async def test_who_hangs_up_while_it_rings_elsewhere_needs_no_line(house: House) -> None:
+    path = f"{VOICE}?agent=sales"
+    answer = await house.twilio(path, CallStatus="completed", DialCallStatus="no-answer")
+    assert (answer.status_code, answer.content) == (204, b"")
+    for name in ("CA2", "CA3"):
+        assert token_in(await house.twilio(CallSid=name)), "of two lines"
+
+
 @pytest.mark.parametrize(
     "written",
     [

@@ -99,6 +99,13 @@ async def test_a_transferred_call_that_is_over_is_ended(house: House) -> None:
         assert answer.text == "<Response><Hangup /></Response>"
 
 
+async def test_nobody_comes_back_when_the_longest_call_is_over(house: House) -> None:
+    """Twilio signs no time: somebody has recorded the question."""
+    path = f"{VOICE}?agent=sales&until={unix_ns() // 10**9 - 1}"
+    answer = await house.twilio(path, DialCallStatus="busy")
+    assert answer.text == "<Response><Hangup /></Response>"
+
+
 async def test_who_comes_back_and_finds_no_line_is_told_so(house: House) -> None:
     """A call that is on can't be rejected with the busy tone."""
     house.stages.told = "warming"

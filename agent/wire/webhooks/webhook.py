@@ -98,7 +98,8 @@ class CarrierCall:
     agent: str = ""
     """Who had the call before that."""
     is_over: bool = False
-    """It was transferred, and they have talked: nobody is needed any more."""
+    """It was transferred, and they have talked, or its longest time is over: nobody is needed any
+    more."""
     until: str = ""
     """When its longest time is over, in seconds since 1970; empty: nobody said."""
 
