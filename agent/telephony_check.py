@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from .config import Config
 from .errors import ConfigError
@@ -21,6 +22,8 @@ def check_telephony(config: Config) -> None:
 def telephony_problems(config: Config) -> Iterator[tuple[str, str]]:
     """All that is wrong: the setting at fault, and the predicate of a sentence."""
     settings = config.telephony
+    if not _has_port(settings.public_url):
+        yield "telephony.public_url", f"is {settings.public_url!r}: ports go from 1 to 65535."
     for number, agent in settings.numbers.items():
         if agent not in config.agents:
             yield "telephony.numbers", f"has {number} answered by {_no_agent(agent, config)}"
@@ -41,6 +44,14 @@ def telephony_problems(config: Config) -> Iterator[tuple[str, str]]:
                 f"has {name!r} at {target}, which begins with none of telephony.calls_to "
                 f"({', '.join(settings.calls_to)}): add the beginning of it there.",
             )
+
+
+def _has_port(url: str) -> bool:
+    """Where it names one, one that there can be."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _no_agent(name: str, config: Config) -> str:

@@ -25,6 +25,7 @@ def test_what_fits_is_taken() -> None:
         calls_to='["+4930"]',
     )
     check(transfers='{ sales = "+493067890" }')
+    check(public_url="https://a.example:65535/voice")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,8 @@ def test_what_fits_is_taken() -> None:
             "+493012345 answered by 'frontdesk', and there is no such agent; there are default, "
             "front-desk. Did you mean front-desk?",
         ),
+        ({"public_url": "https://a.example:65536"}, "telephony.public_url", "from 1 to 65535"),
+        ({"public_url": "https://a.example:0/x"}, "telephony.public_url", "from 1 to 65535"),
         ({"audiosocket_agent": "x"}, "telephony.audiosocket_agent", "is 'x', and there is no such"),
         ({"transfers": '{ a = "0301234567" }'}, "telephony.transfers", "'a' at '0301234567': give"),
         ({"transfers": '{ a = "sip:desk" }'}, "telephony.transfers", "sip:sales@example.com"),
