@@ -21,7 +21,9 @@ if EMULATED:
 
 def kernels(num_floats: int = 1 << 18) -> TritonOps:
     """Divided for a device with few multiprocessors: small operands like large ones elsewhere."""
-    return TritonOps(DEVICE, num_sms=8, num_floats=num_floats)
+    ops = TritonOps(DEVICE, num_sms=8, num_floats=num_floats)
+    ops._workspace.floats.fill_(torch.nan)  # whatever was not written there must not be read
+    return ops
 
 
 IMPLEMENTATIONS: dict[str, Callable[[], Ops]] = {"oracle": OracleOps, "kernels": kernels}

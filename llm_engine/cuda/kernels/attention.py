@@ -115,9 +115,10 @@ def put_together(
     parts at once, as each time takes as long as memory is away."""
     column = tl.arange(0, BLOCK_D)
     part = tl.arange(0, NUM_SPLITS)
-    for start in range(begin, tl.minimum(begin + TILE, num_members), AT_ONCE):
+    end = tl.minimum(begin + TILE, num_members)  # beyond it is another tile's, perhaps unwritten
+    for start in range(begin, end, AT_ONCE):
         member = start + tl.arange(0, AT_ONCE)
-        inside = member < num_members
+        inside = member < end
         where = (first_row + member // GROUP) * HEADS + kv_head * GROUP + member % GROUP
         at = where[:, None] * NUM_SPLITS + part[None, :]
         biggest = tl.load(
