@@ -163,7 +163,7 @@ def main(options: argparse.Namespace) -> int:
     given = ["--set", f"agent.max_sessions={lines}", "--set", f"agents.default.greeting={GREETING}"]
     with own_server([*given, *options.serve_args.split()]) as server:
         result = asyncio.run(_measured(server.url, server.pid, options.churn))
-    result = {**heading("phone --churn", vars(options)), **result}
+    result = {**heading("phone", vars(options)), **result}
     show(result)
     save(result, options.json)
     return int(bool(result["errors"]) or bool(left(result)))

@@ -37,7 +37,7 @@ from . import bench_churn
 from .asides import Asides
 from .bench_accounts import Accounts
 from .bench_calls import CallPlan, HeldCall, converse, in_batches
-from .bench_options import add_common
+from .bench_options import add_common, chosen_recordings
 from .bench_report import figures_of, heading, in_ms, missed_gates, save
 from .caller import Caller
 from .client import wait_ready
@@ -47,7 +47,7 @@ from .exchange import NS_PER_MS
 from .figures import median_stages, percentiles_ms
 from .own_server import OwnServer, own_server
 from .phone_peer import LineQuality, TwilioCall, twilio_call
-from .turn_recordings import TurnRecording, find_recordings
+from .turn_recordings import TurnRecording
 
 START_TIMEOUT_S: Final = 120.0
 
@@ -287,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.churn is not None:
         return bench_churn.main(options)
-    found = find_recordings(options.recordings, options.turns, options.seed)
+    found = chosen_recordings(options)
     recordings = [one.by_telephone() for one in found]
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
     with contextlib.ExitStack() as stack:

@@ -20,14 +20,14 @@ from typing import Final
 
 from . import virtual_report
 from .bench_calls import CallPlan, HeldCall, hold_round, in_batches
-from .bench_options import add_common
+from .bench_options import add_common, chosen_recordings
 from .bench_report import missed_gates, report, save, show
 from .bench_ways import PARTS, WHOLE, Way, ways
 from .client import wait_ready
 from .client_errors import ConnectError
 from .errors import BenchError
 from .own_server import OwnServer, own_server
-from .turn_recordings import TurnRecording, find_recordings
+from .turn_recordings import TurnRecording
 
 START_TIMEOUT_S: Final = 180.0
 """Several servers may load at the same time."""
@@ -78,9 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.url is not None and len(chosen) > 1:
         raise BenchError("--naive and --without start servers of their own: leave out --url.")
     count = options.turns + options.warm_up
-    recordings = find_recordings(
-        options.recordings, count, options.seed, half=options.half, kind=options.kind
-    )
+    recordings = chosen_recordings(options, beside=options.warm_up)
     if options.warm_up and len(recordings) < count:
         raise BenchError(f"--warm-up: {count} recordings are needed, {len(recordings)} were found.")
     if options.telephony:
@@ -139,8 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--warm-up", type=int, default=0, metavar="N", help="so many turns before, not counted"
     )
-    parser.add_argument("--half", choices=("a", "b"), default="", help="only turns labelled so")
-    parser.add_argument("--kind", default="", help='only turns labelled so: "command", "hesitant"')
     virtual_report.add_options(parser)
     return parser
 

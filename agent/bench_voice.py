@@ -17,7 +17,7 @@ from typing import Final
 
 from .backchannel_sounds import Backchannel, recorded, synthesized
 from .bench_calls import CallPlan, HeldCall, hold_round, in_batches
-from .bench_options import add_common
+from .bench_options import add_common, chosen_recordings
 from .bench_report import missed_backchannels, missed_gates, report, save, show
 from .bench_ways import WHOLE
 from .client import wait_ready
@@ -25,7 +25,7 @@ from .client_errors import ConnectError
 from .errors import BenchError
 from .own_server import OwnServer, own_server
 from .stereo_check import missed_stereo
-from .turn_recordings import TurnRecording, find_recordings
+from .turn_recordings import TurnRecording
 
 START_TIMEOUT_S: Final = 120.0
 
@@ -64,7 +64,7 @@ def _of_call(plan: CallPlan, number: int) -> CallPlan:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 where every turn was answered, no history differs, and no gate was missed."""
     options = _parser().parse_args(argv)
-    recordings = find_recordings(options.recordings, options.turns, options.seed)
+    recordings = chosen_recordings(options)
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
     source, sounds = _backchannels(options)
     plan = CallPlan(
