@@ -334,6 +334,11 @@ def test_carriers_say_of_what_length_audio_is_to_be(vectors: Vectors, frame_byte
         (Asterisk, PBX.replace("ulaw", "opus"), "opus"),
         (Asterisk, PBX.replace("size:160", "size:0"), "passthrough"),
         (Asterisk, PBX.replace("size:160", "size:99999999"), "optimal_frame_size is 99999999"),
+        (
+            Asterisk,
+            PBX.replace("ulaw optimal_frame_size:160", "slin optimal_frame_size:161"),
+            "half",
+        ),
         (Asterisk, "HELLO", "MEDIA_START"),
         (Telnyx, b"\x00", "binary"),
     ],

@@ -101,6 +101,8 @@ class Asterisk:
                 f"optimal_frame_size is {frame_bytes}: in passthrough mode nothing can be queued, "
                 "marked or flushed; leave p out of the dial string"
             )
+        if FORMATS[named].encoding == "pcm16" and frame_bytes % 2:
+            raise LineError(f"optimal_frame_size is {frame_bytes}, which cuts a sample in half")
         self._media = FORMATS[named]
         self.frame_bytes = frame_bytes
         variables = texts_of(fields.get("channel_variables"), "channel_variables")
