@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
+import anyio
+
 NUM_TICKS: Final = 10
 """Per deadline. Fewer, and one stall takes a larger part of it; more cost wake-ups."""
 
@@ -66,11 +68,23 @@ async def _settled(work: Awaitable[Result]) -> Callable[[], Result]:
 
 
 async def finished_on_thread(work: Callable[[], Result]) -> Result:
-    """As `asyncio.to_thread`, but when cancelled it ends only after the work: what that uses may
-    then be closed."""
+    """Run blocking `work` on a worker thread; when cancelled, return only after it has ended.
+
+    What `work` uses may then be closed. A cancelled anyio task group cancels its tasks again on
+    every pass of the loop until they end, so one cancellation that is waited out is not enough:
+    libsndfile's encoder was freed while the thread still encoded. Within anyio's scope the shield
+    keeps further cancellations away (no busy loop); `task.cancel()` may still come any number of
+    times. Raises what `work` raised, or CancelledError.
+    """
     future = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        future.exception()  # retrieved: nobody is left to be told
+        raise cancelled
+    return future.result()

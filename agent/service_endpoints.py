@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from starlette.responses import (
 from .access import Access
 from .calls import Calls
 from .latency_endpoints import error_response
+from .patience import finished_on_thread
 from .server_tools import ServerTools
 from .stages import Stages
 
@@ -97,7 +99,7 @@ async def _beginning(path: Path, num_bytes: int) -> AsyncIterator[bytes]:
     """Of a file that grows meanwhile."""
     with await asyncio.to_thread(path.open, "rb") as file:
         while num_bytes > 0:
-            chunk = await asyncio.to_thread(file.read, min(num_bytes, CHUNK_BYTES))
+            chunk = await finished_on_thread(partial(file.read, min(num_bytes, CHUNK_BYTES)))
             if not chunk:
                 return
             num_bytes -= len(chunk)

@@ -116,6 +116,10 @@ class LiveServer:
 
         return self.engine_stats().num_sequences - self.ask(num_idle)
 
+    def num_connections(self) -> int:
+        """Sockets of clients that the server holds, idle ones among them."""
+        return len(self._server.server_state.connections)
+
     def settle(self) -> None:
         """Wait until all calls are over and hold nothing."""
 

@@ -1,10 +1,12 @@
 """Patience on a loop whose clock the test moves."""
 
 import asyncio
+import threading
 
+import anyio
 import pytest
 
-from agent.patience import NUM_TICKS, patience
+from agent.patience import NUM_TICKS, finished_on_thread, patience
 
 
 class Skew:
@@ -57,3 +59,73 @@ async def test_cancelling_is_no_timeout() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
     assert waiting.cancelled()
+
+
+class Resource:
+    """What a thread works on until `let_go`, and its owner then closes."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+        self.is_worked_on = False
+        self.was_closed_at_work = False
+
+    def work(self) -> str:
+        self.is_worked_on = True
+        self.begun.set()
+        assert self.let_go.wait(60)
+        self.is_worked_on = False
+        return "done"
+
+    async def use(self) -> str:
+        try:
+            return await finished_on_thread(self.work)
+        finally:
+            self.was_closed_at_work = self.is_worked_on
+
+    async def until_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, 60)
+
+
+async def turn(passes: int = 20) -> None:
+    for _ in range(passes):
+        await asyncio.sleep(0)
+
+
+async def test_work_on_a_thread_outlasts_a_task_group_that_cancels_again_and_again() -> None:
+    resource = Resource()
+    async with anyio.create_task_group() as group:
+        group.start_soon(resource.use)
+        await resource.until_begun()
+        group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await turn()
+            resource.let_go.set()
+    assert not resource.is_worked_on
+    assert not resource.was_closed_at_work
+
+
+async def test_work_on_a_thread_outlasts_every_cancellation_of_its_task() -> None:
+    resource = Resource()
+    async with asyncio.TaskGroup() as group:
+        using = group.create_task(resource.use())
+        await resource.until_begun()
+        for _ in range(3):
+            using.cancel()
+            await turn()
+        assert not using.done()
+        resource.let_go.set()
+    assert using.cancelled()
+    assert not resource.was_closed_at_work
+
+
+async def test_what_work_on_a_thread_gives_or_raises_comes_back() -> None:
+    resource = Resource()
+    resource.let_go.set()
+    assert await resource.use() == "done"
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await finished_on_thread(fail)
