@@ -1,5 +1,6 @@
 """A call as files: the sound of both on one time axis, the words, and the server's trace."""
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import soundfile
 import soxr
-from playwright.sync_api import Download, Page, expect
+from playwright.sync_api import Download, Page, Route, expect
 
 from .browser.fake_server import (
     WIRE_RATE_HZ,
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.browser
 
 Wave = npt.NDArray[np.float32]
 File = Literal["Sound", "Transcript", "Trace"]
+HALF_SECOND = WIRE_RATE_HZ // 2
+BUSY = "() => { const end = performance.now() + 1500; while (performance.now() < end); }"
 
 
 def voice(seconds: float) -> Pcm:
@@ -44,6 +47,12 @@ def place(heard: npt.NDArray[Any], sound: npt.NDArray[Any]) -> int:
     spectrum = np.fft.rfft(heard.astype(np.float64), size)
     products = np.fft.irfft(spectrum * np.conj(np.fft.rfft(sound.astype(np.float64), size)), size)
     return int(np.argmax(products[: len(heard)]))
+
+
+def offsets(heard: npt.NDArray[Any], sound: npt.NDArray[Any]) -> list[int]:
+    """How far each tenth of a second of `sound` is from where it stands in `heard`."""
+    pieces = range(0, len(sound), WIRE_RATE_HZ // 10)
+    return [place(heard, sound[at : at + WIRE_RATE_HZ // 10]) - at for at in pieces]
 
 
 def download(page: Page, name: File) -> Download:
@@ -85,7 +94,8 @@ def test_both_sides_stand_where_they_were_heard(open_page: Open, server: FakeSer
     expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)
     left, right = sound_of(page)
     question, _ = soundfile.read(SAMPLE, dtype="float32")
-    assert correlation(left, call.audio[: 2 * WIRE_RATE_HZ]) > 0.999
+    asked = call.audio[: 2 * WIRE_RATE_HZ]
+    assert correlation(left, asked) > 0.999, offsets(left, asked)
     assert correlation(right, answer) > 0.999
 
     # The test's own recorder hears the question and the answer in one stream.
@@ -93,6 +103,29 @@ def test_both_sides_stand_where_they_were_heard(open_page: Open, server: FakeSer
     both = soxr.resample(heard, rate_hz, WIRE_RATE_HZ)
     apart = place(both, answer) - place(both, question)
     assert place(right, answer) - place(left, question) == pytest.approx(apart, abs=720)  # 30 ms
+
+
+def test_a_page_that_is_busy_loses_no_sound(open_page: Open, server: FakeServer) -> None:
+    """Afterwards it is told of what is past and what is present in any order."""
+
+    async def script(call: FakeCall) -> None:
+        for number in range(20):
+            name = f"item_{number}"
+            await call.send("halfsec.tool", item_id=name, name="clock", state="done", ms=7)
+            await asyncio.sleep(0.1)
+        await call.until(lambda: len(call.audio) >= 3 * WIRE_RATE_HZ)
+        await reply(call, "item_99", [("Rising.", voice(1.0))])
+
+    server.script = script
+    page = open_page()
+    page.get_by_role("button", name="Play a sample question").click()
+    call = server.wait_for_call()
+    server.wait_for(lambda: len(call.audio) >= HALF_SECOND // 2, "the beginning")
+    page.evaluate(BUSY)
+    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)
+    left, _ = sound_of(page)
+    question, _ = soundfile.read(SAMPLE, dtype="float32")
+    assert correlation(left, question) > 0.95, offsets(left, question)
 
 
 def test_what_was_interrupted_ends_where_it_was_cut(open_page: Open, server: FakeServer) -> None:
@@ -168,6 +201,41 @@ def test_the_trace_comes_from_the_server_or_is_said_to_be_gone(
     _, right = sound_of(page)
     assert np.any(right)
     assert "Hello?" in text_of(page, "Transcript")
+
+
+def test_what_happens_before_its_keeper_is_fetched_is_kept(
+    open_page: Open, server: FakeServer
+) -> None:
+    answer = voice(0.5)
+
+    async def script(call: FakeCall) -> None:
+        await call.until(lambda: len(call.audio) >= 2 * WIRE_RATE_HZ)
+        await hear(call, "item_1", "Hello?")
+        for state in ("started", "done"):
+            await call.send("halfsec.tool", item_id="item_2", name="greet", state=state, ms=7)
+        await reply(call, "item_2", [("Hello.", answer)])
+
+    server.script = script
+    page = open_page()
+    held: list[Route] = []
+    page.route("**/telling.js", lambda route: held.append(route))
+    page.get_by_role("button", name="Play a sample question").click()
+    call = server.wait_for_call()
+    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)
+    page.wait_for_timeout(1000)  # what is held is older than that when it is released
+    held.pop().continue_()
+    expect(page.locator("#transcript .tool")).to_have_text("Looking that up: greet … done, 7 ms")
+    left, right = sound_of(page)
+    # The axis begins within the first batch, which is silent.
+    assert correlation(left, call.audio[HALF_SECOND : 3 * HALF_SECOND]) > 0.999
+    assert correlation(right, answer) > 0.999
+    lines = [line for line in text_of(page, "Transcript").splitlines() if line.startswith("- ")]
+    said = ("**You**: Hello?", "*Tool greet: done after 7 ms.*", "**Agent**: Hello.")
+    for line, words in zip(lines, said, strict=True):
+        assert words in line
+    minutes, seconds = lines[-1].split()[1].split(":")
+    sounded_s = place(right, answer) / WIRE_RATE_HZ
+    assert 60 * int(minutes) + float(seconds) < sounded_s + 0.5
 
 
 def test_a_new_call_has_files_of_its_own(open_page: Open, server: FakeServer) -> None:

@@ -14,14 +14,16 @@ pytestmark = pytest.mark.browser
 
 TURNS = 208
 """Half an hour's, with two messages each: the transcript is full then."""
-MORE = 80
-"""Enough to be seen, if something grew with each: by more than a third."""
+MORE = 200
+"""Enough to be seen, if something grew with each: nearly to twice what it was."""
 
 IN_THE_AIR = 8
 """Turns that are sent before the page has played what came before: half of what it remembers."""
 
 STAGES = ("endpoint", "llm_clause", "tts")
-GROWTH = 1.1
+GROWTH = {"Nodes": 1.1, "JSEventListeners": 1.1, "JSHeapUsedSize": 1.25}
+"""Of the heap, a collection leaves 5 % more or less. And the lines to be downloaded are not all
+there yet: a thousand at most, of half a KB."""
 
 
 async def turns(call: FakeCall, first: int, end: int) -> None:
@@ -58,8 +60,7 @@ def used(devtools: CDPSession, page: Page) -> dict[str, float]:
     for _ in range(2):
         devtools.send("HeapProfiler.collectGarbage")
     metrics: Any = devtools.send("Performance.getMetrics")["metrics"]
-    wanted = ("Nodes", "JSEventListeners", "JSHeapUsedSize")
-    return {each["name"]: each["value"] for each in metrics if each["name"] in wanted}
+    return {each["name"]: each["value"] for each in metrics if each["name"] in GROWTH}
 
 
 def test_memory_stays_flat(open_page: Open, server: FakeServer) -> None:
@@ -89,4 +90,4 @@ def test_memory_stays_flat(open_page: Open, server: FakeServer) -> None:
     after = used(devtools, page)
     print(f"after {TURNS} turns: {before}; after {MORE} more: {after}")
     for name, value in before.items():
-        assert after[name] <= GROWTH * value, name
+        assert after[name] <= GROWTH[name] * value, name

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from .browser.fake_server import (
     WIRE_RATE_HZ,
@@ -183,6 +183,27 @@ def test_a_broken_connection_takes_the_bar_away(
     steps.take()
     expect(page.locator(".turn.live")).to_have_count(0)
     page.get_by_role("button", name="End the call").click()
+
+
+def test_marks_before_the_bar_is_fetched_are_drawn(open_page: Open, server: FakeServer) -> None:
+    """The code of the bar comes when the call begins: marks may be there first."""
+
+    async def script(call: FakeCall) -> None:
+        await marks_of_a_pause(call, 1000)
+        await hear(call, "item_1", QUESTION)
+
+    server.script = script
+    page = open_page()
+    held: list[Route] = []
+    page.route("**/telling.js", lambda route: held.append(route))
+    press_talk(page, server)
+    expect(page.locator(".message.caller")).to_contain_text(QUESTION)
+    expect(page.locator(".turn.live")).to_have_count(0)
+    held.pop().continue_()
+    live = page.locator(".turn.live")
+    expect(live).to_have_attribute("data-now", "endpoint")
+    # The time that it was held back counts: the caller has waited for it.
+    assert figure(page) > 160
 
 
 def test_words_are_marked_as_they_are_heard(open_page: Open, server: FakeServer) -> None:

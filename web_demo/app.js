@@ -3,6 +3,7 @@
 import { Access } from './access.js';
 import { Call } from './call.js';
 import { Controls, urlOf } from './controls.js';
+import { HeldEvents } from './held-events.js';
 import { KeyDialog } from './key-dialog.js';
 import { Notice } from './notice.js';
 import { PreferenceStore } from './preferences.js';
@@ -33,8 +34,8 @@ const SAMPLE_URL = 'sample-question.wav';
 /** Refresh of the figures under "About this call". */
 const FIGURES_EVERY_MS = 250;
 
-/** Five seconds of sound, for a call that begins before what keeps it has been fetched. */
-const MAX_EARLY_BATCHES = 250;
+/** Events of a call that begins before what keeps it has been fetched: ten seconds, and 5 MB. */
+const MAX_EARLY = 1500;
 
 const page = {
   scroller: byId('scroller'),
@@ -65,8 +66,20 @@ let serverWasDown = false;
 /** @type {Promise<typeof import('./telling.js')> | null} */
 let telling = null;
 let isTelling = false;
-/** @type {import('./call-story.js').Batch[]} */
-const early = [];
+const happened = new HeldEvents(
+  [
+    [call, ['resumed', 'renewed', 'audio', 'played']],
+    [call.client, ['event', 'status']],
+    [call.devices, ['batch', 'tape']],
+    [call.conversation, ['message', 'removed', 'sent', 'turn', 'tool']],
+  ],
+  () => ({
+    atS: call.devices.clockS,
+    clockNumber: call.devices.clockNumber,
+    pageMs: performance.now(),
+  }),
+  MAX_EARLY,
+);
 
 /** @param {import('./problems.js').Action} action */
 function act(action) {
@@ -171,12 +184,6 @@ function showConnection(status) {
   }
 }
 
-/** @param {Event} event */
-function keepEarly(event) {
-  early.push(/** @type {CustomEvent} */ (event).detail);
-  early.splice(0, early.length - MAX_EARLY_BATCHES);
-}
-
 /** Fetched at the first touch of the page: before the call that it leads to has begun. */
 async function tellOfCall() {
   telling ??= import('./telling.js');
@@ -184,8 +191,7 @@ async function tellOfCall() {
     const { tellOf } = await telling;
     if (isTelling) return;
     isTelling = true;
-    call.devices.removeEventListener('batch', keepEarly);
-    tellOf(call, transcript, access, page.download, early.splice(0));
+    tellOf(call, transcript, access, page.download, happened);
   } catch {
     telling = null; // the server is gone; the page goes on without, and asks again
   }
@@ -225,7 +231,8 @@ function byId(id) {
 
 on(call, 'phase', (phase) => {
   controls.showPhase(phase);
-  if (phase !== 'off') void tellOfCall();
+  if (phase === 'off') happened.drop();
+  else void tellOfCall();
 });
 on(call, 'connection', showConnection);
 on(call, 'problem', ({ code, text }) => notice.show(code, text));
@@ -254,7 +261,6 @@ document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape' && !document.querySelector('dialog[open]')) void call.interrupt();
 });
 controls.showPhase('off');
-call.devices.addEventListener('batch', keepEarly);
 setInterval(showFigures, FIGURES_EVERY_MS);
 watch.start();
 if (!globalThis.isSecureContext) notice.show('insecure-context');

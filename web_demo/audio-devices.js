@@ -37,6 +37,8 @@ const RESUME_GRACE_MS = 500;
 export class AudioDevices extends EventTarget {
   constructor() {
     super();
+    /** Which context `clockS` is of: each begins at zero. */
+    this.clockNumber = 0;
     /** @private @type {AudioContext | null} */
     this.context = null;
     /** @private @type {Capture | null} */
@@ -102,6 +104,7 @@ export class AudioDevices extends EventTarget {
   async start() {
     const context = new AudioContext({ latencyHint: 'interactive' });
     this.context = context;
+    this.clockNumber += 1;
     void context.resume();
     void this.useSpeaker();
     const [capture, playback] = await Promise.all([

@@ -13,9 +13,8 @@ import { Resampler } from './resampler.js';
 /**
  * @typedef {import('./call.js').Call} Call
  * @typedef {import('./conversation.js').Message} Message
+ * @typedef {import('./held-events.js').Moment} Moment
  * @typedef {import('./tool-lines.js').ToolEvent} ToolEvent
- *
- * @typedef {{pcm: Int16Array, atS: number}} Batch captured sound, and the context's time at its end
  *
  * @typedef {object} Line
  * @property {number} atMs when it began
@@ -32,7 +31,8 @@ const MAX_SESSIONS = 8;
 
 /** What is kept of one call. */
 export class Story {
-  constructor() {
+  /** @param {number} fromS where the audio context's clock stands, if there is one already */
+  constructor(fromS) {
     this.beganAt = new Date();
     this.recording = new CallRecording();
     /** @type {Line[]} */
@@ -43,10 +43,12 @@ export class Story {
     this.sessions = [];
     /** @private */
     this.beganMs = performance.now();
-    /** @private Of the audio context in use: what to add to its time. @type {number | null} */
-    this.anchorMs = null;
     /** @private */
-    this.lastS = 0;
+    this.fromS = fromS;
+    /** @private The audio context in use; none yet. */
+    this.clockNumber = 0;
+    /** @private What to add to its time. @type {number | null} */
+    this.anchorMs = null;
   }
 
   /** @param {string} id */
@@ -72,17 +74,23 @@ export class Story {
     return whole;
   }
 
+  /** @param {number} number of the audio context that all times are of from now on */
+  useClock(number) {
+    if (number === this.clockNumber) return;
+    if (this.clockNumber > 0) this.fromS = 0;
+    this.clockNumber = number;
+    this.anchorMs = null;
+  }
+
   /**
-   * A context's clock stands still while the machine sleeps, and a new one begins at zero.
+   * A page that was busy is told of what is past after what is present, so times go back. None is of
+   * before the call.
    * @param {number} contextS
    * @returns {number} on the axis of the call
    */
   axisMs(contextS) {
-    if (this.anchorMs === null || contextS < this.lastS - 1) {
-      this.anchorMs = performance.now() - this.beganMs - 1000 * contextS;
-      this.lastS = contextS;
-    }
-    this.lastS = Math.max(this.lastS, contextS);
+    const sinceMs = performance.now() - this.beganMs;
+    this.anchorMs ??= Math.max(sinceMs - 1000 * contextS, -1000 * this.fromS);
     return Math.max(0, this.anchorMs + 1000 * contextS);
   }
 }
@@ -91,13 +99,11 @@ export class Story {
 export class CallStory {
   /**
    * @param {Call} call
-   * @param {Batch[]} early captured in it so far
+   * @param {EventTarget} happened as in `tellOf`
    */
-  constructor(call, early) {
-    /** @private */
-    this.call = call;
+  constructor(call, happened) {
     /** The one in progress, or the last one. */
-    this.story = new Story();
+    this.story = new Story(0); // what happened is told from the first on
     /** @private */
     this.isOver = call.phase === 'off';
     /** @private @type {Map<string, Line>} */
@@ -105,43 +111,55 @@ export class CallStory {
     /** @private */
     this.voice = { rateHz: 0, resampler: new Resampler(1, 1), nextFrame: -1, atMs: 0 };
     if (call.client.sessionId) this.story.addSession(call.client.sessionId);
-    for (const { pcm, atS } of early) this.addCaller(pcm, atS);
-    this.listen();
+    this.listen(call, happened);
   }
 
-  /** @private */
-  listen() {
-    const { call } = this;
-    const { client, conversation, devices } = call;
-    on(call, 'phase', (phase) => this.onPhase(phase));
-    on(client, 'event', ({ type, session }) => {
+  /**
+   * @private
+   * @param {Call} call
+   * @param {EventTarget} happened
+   */
+  listen(call, happened) {
+    on(call, 'phase', (phase) => this.onPhase(phase, call.devices.clockS ?? 0));
+    on(call.client, 'event', ({ type, session }) => {
       if (type === 'session.created') this.story.addSession(session.id);
     });
-    on(devices, 'batch', ({ pcm, atS }) => this.addCaller(pcm, atS));
-    on(devices, 'tape', ({ samples, frame, rateHz }) => this.addAgent(samples, frame, rateHz));
-    on(conversation, 'message', (message) => this.addMessage(message));
-    on(conversation, 'removed', (itemId) => this.drop(itemId));
-    on(conversation, 'sent', (itemId) => this.drop(itemId));
-    on(conversation, 'turn', ({ itemId, turn }) => {
+    /** @type {(type: string, take: (detail: any, atS: number | null) => void) => void} */
+    const told = (type, take) => {
+      happened.addEventListener(type, (event) => {
+        const { detail, atS, clockNumber } = /** @type {CustomEvent & Moment} */ (event);
+        this.story.useClock(clockNumber);
+        take(detail, atS);
+      });
+    };
+    told('batch', ({ pcm, atS }) => this.addCaller(pcm, atS));
+    told('tape', ({ samples, frame, rateHz }) => this.addAgent(samples, frame, rateHz));
+    told('message', (message, atS) => this.addMessage(message, atS));
+    told('removed', (itemId) => this.drop(itemId));
+    told('sent', (itemId) => this.drop(itemId));
+    told('turn', ({ itemId, turn }) => {
       const line = this.byItem.get(itemId);
       if (line && !turn.cut_in) line.waitMs = turn.e2e_ear_ms ?? turn.e2e_server_ms;
     });
-    on(conversation, 'tool', (tool) => this.addTool(tool));
-    on(call, 'resumed', () => this.addNote('The connection broke; the call goes on.'));
-    on(call, 'renewed', () => {
+    told('tool', (tool, atS) => this.addTool(tool, atS));
+    told('resumed', (_, atS) =>
+      this.addNote('The connection broke; the call goes on.', atS),
+    );
+    told('renewed', (_, atS) => {
       for (const [itemId, { message }] of this.byItem)
         if (message?.state !== 'unsent') this.byItem.delete(itemId);
-      this.addNote('New connection: the agent starts afresh.');
+      this.addNote('New connection: the agent starts afresh.', atS);
     });
   }
 
   /**
    * @private
    * @param {import('./call.js').Phase} phase
+   * @param {number} clockS
    */
-  onPhase(phase) {
+  onPhase(phase, clockS) {
     if (phase !== 'off' && this.isOver) {
-      this.story = new Story();
+      this.story = new Story(clockS);
       this.byItem.clear();
     }
     this.isOver = phase === 'off';
@@ -189,11 +207,12 @@ export class CallStory {
   /**
    * @private
    * @param {Message} message
+   * @param {number | null} atS
    */
-  addMessage(message) {
+  addMessage(message, atS) {
     const known = this.byItem.get(message.itemId);
     if (known) known.message = message;
-    else if (!this.isOver) this.byItem.set(message.itemId, this.addLine({ message }));
+    else if (!this.isOver) this.byItem.set(message.itemId, this.story.addLine({ message }, atS));
     for (const old of [...this.byItem.keys()].slice(0, -MAX_LINES)) this.byItem.delete(old);
   }
 
@@ -210,25 +229,19 @@ export class CallStory {
   /**
    * @private
    * @param {ToolEvent} tool
+   * @param {number | null} atS
    */
-  addTool({ name, state, ms }) {
-    if (state !== 'started') this.addNote(`Tool ${name}: ${state} after ${ms} ms.`);
+  addTool({ name, state, ms }, atS) {
+    if (state !== 'started') this.addNote(`Tool ${name}: ${state} after ${ms} ms.`, atS);
   }
 
   /**
    * @private
    * @param {string} note
+   * @param {number | null} atS
    */
-  addNote(note) {
-    if (!this.isOver) this.addLine({ note });
-  }
-
-  /**
-   * @private
-   * @param {Partial<Line>} line
-   */
-  addLine(line) {
-    return this.story.addLine(line, this.call.devices.clockS);
+  addNote(note, atS) {
+    if (!this.isOver) this.story.addLine({ note }, atS);
   }
 }
 

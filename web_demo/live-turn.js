@@ -6,6 +6,7 @@ import { TurnMarks } from './turn-marks.js';
 
 /**
  * @typedef {import('./call.js').Call} Call
+ * @typedef {import('./held-events.js').Moment} Moment
  * @typedef {import('./realtime.js').RealtimeEvent} RealtimeEvent
  * @typedef {import('./transcript.js').Transcript} Transcript
  */
@@ -17,8 +18,9 @@ export class LiveTurn {
   /**
    * @param {Call} call
    * @param {Transcript} transcript
+   * @param {EventTarget} happened as in `tellOf`
    */
-  constructor(call, transcript) {
+  constructor(call, transcript, happened) {
     /** @private */
     this.call = call;
     /** @private */
@@ -29,22 +31,24 @@ export class LiveTurn {
     this.sounds = new FirstSound();
     /** @private */
     this.bar = new LiveBar(this.marks, (bar) => transcript.showAtEnd(bar));
-    const { client, conversation } = call;
-    client.addEventListener('event', (event) => this.onEvent(detailOf(event)));
-    client.addEventListener('status', (event) => {
-      if (detailOf(event).state !== 'open') this.reset();
+    /** @type {(type: string, take: (detail: any, pageMs: number) => void) => void} */
+    const told = (type, take) => {
+      happened.addEventListener(type, (event) => {
+        const { detail, pageMs } = /** @type {CustomEvent & Moment} */ (event);
+        take(detail, pageMs);
+      });
+    };
+    told('event', (event, pageMs) => this.onEvent(event, pageMs));
+    told('status', ({ state }) => {
+      if (state !== 'open') this.reset();
     });
-    call.addEventListener('audio', (event) => {
-      const { itemId, samples } = detailOf(event);
-      this.sounds.arrived(itemId, samples);
-    });
-    call.addEventListener('played', (event) => {
-      const { itemId, playedMs } = detailOf(event);
-      const heardMs = this.sounds.played(itemId, playedMs, performance.now());
+    told('audio', ({ itemId, samples }) => this.sounds.arrived(itemId, samples));
+    told('played', ({ itemId, playedMs }, pageMs) => {
+      const heardMs = this.sounds.played(itemId, playedMs, pageMs);
       if (heardMs !== null) this.onHeard(itemId, heardMs);
     });
-    conversation.addEventListener('turn', (event) => {
-      this.marks.over(detailOf(event).turn.turn);
+    told('turn', ({ turn }) => {
+      this.marks.over(turn.turn);
       this.bar.update();
     });
   }
@@ -52,11 +56,11 @@ export class LiveTurn {
   /**
    * @private
    * @param {RealtimeEvent} event
+   * @param {number} arrivedMs by the page's clock
    */
-  onEvent(event) {
+  onEvent(event, arrivedMs) {
     if (event.type === 'halfsec.mark') {
-      const nowMs = performance.now();
-      this.marks.take(/** @type {any} */ (event), nowMs);
+      this.marks.take(/** @type {any} */ (event), arrivedMs);
       // Without a loudspeaker a reply is read as soon as it is sent.
       if (this.call.conversation.silent && event.name === 'released') this.marks.over(event.turn);
     } else if (event.type === 'response.done' && FAILED.has(event.response.status)) {
@@ -82,12 +86,4 @@ export class LiveTurn {
     this.marks.reset();
     this.bar.update();
   }
-}
-
-/**
- * @param {Event} event
- * @returns {any}
- */
-function detailOf(event) {
-  return /** @type {CustomEvent} */ (event).detail;
 }

@@ -12,18 +12,20 @@ import { ToolLines } from './tool-lines.js';
  * @param {import('./transcript.js').Transcript} transcript
  * @param {import('./access.js').Access} access
  * @param {HTMLDetailsElement} menu
- * @param {import('./call-story.js').Batch[]} early what was captured before anybody listened
+ * @param {import('./held-events.js').HeldEvents} happened of the call: the server's events, what
+ *   devices heard and played, and the conversation's, from the first on, though nobody listened then
  */
-export function tellOf(call, transcript, access, menu, early) {
-  new LiveTurn(call, transcript);
+export function tellOf(call, transcript, access, menu, happened) {
+  new LiveTurn(call, transcript, happened);
   const tools = new ToolLines(transcript);
-  call.conversation.addEventListener('tool', (event) => {
+  happened.addEventListener('tool', (event) => {
     tools.show(/** @type {CustomEvent} */ (event).detail);
   });
-  call.client.addEventListener('status', () => {
-    if (call.client.status.state !== 'open') tools.leave();
+  happened.addEventListener('status', (event) => {
+    if (/** @type {CustomEvent} */ (event).detail.state !== 'open') tools.leave();
   });
-  new DownloadMenu(menu, new CallStory(call, early), access);
+  new DownloadMenu(menu, new CallStory(call, happened), access);
   call.addEventListener('phase', () => (menu.hidden = false), { once: true });
   menu.hidden = call.phase === 'off';
+  happened.release();
 }
