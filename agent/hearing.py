@@ -9,6 +9,7 @@ long ago it came.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,8 @@ short: what is left then fits the recognizer's least window."""
 
 MAX_BOUNDS: Final = 64
 """Utterances whose place is known. Those that were dropped are never asked for."""
+
+_log = logging.getLogger(__name__)
 
 
 class Hearing:
@@ -205,7 +208,8 @@ class Hearing:
             if not self._refusing:  # once, however many frames a recording too long has
                 self._tell(Heard(self.utterance, refused=error))
             self._refusing = True
-        except StageError:  # the stage restarts and says so; what came meanwhile is lost
+        except StageError as error:  # what came meanwhile is lost
+            _log.warning("a caller was not listened to for a moment: %s", error)
             self._listening.give_up()
         for heard in outputs:
             for event in heard.events:

@@ -5,6 +5,7 @@ listener's again, which drops results that a newer pass has overtaken.
 """
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +46,7 @@ MAX_JITTER_NS: Final = 200_000_000
 somebody mutes himself."""
 
 Answer = TypeVar("Answer")
+_log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -208,5 +210,7 @@ class Passes:
 
     async def tell_listener(self, what: Callable[[], None]) -> None:
         """As `ask`, of something that a listener which is broken need not know."""
-        with contextlib.suppress(StageError):
+        try:
             await self.ask(what)
+        except StageError as error:
+            _log.warning("a listener could not be told of something: %s", error)

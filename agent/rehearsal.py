@@ -15,14 +15,8 @@ from typing import Final
 import asr
 import tts
 from latency_budget.clock import Clock
-from llm_engine.backends.base import (
-    Backend,
-    CacheLayout,
-    Plan,
-    Slot,
-    StepHandle,
-    StepResult,
-)
+from llm_engine.backends.around import BackendAround
+from llm_engine.backends.base import Backend, Plan, StepHandle, StepResult
 
 _PARTS: Final = re.compile(r"(asr|llm|tts)[+x]([0-9]+)")
 
@@ -61,45 +55,29 @@ def recognizer_kind(rehearsal: Rehearsal) -> type[asr.WhisperTranscriber]:
     return SlowRecognizer
 
 
-class SlowBackend:
+class SlowBackend(BackendAround):
     """A language model's backend whose steps take `factor` times as long. One thread, the
     engine's."""
 
     def __init__(self, backend: Backend, factor: int, clock: Clock) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._factor = factor
         self._clock = clock
         self._spent_ns = 0
         """In the launch of the step that is collected next."""
 
-    @property
-    def layout(self) -> CacheLayout:
-        return self._backend.layout
-
-    def open_slot(self) -> Slot:
-        return self._backend.open_slot()
-
-    def close_slot(self, slot: Slot) -> None:
-        self._backend.close_slot(slot)
-
-    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        self._backend.copy_prefix(source, target, num_tokens)
-
     def launch(self, plan: Plan) -> StepHandle:
         began_ns = self._clock.now_ns()
-        handle = self._backend.launch(plan)
+        handle = super().launch(plan)
         self._spent_ns = self._clock.now_ns() - began_ns
         return handle
 
     def collect(self, handle: StepHandle) -> StepResult:
         began_ns = self._clock.now_ns()
-        result = self._backend.collect(handle)
+        result = super().collect(handle)
         spent_ns = self._spent_ns + self._clock.now_ns() - began_ns
         time.sleep((self._factor - 1) * spent_ns / 1e9)
         return result
-
-    def cache_bytes(self) -> int:
-        return self._backend.cache_bytes()
 
 
 class SlowVoice:

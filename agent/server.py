@@ -76,6 +76,10 @@ NO_SOCKET: Final = Refusal(
     404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
 )
 
+LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
+"""How the names begin of threads that may be inside native code when all else is over: the stages',
+and those of an engine on several GPUs."""
+
 LOOK_EVERY_S: Final = 0.5
 """After models that have lost what they calculate on."""
 
@@ -214,7 +218,7 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
     runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener), audio_listener(config.telephony) as audio:
         status = runner.run(_serve(config, clock, listener, audio, started_ns, tls))
-    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
+    if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
         # It hangs, or still loads a large model. Native libraries abort the process when the
         # interpreter ends under their threads; what has to be saved is saved by now.
         logging.shutdown()

@@ -1,11 +1,13 @@
 """The models of the service, loaded once and shared by all calls.
 
-`start` loads them side by side while the server already listens; `progress` is what `/readyz` shows
-meanwhile. A model that can't be loaded at the start ends the server with the reason; one that fails
-later is restarted by its own thread, which goes on trying; until then new calls are refused.
+`start` loads them side by side, those on the GPU one after another, while the server already
+listens; `progress` is what `/readyz` shows meanwhile. A model that can't be loaded at the start
+ends the server with the reason; one that fails later is restarted by its own thread, which goes on
+trying; until then new calls are refused.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -15,7 +17,7 @@ import llm_engine
 import tts
 from latency_budget.clock import Clock
 
-from .config import Config, LlmSettings
+from .config import GPU_DTYPES, Config, LlmSettings
 from .conversion import Conversion
 from .errors import ClientError, HalfsecError
 from .hearing import Hearing, endpointing_for
@@ -80,9 +82,12 @@ class Stages:
         if self.small_thinker is not None:
             starts["small llm"] = partial(self._start_thinker, self.small_thinker)
         self._progress = dict.fromkeys(starts, "loading")
+        # While an engine records graphs, nobody else may wait for the whole GPU.
+        gpu, on_gpu = asyncio.Lock(), _on_gpu(self._config)
         async with asyncio.TaskGroup() as group:
             for name, start in starts.items():
-                group.create_task(self._start(name, start))
+                turn = gpu if name in on_gpu else contextlib.nullcontext()
+                group.create_task(self._start(name, start, turn))
 
     @property
     def status(self) -> Status:
@@ -150,9 +155,15 @@ class Stages:
         engine = await thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
         await engine.warm()
 
-    async def _start(self, name: str, start: Callable[[], Awaitable[None]]) -> None:
+    async def _start(
+        self,
+        name: str,
+        start: Callable[[], Awaitable[None]],
+        turn: contextlib.AbstractAsyncContextManager[object],
+    ) -> None:
         try:
-            await start()
+            async with turn:
+                await start()
         except Exception as error:
             self._failures.append(f"{name}: {_one_line(error)}")
             self._progress[name] = "failed"
@@ -178,13 +189,23 @@ class Stages:
         }
 
 
+def _on_gpu(config: Config) -> set[str]:
+    """The stages that load on the GPU."""
+    engines = {"llm", "small llm"} if config.llm_engine.dtype in GPU_DTYPES else set()
+    return engines | ({"asr"} if config.asr.device == "cuda" else set())
+
+
 def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
     """What calculates on a device that this process has lost for good, a line for each."""
     models = {name: thread.model for name, thread in threads.items()}
-    return [
-        f"{name}: {model.health.lost}"
+    losses = {
+        name: model.health.lost if isinstance(model, llm_engine.Engine) else threads[name].broken
         for name, model in models.items()
-        if isinstance(model, llm_engine.Engine) and model.health.lost is not None
+    }
+    return [
+        f"{name}: {loss}"
+        for name, loss in losses.items()
+        if isinstance(loss, llm_engine.DeviceLostError)
     ]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
     from llm_engine.conversation import Conversation
     from llm_engine.engine import Engine
-    from llm_engine.errors import EngineError, ModelError, RequestError
+    from llm_engine.errors import DeviceLostError, EngineError, ModelError, RequestError
     from llm_engine.grammar import Grammar
     from llm_engine.metrics import EngineStats
     from llm_engine.reply import FinishReason, TokenChunk, Usage
@@ -25,6 +25,7 @@ __all__ = [
     "BackendName",
     "ChatMessage",
     "Conversation",
+    "DeviceLostError",
     "Engine",
     "EngineConfig",
     "EngineError",
@@ -48,6 +49,7 @@ _HOME = {
     "BackendName": "config",
     "ChatMessage": "template",
     "Conversation": "conversation",
+    "DeviceLostError": "errors",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",

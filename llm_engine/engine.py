@@ -113,6 +113,8 @@ class Engine:
         self._tooling = Tooling(self.dialect, self._template_with, self._constraints.compile)
         self._worker = Worker(self._core)
         self.health = self._worker.health
+        if isinstance(backend, HasProcesses):
+            backend.when_lost(self._worker.lose)
         if backend_for(config.precision) is BackendName.CUDA:
             # On a CPU the thread shares its cores with those that calculate.
             self._worker.post(keep_to_one_core)
@@ -134,10 +136,10 @@ class Engine:
     ) -> "Engine":
         """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
 
-        `on_progress` hears, on the calling thread, which share of the weights is converted; it
-        hears nothing where they need not be. `wrap` may put something around what calculates, to
-        watch or to slow it. Raises ModelError naming the file, what was found and
-        what is supported.
+        `on_progress` hears which share of the weights is converted, on the calling thread or, for
+        several GPUs, one of its own; it hears nothing where they need not be. `wrap` may put
+        something around what calculates, to watch or to slow it. Raises ModelError naming the
+        file, what was found and what is supported.
         """
         config = config or EngineConfig()
         checkpoint = load_checkpoint(Path(path))

@@ -72,17 +72,25 @@ class Way:
 
 
 _FP8 = WeightFormat(Precision.FP8)
+_FP8_BLOCKS = WeightFormat(Precision.FP8, block=BLOCK)
 _FP8_BODY = WeightFormat(Precision.FP8, head=Precision.BFLOAT16)
 BFLOAT16 = Way("bfloat16", WeightFormat())
 """What 8-bit floats are compared with."""
 WAYS = (
     BFLOAT16,
     Way("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
-    Way("fp8 blocks", WeightFormat(Precision.FP8, block=BLOCK)),
+    Way("fp8 blocks", _FP8_BLOCKS),
+    Way("fp8 blocks, fp8 activations", _FP8_BLOCKS, Arithmetic(activations=True)),
     Way("fp8 rows, bf16 head", _FP8_BODY),
     Way("fp8 rows", _FP8),
     Way("fp8 rows, fp8 activations", _FP8, Arithmetic(activations=True)),
     Way("calibrated, bf16 head", _FP8_BODY, is_calibrated=True),
+    Way(
+        "calibrated, bf16 head, fp8 activations",
+        _FP8_BODY,
+        Arithmetic(activations=True),
+        is_calibrated=True,
+    ),
     Way("calibrated", _FP8, is_calibrated=True),
     Way("calibrated, fp8 activations", _FP8, Arithmetic(activations=True), is_calibrated=True),
 )
@@ -233,14 +241,14 @@ def _row(
     )
 
 
-HEADER = f"{'':<36}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio to bf16':>18}"
+HEADER = f"{'':<44}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio to bf16':>18}"
 FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text's tokens"
 
 
 def line_of(row: Row) -> str:
     """A row under `HEADER`."""
     line = (
-        f"{row.backend + ' ' + row.precision:<36}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
+        f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
         f"{row.agreement:>16.3f}"
     )
     if row.bf16_ratio is not None:

@@ -86,6 +86,19 @@ class Stream:
             self._outputs.put_nowait(output)
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What the engine's thread is to do between two steps."""
+
+    run: Callable[[], None]
+    fail: Callable[[EngineError], object]
+    """From any thread, instead: it will not be done."""
+
+
+def _nobody(error: EngineError) -> None:
+    """Of clean-up: nobody waits for it."""
+
+
 @dataclass(slots=True)
 class Health:
     """Any thread may look."""
@@ -100,7 +113,7 @@ class Worker:
     def __init__(self, core: EngineCore) -> None:
         self._core = core
         self._streams: dict[RequestId, Stream] = {}
-        self._commands: list[Callable[[], None]] = []
+        self._commands: list[_Command] = []
         self.health = Health()
         self._changed = threading.Condition()
         self._closing = False
@@ -122,7 +135,7 @@ class Worker:
             else:
                 self._streams[stream.request_id] = stream
 
-        self._post(start)
+        self._post(start, stream.send)
         return stream
 
     def abort(self, stream: Stream) -> None:
@@ -164,7 +177,7 @@ class Worker:
                 if not tell(loop, succeed, result):
                     undo(result)
 
-        self._post(run)
+        self._post(run, lambda error: tell(loop, fail, error))
         try:
             return await future
         except asyncio.CancelledError:
@@ -178,6 +191,19 @@ class Worker:
         """Run something on the engine's thread without waiting. For clean-up: always accepted."""
         self._post(function, always=True)
 
+    def lose(self, error: DeviceLostError) -> None:
+        """Fail all that is under way: what calculates is gone. Any thread; the engine's own may be
+        waiting for it, and never come back."""
+        with self._changed:
+            if self.health.lost is not None:
+                return
+            self.health.lost = error
+            commands, self._commands = self._commands, []
+        for command in commands:
+            command.fail(error)
+        for stream in self._streams.copy().values():
+            stream.send(error)
+
     def stop(self) -> None:
         """Take on nothing more, and after the current step fail what is under way."""
         with self._changed:
@@ -189,15 +215,23 @@ class Worker:
         self.stop()
         self._thread.join()
 
-    def _post(self, command: Callable[[], None], *, always: bool = False) -> None:
+    def _post(
+        self,
+        run: Callable[[], None],
+        fail: Callable[[EngineError], object] = _nobody,
+        *,
+        always: bool = False,
+    ) -> None:
         with self._changed:
             if self._closing:
                 if always:
                     return
                 raise EngineError("the engine is closed")
+            if self.health.lost is not None and not always:
+                raise DeviceLostError(str(self.health.lost))
             if len(self._commands) >= MAX_COMMANDS and not always:
                 raise EngineError("the engine is overloaded; try again later")
-            self._commands.append(command)
+            self._commands.append(_Command(run, fail))
             self._changed.notify()
 
     def _run(self) -> None:
@@ -216,7 +250,7 @@ class Worker:
             is_checked = False
             for command in commands:
                 try:
-                    command()
+                    command.run()
                 except Exception:
                     # Only clean-up gets here, and there is nobody left to tell.
                     _log.exception("the engine could not clean up after a request")

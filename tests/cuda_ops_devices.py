@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: the GPU's kernels are NOT tested")
 
 from llm_engine.cuda.kernels.common import EMULATED
-from llm_engine.cuda.ops import Ops
+from llm_engine.cuda.ops import PartOps
 from llm_engine.cuda.oracle import OracleOps
 from llm_engine.cuda.triton_ops import TritonOps
 from tests import triton_interpreter
@@ -22,8 +22,8 @@ if EMULATED:
 def kernels(num_floats: int = 1 << 18) -> TritonOps:
     """Divided for a device with few multiprocessors: small operands like large ones elsewhere."""
     ops = TritonOps(DEVICE, num_sms=8, num_floats=num_floats)
-    ops._workspace.floats.fill_(torch.nan)  # whatever was not written there must not be read
+    ops._workspace.floats.fill_(torch.nan)  # whatever was not written there must not count
     return ops
 
 
-IMPLEMENTATIONS: dict[str, Callable[[], Ops]] = {"oracle": OracleOps, "kernels": kernels}
+IMPLEMENTATIONS: dict[str, Callable[[], PartOps]] = {"oracle": OracleOps, "kernels": kernels}

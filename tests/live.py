@@ -27,6 +27,8 @@ START_S: Final = 90.0
 """Until the models are loaded: five seconds on two idle cores."""
 SETTLE_S: Final = 30.0
 """Until what a call held is released: some milliseconds after its end."""
+LAST_RECORDS: Final = 80
+"""Of a call that a test failed in."""
 LOOK_S: Final = 0.05
 """Between looks at whether a call waits for a client that won't come back."""
 
@@ -119,6 +121,17 @@ class LiveServer:
     def num_connections(self) -> int:
         """Sockets of clients that the server holds, idle ones among them."""
         return len(self._server.server_state.connections)
+
+    def story(self) -> str:
+        """What the newest call did last, and how its stages are: for a test that failed."""
+        traces = list(self.calls.traces._traces.values())
+        lines = [*traces[-1].lines()] if traces else []
+        lines = [line for line in lines if "SilenceGrew" not in line][-LAST_RECORDS:]
+        stages = [
+            f"{name}: {stage.waiting} waiting, {stage.restarts} restarts, broken: {stage.broken}"
+            for name, stage in self.stages.threads().items()
+        ]
+        return "\n".join([*map(str.rstrip, lines), *stages])
 
     def settle(self) -> None:
         """Wait until all calls are over and hold nothing."""

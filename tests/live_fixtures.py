@@ -5,7 +5,7 @@ sequences in the language model, errors in the log that nobody expected.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -69,6 +69,18 @@ command = ["PYTHON", "TESTS/mcp_odd_server.py"]
 ENVIRONMENT: Final = {
     "HALFSEC_TELEPHONY__TRANSFERS": '{ sales = "+493012345", workshop = "+493067890" }'
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a client sees of a service that fails is that nothing comes: show the other side."""
+    report = yield
+    live = getattr(item, "funcargs", {}).get("live")
+    if report.failed and report.when == "call" and isinstance(live, LiveServer):
+        report.sections.append(("The service's newest call", live.story()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -135,7 +135,7 @@ def test_attention(kv_dtype: torch.dtype, window: int | None, lanes: list[list[i
 
 def test_attention_of_many_rows_of_wide_heads() -> None:
     """So many that their parts are put together in several goes."""
-    maker, heads = Maker(8, DEVICE), Heads(num_heads=8, num_kv_heads=2, head_dim=128)
+    maker, heads = Maker(8, DEVICE), Heads(num_heads=16, num_kv_heads=2, head_dim=128)
     layer = maker.attention(64, heads, BF16)
     rows = maker.rows([list(range(200, 200 + MAX_ROWS))], PAGE, NUM_PAGES)
     pages = maker.pages(heads, NUM_PAGES, PAGE, torch.bfloat16)

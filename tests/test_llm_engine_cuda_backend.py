@@ -16,6 +16,7 @@ from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.graphs import Replay
+from llm_engine.cuda.memory import Room
 from llm_engine.drafts import NgramDrafter
 from llm_engine.errors import DeviceLostError
 from llm_engine.requests import Request
@@ -25,6 +26,7 @@ from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 640
 GREEDY = SamplingParams()
+UNFILTERED = SamplingParams(temperature=0.8)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=30)
 
 
@@ -89,7 +91,9 @@ def told(
     return talk.tokens[length:]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, UNFILTERED, SAMPLED], ids=["greedy", "unfiltered", "sampled"]
+)
 @pytest.mark.parametrize("length", [1, 8, 9, 200, 530])
 def test_replies_are_the_reference_s(
     backend: CudaBackend, reference: CpuBackend, length: int, sampling: SamplingParams
@@ -98,10 +102,21 @@ def test_replies_are_the_reference_s(
     assert told(backend, length, 40, sampling) == expected
 
 
-def test_the_next_step_is_under_way_before_it_is_asked_for(checkpoint: Checkpoint) -> None:
+def test_all_graphs_are_reckoned_with(checkpoint: Checkpoint) -> None:
+    graphs = CountingGraphs()
+    on_cpu(checkpoint, graphs)
+    assert 24 < graphs.num_captured <= Room(0, PAGE_SIZE, CONTEXT).num_graphs
+
+
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, UNFILTERED, SAMPLED], ids=["greedy", "unfiltered", "sampled"]
+)
+def test_the_next_step_is_under_way_before_it_is_asked_for(
+    checkpoint: Checkpoint, sampling: SamplingParams
+) -> None:
     graphs = CountingGraphs()
     backend = on_cpu(checkpoint, graphs)
-    talk = Talk(backend, 0, GREEDY)
+    talk = Talk(backend, 0, sampling)
     talk.tokens = prompt(5)
     talk.take(step(backend, talk.rows())[talk.slot])
     assert graphs.num_replays == 1, "what follows a prompt is not known to be a reply"
@@ -196,6 +211,29 @@ def test_a_draft_changes_nothing(backend: CudaBackend, reference: CpuBackend, ri
         talk.take(chosen[: num_taken + 1])
         talk.num_cached = len(talk.tokens) - 1
     assert talk.tokens[30:80] == expected[:50]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=0.7)])
+def test_lanes_that_are_empty_choose_nothing_that_could_fail(
+    checkpoint: Checkpoint, reference: CpuBackend, sampling: SamplingParams
+) -> None:
+    """Three talks where there were four, one of them with a grammar: the fourth lane has no mask of
+    its own, and what it was told last."""
+    everything = (b"\xff" * 40,)
+    outcomes = []
+    for each in (on_cpu(checkpoint), reference):
+        talks = [Talk(each, 40 * index, sampling) for index in range(4)]
+        for index, talk in enumerate(talks):
+            talk.tokens = prompt(1, salt=index)
+            talk.pages = talk.pages[:40]
+        for _ in range(
+            9
+        ):  # the same again and again: whatever the host has as copies tells of four
+            step(each, *(talk.rows() for talk in talks))
+        first, *others = talks[:3]
+        rows = first.rows(allowed=everything), *(talk.rows() for talk in others)
+        outcomes.append(list(step(each, *rows).values()))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_copied_page_is_another_page(backend: CudaBackend, reference: CpuBackend) -> None:

@@ -1,34 +1,39 @@
 """Which GPU will do, told of machines that are not at hand, and what its errors mean."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from llm_engine.cuda.device import Device, Fault, Found, fault_of, probe, require_device
+from llm_engine.cuda.device import Fault, Found, fault_of, probe, require_device
 from llm_engine.errors import EngineError, ModelError
+from tests.fakes.llm_cuda import H200
 
-H200 = Device(
-    index=0,
-    name="NVIDIA H200",
-    capability=(9, 0),
-    num_sms=132,
-    l2_bytes=60 << 20,
-    free_bytes=139 << 30,
-    total_bytes=140 << 30,
-    driver="580.159.04",
-    cuda="13.0",
-    torch="2.11.0+cu130",
-    triton="3.6.0",
-)
-GOOD = Found("2.11.0+cu130", "13.0", "3.6.0", "580.159.04", devices=(H200,))
+GOOD = Found("2.11.0+cu130", "13.0", "3.6.0", "580.159.04", num_devices=1, device=H200)
+BARE = replace(GOOD, num_devices=0, device=None)
 
 
-def test_the_gpu_that_is_asked_for() -> None:
-    second = replace(H200, index=1, name="NVIDIA H100")
-    both = replace(GOOD, devices=(H200, second))
-    assert require_device(GOOD, needs_fp8=True) is H200
-    assert require_device(both, index=1) is second
+def test_only_the_gpu_that_is_asked_for_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a shared machine a neighbour may have another one for itself, or fill it."""
+
+    def memory(index: int) -> tuple[int, int]:
+        if index != 1:
+            raise torch.AcceleratorError("CUDA-capable devices are busy or unavailable")
+        return 5 << 30, 6 << 30
+
+    kind = SimpleNamespace(name="H", major=9, minor=0, multi_processor_count=132, L2_cache_size=1)
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.init", lambda: None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: kind)
+    monkeypatch.setattr("torch.cuda.mem_get_info", memory)
+    device = require_device(index=1)
+    assert (device.index, device.free_bytes, device.total_bytes) == (1, 5 << 30, 6 << 30)
+    with pytest.raises(ModelError, match="busy or unavailable"):
+        require_device(index=2)
+    with pytest.raises(ModelError, match="no GPU 3; there are 3"):
+        require_device(index=3)
 
 
 def test_a_device_tells_what_it_is() -> None:
@@ -42,13 +47,11 @@ def test_a_device_tells_what_it_is() -> None:
     [
         (Found("2.11.0+cpu"), ["2.11.0+cpu", "without CUDA", "install"]),
         (
-            replace(
-                GOOD, driver=None, problem="Found no NVIDIA driver on your system.", devices=()
-            ),
+            replace(BARE, driver=None, problem="Found no NVIDIA driver on your system."),
             ["no NVIDIA driver", "580", "--gpus all"],
         ),
         (
-            replace(GOOD, driver="535.54.03", problem="forward compatibility failed", devices=()),
+            replace(BARE, driver="535.54.03", problem="forward compatibility failed"),
             ["too old", "CUDA 13.0 needs driver 580", "535.54.03", "update"],
         ),
         (
@@ -56,17 +59,20 @@ def test_a_device_tells_what_it_is() -> None:
             ["too old", "CUDA 12.8 needs driver 525"],
         ),
         (
-            replace(GOOD, problem="CUDA error: all CUDA-capable devices are busy", devices=()),
+            replace(BARE, problem="CUDA error: all CUDA-capable devices are busy"),
             ["all CUDA-capable devices are busy", "580.159.04"],
         ),
-        (replace(GOOD, devices=(), visible=""), ["shows no GPU", "CUDA_VISIBLE_DEVICES is ''"]),
-        (replace(GOOD, devices=()), ["shows no GPU", "nvidia-smi"]),
         (
-            replace(GOOD, devices=(replace(H200, name="Tesla V100", capability=(7, 0)),)),
+            replace(BARE, visible=""),
+            ["shows no GPU", "CUDA_VISIBLE_DEVICES is ''"],
+        ),
+        (BARE, ["shows no GPU", "nvidia-smi"]),
+        (
+            replace(GOOD, device=replace(H200, name="Tesla V100", capability=(7, 0))),
             ["Tesla V100", "7.0", "bfloat16 needs 8.0"],
         ),
         (
-            replace(GOOD, devices=(replace(H200, name="NVIDIA A100", capability=(8, 0)),)),
+            replace(GOOD, device=replace(H200, name="NVIDIA A100", capability=(8, 0))),
             ["NVIDIA A100", "8.0", "FP8 needs 8.9", "precision bfloat16"],
         ),
         (replace(GOOD, triton=None), ["Triton is not installed", "pip install triton"]),
@@ -83,12 +89,12 @@ def test_a_machine_that_will_not_do_is_refused_with_the_reason(
 
 def test_an_old_gpu_will_do_without_fp8() -> None:
     a100 = replace(H200, capability=(8, 0))
-    assert require_device(replace(GOOD, devices=(a100,))) is a100
+    assert require_device(replace(GOOD, device=a100)) is a100
 
 
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ModelError, match=r"no GPU 2; there are 1"):
-        require_device(GOOD, index=2)
+        require_device(replace(GOOD, device=None), index=2)
 
 
 def test_looking_around_never_raises() -> None:

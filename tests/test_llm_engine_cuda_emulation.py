@@ -12,8 +12,9 @@ from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import Precision
 from llm_engine.cuda import emulation
 from llm_engine.cuda.calibrate import compensated
-from llm_engine.cuda.emulation import Arithmetic
+from llm_engine.cuda.emulation import Arithmetic, Emulation
 from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.ops import Matrix, Rope
 from llm_engine.cuda.quantize import BLOCK, ONE_A_ROW, check, quantize
 from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
@@ -75,6 +76,25 @@ def test_each_part_in_eight_bits_adds_its_error(tmp_path: Path) -> None:
     assert weights != error(model, Arithmetic(activations=True)) < 0.4
     # Products with floats take their inputs as they are.
     assert error(loaded(checkpoint, EXACT), Arithmetic(activations=True)) < 1e-5
+
+
+@pytest.mark.parametrize(("grid", "loss"), [(ONE_A_ROW, 1.0), (BLOCK, 0.04)], ids=GRIDS)
+def test_activations_share_a_scale_over_as_many_columns_as_weights(
+    grid: tuple[int, int], loss: float
+) -> None:
+    """The second 128 columns are too small for a scale that is the first ones' as well."""
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(40, 256, generator=generator)
+    weight[:, :128] = 0
+    quantized = quantize(weight, grid)
+    down = Matrix(quantized.values, quantized.scales, quantized.block)
+    inputs = torch.randn(5, 256, generator=generator)
+    inputs[:, 128:] *= 1e-6
+    tables = torch.ones(5, 1)
+    arithmetic = Emulation(Rope(tables, tables), torch.float32, Arithmetic(activations=True))
+    found = arithmetic.added(torch.zeros(5, 40), inputs, down)
+    exact = inputs @ quantized.dequantize().T
+    assert loss / 2 < float((found - exact).norm() / exact.norm()) <= loss
 
 
 def correlated(num_rows: int, width: int) -> Tensor:

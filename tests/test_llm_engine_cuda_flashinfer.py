@@ -17,7 +17,8 @@ from llm_engine.cuda.oracle import OracleOps
 from tests.cuda_ops_cases import BF16, FP8, Maker, assert_near, shortened
 from tests.cuda_ops_devices import DEVICE, kernels
 
-from llm_engine.cuda import ops, triton_ops  # isort: skip
+from llm_engine.cuda import flashinfer_attention, ops, triton_ops  # isort: skip
+from llm_engine.cuda.kernels.rows import lengths_kernel  # isort: skip
 from llm_engine.cuda.flashinfer_attention import XqaAttention, xqa_or_none  # isort: skip
 
 HEADS = Heads(num_heads=2, num_kv_heads=1, head_dim=16)
@@ -176,6 +177,47 @@ def test_rows_that_only_fill_up_follow_the_first(monkeypatch: pytest.MonkeyPatch
     nobody = Rows(torch.full_like(padded.positions, -1), rows.tables)
     served.attend(queries, layer, nobody, pages, out)
     assert fake.calls[-1]["seq_lens"].tolist() == [4, 4]
+
+
+def test_keys_are_counted_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its first layer, which finds positions that have changed since in the same place; and
+    anew for other rows that come between."""
+    fake = FakeXqa()
+    install(monkeypatch, fake)
+    maker = Maker(8, DEVICE)
+    queries, first, rows, pages = a_step(maker, [[20, 21], [70, 71]])
+    layers = [first, *(maker.attention(32, HEADS, BF16) for _ in range(2))]
+    others = Rows(rows.positions[2:] + 30, rows.tables[1:])
+    served = with_flashinfer(xqa_or_none(DEVICE))
+    out = torch.empty_like(queries)
+    served.attend(queries, first, rows, pages, out)
+
+    num_counted = 0
+
+    class Counted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            nonlocal num_counted
+            num_counted += 1
+            launch: Callable[..., None] = lengths_kernel[grid]
+            return launch
+
+    monkeypatch.setattr(flashinfer_attention, "lengths_kernel", Counted())
+
+    def step(rows: Rows) -> list[list[int]]:
+        chosen = queries[: len(rows.positions)]
+        fake.calls.clear()
+        for layer in layers:
+            served.attend(chosen, layer, rows, pages, out[: len(chosen)])
+        return [call["seq_lens"].tolist() for call in fake.calls]
+
+    assert step(rows) == [[22, 72]] * 3
+    rows.positions.add_(2)
+    assert step(rows) == [[24, 74]] * 3
+    assert num_counted == 2
+    assert step(others) == [[102]] * 3
+    assert step(rows) == [[24, 74]] * 3
+    assert step(Rows(rows.positions, rows.tables)) == [[24, 74]] * 3
+    assert num_counted == 5
 
 
 def test_rows_that_differ_when_drafted_are_served_by_our_kernel(

@@ -100,6 +100,30 @@ def test_replies_are_what_they_are_without(
     assert led(on_cpu(checkpoint, heads=heads), sampling)[0] == alone(checkpoint, sampling)
 
 
+def test_a_reply_with_heads_goes_on_to_the_end_of_the_context(checkpoint: Checkpoint) -> None:
+    """There are pages for drafts behind it that no table has room for."""
+    context_length = 96
+    backend = on_cpu(
+        checkpoint, context_length=context_length, heads=random_heads(shape_for(checkpoint))
+    )
+    core = EngineCore(
+        backend,
+        (b"x",) * 320,
+        context_length=context_length,
+        prefill_chunk=64,
+        max_sequences=2,
+        clock=ManualClock(),
+        drafters=[BackendDrafter(backend)],
+    )
+    core.add(Request(PROMPT, SamplingParams(), frozenset(), 200, core.open_sequence()))
+    tokens: list[int] = []
+    while core.has_work:
+        for output in core.step():
+            assert output.error is None
+            tokens += output.token_ids
+    assert len(PROMPT) + len(tokens) >= context_length
+
+
 def test_drafts_are_those_of_the_heads(checkpoint: Checkpoint) -> None:
     heads = random_heads(shape_for(checkpoint))
     model = load_model(checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=64)

@@ -1,5 +1,7 @@
 """What is settled before a GPU is touched."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,27 +16,19 @@ from llm_engine.backends.choice import make_backend
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.cuda import loading
-from llm_engine.cuda.device import Device, Found
+from llm_engine.cuda.device import Found
+from llm_engine.cuda.loading import Progress
+from llm_engine.cuda.parallel import Make, Team
+from llm_engine.cuda.sharding import Shard
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
 from llm_engine.model_drafter import load_drafter
 from llm_engine.weights import load_checkpoint
+from tests.fakes.llm_cuda import H200
 from tests.fakes.llm_models import save_tiny_model
 
 FP8 = EngineConfig(precision=Precision.FP8)
-SMALL = Device(
-    index=0,
-    name="NVIDIA Tiny",
-    capability=(9, 0),
-    num_sms=132,
-    l2_bytes=50 << 20,
-    free_bytes=64 << 20,
-    total_bytes=80 << 20,
-    driver="580.1",
-    cuda="13.0",
-    torch="2.11.0",
-    triton="3.6.0",
-)
+SMALL = replace(H200, free_bytes=64 << 20, total_bytes=80 << 20)
 
 
 @pytest.fixture
@@ -52,10 +46,10 @@ def refused(checkpoint: Checkpoint, config: EngineConfig) -> str:
 def test_no_gpu_and_too_small_a_gpu(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda: Found(torch="2.13.0+cpu"))
+    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: Found(torch="2.13.0+cpu"))
     assert "built without CUDA" in refused(checkpoint, FP8)
-    found = Found("2.11.0", "13.0", "3.6.0", "580.1", devices=(SMALL,))
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda: found)
+    found = Found(H200.torch, H200.cuda, H200.triton, H200.driver, num_devices=1, device=SMALL)
+    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: found)
     assert "does not fit: weights" in refused(checkpoint, FP8)
 
 
@@ -94,6 +88,27 @@ def test_what_stands_beside_a_divided_model_is_not_divided(
             build()
     assert [each.num_gpus for each in asked] == [1, 1, 2]
     assert asked[0].calibration is None
+
+
+def test_several_gpus_say_how_far_they_have_loaded(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lead(count: int, *of_team: str, make_own: Make, **rest: object) -> Backend:
+        return make_own(Team(0, count, "", ""))()
+
+    def load(
+        found: Checkpoint, config: EngineConfig, length: int, shard: Shard, on_progress: Progress
+    ) -> Callable[[], Backend]:
+        assert (found, shard) == (checkpoint, Shard(0, 2))
+        on_progress(0.5)
+        raise ModelError("seen")
+
+    monkeypatch.setattr(loading, "lead", lead)
+    monkeypatch.setattr(loading, "_load", load)
+    shares: list[float] = []
+    with pytest.raises(ModelError, match="seen"):
+        make_backend(checkpoint, replace(FP8, num_gpus=2), 64, shares.append)
+    assert shares == [0.5]
 
 
 def test_a_text_to_calibrate_with(checkpoint: Checkpoint, tmp_path: Path) -> None:

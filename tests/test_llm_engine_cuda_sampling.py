@@ -1,51 +1,32 @@
-"""Choosing on the device gives the tokens that the host's sampler gives, row by row."""
-
-from fractions import Fraction
-from itertools import accumulate
+"""Choosing by plain torch gives the tokens that the host's sampler gives, row by row."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows, Slot
 from llm_engine.backends.immediate import choose_tokens
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.masks import MaskBuffers
-from llm_engine.cuda.sampling import RowSampling, _running_sums, masked, sampled, uniform
-from llm_engine.sampler import choose
+from llm_engine.cuda.recorded import RecordedSteps
+from llm_engine.cuda.sampling import masked, sampled, uniform
+from llm_engine.cuda.steps import Choice
 from llm_engine.sampler import uniform as uniform_on_host
-
-VOCAB = 203
-CPU = torch.device("cpu")
-
-PARAMS = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.3, 0.7, 1.0, 2.0]),
-    top_k=st.sampled_from([0, 1, 5, 40, VOCAB, 1000]),
-    top_p=st.sampled_from([0.01, 0.5, 0.9, 1.0]),
-    min_p=st.sampled_from([0.0, 0.05, 0.5]),
+from tests.sampling_cases import (
+    EVERY_FILTER,
+    VOCAB,
+    distribution,
+    even_shares,
+    lane_sampling,
+    on_host,
+    seed_for,
+    some_logits,
 )
-SEEDS = st.integers(0, (1 << 63) - 1)
+from tests.sampling_strategies import PARAMS, SEEDS
 
-
-def row_sampling(rows: list[tuple[SamplingParams, int, int]]) -> RowSampling:
-    """Of (params, seed, position)."""
-    params = [each for each, _, _ in rows]
-    return RowSampling(
-        temperature=torch.tensor([each.temperature for each in params]),
-        top_k=torch.tensor([each.top_k for each in params], dtype=torch.int32),
-        top_p=torch.tensor([each.top_p for each in params]),
-        min_p=torch.tensor([each.min_p for each in params]),
-        seed=torch.tensor([seed for _, seed, _ in rows]),
-        position=torch.tensor([position for _, _, position in rows], dtype=torch.int32),
-    )
-
-
-def some_logits(num_rows: int, seed: int, scale: float = 3.0) -> Tensor:
-    return scale * torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(seed))
+CPU = torch.device("cpu")
 
 
 @given(SEEDS, st.integers(0, (1 << 31) - 1))
@@ -54,18 +35,50 @@ def test_the_random_number_is_the_host_s(seed: int, position: int) -> None:
     assert float(on_device) == uniform_on_host(seed, position)
 
 
+@given(SEEDS, st.integers(0, (1 << 31) - 1))
+def test_seeds_are_found_for_random_numbers(seed: int, position: int) -> None:
+    share = uniform_on_host(seed, position)
+    assert uniform_on_host(seed_for(share, position), position) == share
+
+
 @given(
-    st.lists(st.tuples(PARAMS, SEEDS, st.integers(0, 5000)), min_size=1, max_size=8),
+    st.lists(st.tuples(PARAMS, SEEDS), min_size=1, max_size=8),
+    st.integers(1, 3),
     st.integers(0, 1000),
     st.sampled_from([0.01, 3.0, 30.0]),
+    st.sampled_from([1, 2, VOCAB, 5000]),
+    st.booleans(),
 )
 def test_tokens_are_the_host_s(
-    rows: list[tuple[SamplingParams, int, int]], seed: int, scale: float
+    lanes: list[tuple[SamplingParams, int]],
+    num_queries: int,
+    seed: int,
+    scale: float,
+    size: int,
+    has_ties: bool,
 ) -> None:
-    logits = some_logits(len(rows), seed, scale)
-    on_device = sampled(logits, row_sampling(rows)).tolist()
-    expected = [choose(row, *each) for row, each in zip(logits, rows, strict=True)]
-    assert on_device == expected
+    params, seeds = zip(*lanes, strict=True)
+    num_rows = len(lanes) * num_queries
+    logits = some_logits(num_rows, size, seed, scale, has_ties=has_ties)
+    positions = [seed + 3 * m for m in range(num_rows)]
+    on_device = sampled(
+        logits, torch.tensor(positions, dtype=torch.int32), lane_sampling(params, seeds, CPU)
+    )
+    assert on_device.tolist() == on_host(logits, positions, params, seeds)
+
+
+@pytest.mark.parametrize("params", EVERY_FILTER)
+def test_tokens_are_drawn_from_the_distribution(params: SamplingParams) -> None:
+    num = 2000
+    logits = some_logits(1, VOCAB, 3, 2.0, has_ties=False)
+    seeds = [seed_for(share, 1) for share in even_shares(num)]
+    tokens = sampled(
+        logits.expand(num, -1),
+        torch.zeros(num, dtype=torch.int32),
+        lane_sampling([params] * num, seeds, CPU),
+    )
+    found = torch.bincount(tokens, minlength=VOCAB).numpy()
+    assert np.abs(found - num * distribution(logits[0], params)).max() < 1.001
 
 
 @given(
@@ -111,35 +124,29 @@ def test_what_is_forbidden_is_forbidden_here_too(
     )
     other = SequenceRows(Slot(2), (1,), 0, 1, SamplingParams(), 0)
     num_queries = num_sampled + 3
-    logits = some_logits(2 * num_queries, seed)
+    logits = some_logits(2 * num_queries, VOCAB, seed, 3.0, has_ties=False)
     masks = MaskBuffers(2 * num_queries, VOCAB, CPU)
-    masks.send([rows, other], num_queries)
+    masks.send([rows, other], 2, num_queries)
     positions = [10 + index for index in range(num_queries)] + list(range(num_queries))
-    each = [(sampling, seed)] * num_queries + [(SamplingParams(), 0)] * num_queries
     on_device = sampled(
         masked(logits, masks.rows(2 * num_queries)),
-        row_sampling([(*pair, place + 1) for pair, place in zip(each, positions, strict=True)]),
+        torch.tensor(positions, dtype=torch.int32),
+        lane_sampling([sampling, SamplingParams()], [seed, 0], CPU),
     ).tolist()
     assert tuple(on_device[2 : num_sampled + 2]) == choose_tokens(rows, logits[2:][:num_sampled])
     assert on_device[num_queries] == int(logits[num_queries].argmax())
 
 
-@pytest.mark.parametrize("share", [0.0, 1 - 2**-53])
-def test_a_share_at_either_end_finds_a_token_with_weight(
-    share: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("rows", "choice"),
+    [
+        ([SamplingParams(), SamplingParams(top_p=0.5, top_k=3)], Choice.GREEDY),
+        ([SamplingParams(), SamplingParams(temperature=0.8)], Choice.SAMPLED),
+        ([SamplingParams(), SamplingParams(repetition_penalty=1.2)], Choice.MASKED),
+    ],
+)
+def test_a_step_chooses_in_the_least_way_that_its_rows_need(
+    rows: list[SamplingParams], choice: Choice
 ) -> None:
-    logits = torch.tensor([[-torch.inf, 2.0, 1.0, -torch.inf]])
-    monkeypatch.setattr(
-        "llm_engine.cuda.sampling.uniform", lambda seed, position: torch.tensor([share]).double()
-    )
-    found = sampled(logits, row_sampling([(SamplingParams(temperature=1.0), 0, 0)]))
-    assert found.tolist() == ([1] if share == 0 else [2])
-
-
-def test_running_sums_of_a_vocabulary_are_not_rounded() -> None:
-    """So that it is of no importance in which order a device adds, or how many rows there are."""
-    logits = torch.randn(3, 5003, generator=torch.Generator().manual_seed(1))
-    weights = torch.softmax(logits, dim=1)
-    weights[0, 4000:] = 0
-    exact = [[float(each) for each in accumulate(map(Fraction, row))] for row in weights.tolist()]
-    assert _running_sums(weights).tolist() == exact
+    sequences = [SequenceRows(Slot(1), (1,), 0, 1, sampling, 0) for sampling in rows]
+    assert RecordedSteps.choice_for(sequences) is choice

@@ -5,12 +5,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.cuda.ops import Matrix
-from llm_engine.cuda.tiles import MAX_SPLITS, MIN_BLOCKS, attention_splits, product_tiles
+from llm_engine.cuda.ops import MAX_ROWS, Matrix
+from llm_engine.cuda.tiles import (
+    MAX_SPLITS,
+    MIN_BLOCKS,
+    attention_splits,
+    product_tiles,
+    prompt_tiles,
+)
 
 H200_SMS = 132
 SHARED_BYTES = 227 << 10
 """Of one multiprocessor."""
+
+ADA_SHARED_BYTES = 99 << 10
 
 SHAPES = [  # of Llama's 1B, 3B, 8B and 70B
     *[(hidden, width, True) for hidden, width in ((2048, 8192), (3072, 8192))],
@@ -48,12 +56,12 @@ def test_every_column_has_one_program(
     assert tiles.span % tiles.block_k == 0
     assert (tiles.num_splits - 1) * tiles.span < num_in <= tiles.num_splits * tiles.span
     assert 1 <= tiles.num_splits <= (MAX_SPLITS if divisible else 1)
-    # What kernels require: powers of two, and tiles that matrix units take.
-    for size in (tiles.block_n, tiles.block_k, tiles.num_warps):
+    # What kernels require: powers of two, and pieces and tiles that matrix units take.
+    for size in (tiles.block_n, tiles.block_k, tiles.pieces, tiles.lines_ahead):
         assert size & (size - 1) == 0
-    assert tiles.block_n == 16 * tiles.num_warps
-    assert tiles.block_k >= 32
-    assert tiles.num_stages >= 2
+    assert tiles.block_n >= 32
+    assert tiles.block_k // tiles.pieces >= 16
+    assert tiles.num_stages >= 3
 
 
 @dtypes
@@ -66,12 +74,30 @@ def test_real_shapes_keep_an_h200_busy(
     block = tiles.block_n * tiles.block_k * dtype.itemsize
     on_their_way = min(tiles.num_stages - 1, tiles.span // tiles.block_k) * block
     assert num_programs >= 0.7 * H200_SMS
-    per_sm = min(2 if tiles.block_n == 128 else 4, -(-num_programs // H200_SMS))
-    resident = min(num_programs, per_sm * H200_SMS)
-    assert resident * on_their_way >= 3e6
+    assert tiles.per_sm == min(4, -(-num_programs // H200_SMS)), "in one round, where they fit"
+    resident = min(num_programs, tiles.per_sm * H200_SMS)
+    everything = num_out * num_in * dtype.itemsize
+    assert resident * on_their_way >= min(6e6, everything), "twice what the device needs"
     assert tiles.span >= MIN_BLOCKS * tiles.block_k
-    staged = (tiles.num_stages - 1) * (block + 36 * tiles.block_k)
-    assert per_sm * (staged + 4096) <= SHARED_BYTES
+    staged = (tiles.num_stages - 1) * (block + 20 * tiles.block_k)
+    assert tiles.per_sm * (staged + 4096) <= SHARED_BYTES
+    if tiles.num_stages > 3:
+        assert resident * staged <= H200_SMS * 96 << 10, "the rest is for the next kernel"
+
+
+@dtypes
+@pytest.mark.parametrize(("num_out", "num_in", "divisible"), SHAPES)
+def test_what_is_asked_for_ahead_stays_in_an_h200s_l2(
+    num_out: int, num_in: int, divisible: bool, dtype: torch.dtype
+) -> None:
+    tiles = product_tiles(weight(num_out, num_in, dtype), H200_SMS, divisible=divisible)
+    num_programs = -(-num_out // tiles.block_n) * tiles.num_splits
+    of_a_row = tiles.lines_ahead * 128
+    ahead = min(num_programs, tiles.per_sm * H200_SMS) * tiles.block_n * of_a_row
+    everything = num_out * num_in * dtype.itemsize
+    assert ahead <= 16e6
+    assert of_a_row <= tiles.span * dtype.itemsize, "of its own columns"
+    assert ahead >= min(7e6, everything / 2)
 
 
 @dtypes
@@ -81,29 +107,87 @@ def test_more_rows_fit_beside_the_weights(
 ) -> None:
     matrix = weight(num_out, num_in, dtype)
     tiles = product_tiles(matrix, H200_SMS, divisible=divisible)
-    assert tiles.stages(matrix, 16) == tiles.num_stages, "steps have what was reckoned for them"
-    for num_rows in (32, 64):
-        stage = tiles.block_k * (tiles.block_n * dtype.itemsize + 2 * num_rows + 4)
-        num_stages = tiles.stages(matrix, num_rows)
-        assert 2 <= num_stages <= tiles.num_stages
-        sums = tiles.block_n * num_rows * 4
-        assert (num_stages - 1) * stage + sums <= SHARED_BYTES
+    assert tiles.for_rows(matrix, MAX_ROWS) == tiles, "steps have what was reckoned for them"
+    for num_rows in (16, 32, 64):
+        chosen = tiles.for_rows(matrix, num_rows)
+        assert tiles.span % chosen.block_k == 0
+        stage = chosen.block_k * (tiles.block_n * dtype.itemsize + 2 * num_rows + 4)
+        assert chosen.num_stages >= 3
+        sums = chosen.pieces * tiles.block_n * num_rows * 4
+        assert sums <= 32 << 10, "half of the registers that one of four programs has"
+        assert chosen.per_sm >= min(2, tiles.per_sm)
+        converted = 2 * chosen.block_k * num_rows if chosen.pieces == 1 else 0
+        shared = (chosen.num_stages - 1) * stage + converted + 1024
+        assert chosen.per_sm * shared <= SHARED_BYTES, "all in one round"
 
 
-def test_scales_of_blocks_change_between_blocks_of_columns() -> None:
-    fp8 = torch.float8_e4m3fn
-    for across in (32, 64, 128, 256):
-        tiles = product_tiles(weight(512, 1024, fp8, across), 8, divisible=True)
-        assert across % tiles.block_k == 0
-    whole = product_tiles(weight(512, 100, fp8, 128), 8, divisible=True)
+@dtypes
+@pytest.mark.parametrize(("num_out", "num_in", "divisible"), SHAPES)
+def test_programs_fit_on_an_ada(
+    num_out: int, num_in: int, divisible: bool, dtype: torch.dtype
+) -> None:
+    matrix = weight(num_out, num_in, dtype)
+    tiles = product_tiles(matrix, 128, divisible=divisible, shared_bytes=ADA_SHARED_BYTES)
+    for num_rows in (MAX_ROWS, 16, 32, 64):
+        chosen = tiles.for_rows(matrix, num_rows)
+        stage = chosen.block_k * (tiles.block_n * dtype.itemsize + 2 * num_rows + 4)
+        converted = 2 * chosen.block_k * num_rows if chosen.pieces == 1 else 0
+        shared = (chosen.num_stages - 1) * stage + converted + 1024
+        assert chosen.per_sm * shared <= ADA_SHARED_BYTES
+        assert chosen.num_stages >= 3
+
+
+def test_scales_of_blocks_do_not_change_within_a_piece() -> None:
+    """Nor within a block, where all warps share it."""
+    for across in (16, 32, 64, 96, 128, 256):
+        matrix = weight(512, 1024, torch.float8_e4m3fn, across)
+        tiles = product_tiles(matrix, 8, divisible=True)
+        for num_rows in (MAX_ROWS, 16, 32, 64):
+            chosen = tiles.for_rows(matrix, num_rows)
+            assert across % (chosen.block_k // chosen.pieces) == 0
+    whole = product_tiles(weight(512, 100, torch.float8_e4m3fn, 128), 8, divisible=True)
     assert whole.num_splits == 1
 
 
-@pytest.mark.parametrize("across", [8, 96, 100])
+@pytest.mark.parametrize("across", [8, 100, 120])
 def test_scales_that_fit_no_block_are_refused(across: int) -> None:
     fp8 = weight(512, 1024, torch.float8_e4m3fn, across)
     with pytest.raises(ValueError, match=f"scales of {across} columns"):
         product_tiles(fp8, 8, divisible=True)
+
+
+@pytest.mark.parametrize("num_rows", [128, 256, 512])
+@pytest.mark.parametrize(("num_out", "num_in", "divisible"), SHAPES)
+def test_prompts_keep_an_h200_busy(
+    num_rows: int, num_out: int, num_in: int, divisible: bool
+) -> None:
+    """Wide tiles where these are enough, and else twice as many."""
+    del num_in, divisible
+    tiles = prompt_tiles(num_rows, num_out, H200_SMS, SHARED_BYTES, paired=False)
+    num_wide = num_rows // tiles.block_m * -(-num_out // 128)
+    assert tiles.block_n == (128 if num_wide >= H200_SMS // 3 else 64)
+    stage = tiles.stage_bytes(paired=False)
+    assert tiles.num_stages * stage <= SHARED_BYTES
+    # What 4.3 TB/s with 0.8 microseconds of latency need, from a third of the multiprocessors on.
+    assert num_wide < H200_SMS // 3 or num_wide * (tiles.num_stages - 1) * stage >= 3e6
+
+
+@pytest.mark.parametrize("num_rows", [65, 128, 129, 512])
+def test_pairs_are_as_many_programs_as_fit_at_once(num_rows: int) -> None:
+    tiles = prompt_tiles(num_rows, 14336, H200_SMS, SHARED_BYTES, paired=True)
+    assert tiles.block_m == (128 if num_rows <= 128 else 256)
+    num_resident = 256 // tiles.block_m
+    assert num_resident * tiles.num_stages * tiles.stage_bytes(paired=True) <= SHARED_BYTES
+    assert tiles.num_stages >= 3
+
+
+@pytest.mark.parametrize("num_rows", [65, 512])
+@pytest.mark.parametrize("paired", [True, False])
+def test_prompts_fit_into_the_shared_memory_of_ada(num_rows: int, paired: bool) -> None:
+    tiles = prompt_tiles(num_rows, 14336, 142, 99 << 10, paired=paired)
+    assert tiles.num_stages == 3
+    assert tiles.num_stages * tiles.stage_bytes(paired=paired) <= 99 << 10
+    assert tiles.num_warps * 16 == tiles.block_m
 
 
 def test_attention_of_real_models_has_a_program_for_each_multiprocessor() -> None:

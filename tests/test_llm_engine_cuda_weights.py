@@ -287,7 +287,8 @@ def test_random_models(precision: Precision, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_named_shapes_have_the_sizes_of_their_models() -> None:
     """Billions of numbers that a step reads: embedding aside, as published."""
-    for name, expected in {"1b": 1.236, "3b": 3.213, "8b": 7.505, "70b": 69.5}.items():
+    sizes = {"1b": 1.236, "3b": 3.213, "8b": 7.505, "70b": 69.5, "qwen2-7b": 7.07, "qwen3-8b": 7.57}
+    for name, expected in sizes.items():
         config = SHAPES[name]
         attention = 2 * config.hidden_size * config.head_dim
         attention *= config.num_heads + config.num_kv_heads

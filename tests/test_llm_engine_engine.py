@@ -13,11 +13,11 @@ from latency_budget.clock import SystemClock
 from latency_budget.turn import TurnId
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
-from llm_engine.errors import EngineError, ModelError, RequestError
+from llm_engine.errors import DeviceLostError, EngineError, ModelError, RequestError
 from llm_engine.huggingface_tokenizer import load_tokenizer
 from llm_engine.reply import FinishReason, TokenChunk
 from llm_engine.template import ChatMessage
-from tests.fakes.llm_models import GatedBackend, ScriptedBackend, save_tiny_model
+from tests.fakes.llm_models import GatedBackend, LosableBackend, ScriptedBackend, save_tiny_model
 
 END = 2
 TURN = TurnId(7)
@@ -335,3 +335,30 @@ async def test_a_reply_of_a_given_length(model: Path) -> None:
         assert await length(ignore_eos=True) == (30, FinishReason.LENGTH)
     finally:
         engine.close()
+
+
+async def test_what_is_lost_while_the_thread_waits_for_it(vocabulary: Vocabulary) -> None:
+    """The thread may never come back: all that wait for it are told, and nobody waits any more."""
+    backend = LosableBackend()
+    engine = start(backend, vocabulary)
+
+    async def ask(token_id: int) -> None:
+        with pytest.raises(DeviceLostError, match="gone"):
+            await take_all(engine.generate([token_id] * 4))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ask(5))
+        await asyncio.to_thread(backend.reached.acquire)
+        for token_id in (6, 7):
+            group.create_task(ask(token_id))
+        await asyncio.sleep(0)
+        assert len(engine._worker._commands) == 2, "nobody takes them"
+        await asyncio.to_thread(backend.lose, DeviceLostError("gone"))
+    with pytest.raises(DeviceLostError, match="gone"):
+        await engine.stats()
+    assert str(engine.health.lost) == "gone"
+    backend.lose(DeviceLostError("again"))
+    assert str(engine.health.lost) == "gone"
+    backend.gate.release(1000)
+    await asyncio.to_thread(engine.close)
+    assert backend.is_closed

@@ -95,7 +95,8 @@ def test_the_bench_of_a_gpu_runs_to_its_end_with_little(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     options = [
         *("--device", "cuda", "--rehearse", "--steps", "40", "--repeats", "2"),
-        *("--precision", "fp8", "--acceptance", "0.5", "--drafts", "3", "--json", str(out)),
+        *("--precision", "fp8", "--acceptance", "0.5", "--drafts", "3", "--heads", "2"),
+        *("--json", str(out)),
     ]
     code = f"from llm_engine.bench.__main__ import main\nassert main({options!r}) == 0"
     printed = run_without(NOT_FOR_BENCHES, code)
@@ -108,8 +109,11 @@ def test_the_bench_of_a_gpu_runs_to_its_end_with_little(tmp_path: Path) -> None:
     figures = {name: [one["name"] for one in sections[name]["figures"]] for name in sections}
     assert "ITL p99.9" in figures["tiny fp8: itl"]
     assert "graph of 8 sequences" in figures["tiny fp8: itl"]
+    assert "ITL p50, temperature and top_p" in figures["tiny fp8: itl"]
+    assert "graph alone, temperature" in figures["tiny fp8: itl"]
     assert "TTFT of 32 tokens after 4096" in figures["tiny fp8: ttft"]
     assert "a token with 3 drafted, 50% right" in figures["tiny fp8: speculation"]
+    assert "a token with 2 heads, 50% right" in figures["tiny fp8: heads"]
     assert "norm, gate and up, SiLU, M=8" in figures["tiny fp8: operations"]
     assert "50 sockets, both: p99 / p50" in figures["tiny fp8: jitter"]
     assert "cuBLAS bf16 head, M=1" in figures["tiny: libraries"]

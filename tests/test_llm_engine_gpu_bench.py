@@ -14,15 +14,22 @@ import torch
 from latency_budget.clock import ManualClock
 from llm_engine.bench.__main__ import main
 from llm_engine.bench.gpu.bars import Bars, expected_tokens, prompt_ms, step_ms
+from llm_engine.bench.gpu.choices import IN_8_BITS, PROMPT_WAYS, WAYS
+from llm_engine.bench.gpu.driving import SLOT
 from llm_engine.bench.gpu.figures import Figure, gaps_ms, percentile, table
 from llm_engine.bench.gpu.harness import Job, Record, Surroundings, run_jobs
+from llm_engine.bench.gpu.heads import drafted_step, in_graph, session_with
 from llm_engine.bench.gpu.others import huggingface_config
 from llm_engine.bench.gpu.steps import drafted_steps
-from llm_engine.bench.gpu.subjects import Lab, Subject, Target, random_subjects
-from llm_engine.config import Precision
-from llm_engine.cuda.random_weights import SHAPES
+from llm_engine.bench.gpu.subjects import Lab, Loaded, Subject, Target, random_subjects
+from llm_engine.cuda.backend import CudaBackend
+from llm_engine.cuda.device_heads import DeviceHeads, step_bytes
+from llm_engine.cuda.ops import Matrix
+from llm_engine.cuda.random_weights import SHAPES, random_heads
+from llm_engine.cuda.tiles import product_tiles
 from llm_engine.errors import ModelError
 from llm_engine.huggingface_config import read_config
+from tests.fakes.llm_cuda import CountingGraphs
 
 
 def test_a_figure_is_judged_by_its_bar_and_stands_beside_its_limit() -> None:
@@ -149,7 +156,7 @@ def test_one_model_at_a_time_and_a_failed_one_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lab = Lab(Target(None), context_length=64, on_progress=print)
-    first, second = random_subjects(["tiny"], [Precision.FP8, Precision.BFLOAT16])
+    first, second = random_subjects(["tiny"], ["fp8", "bfloat16"])
     loaded = lab.loaded(first)
     assert lab.loaded(first) is loaded
     assert lab.loaded(second) is not loaded
@@ -166,9 +173,19 @@ def test_one_model_at_a_time_and_a_failed_one_is_not_tried_again(
     assert tries == ["tiny fp8"]
 
 
+def test_8_bits_by_row_and_by_block_are_two_subjects() -> None:
+    lab = Lab(Target(None), context_length=64, on_progress=print)
+    rows, blocks = random_subjects(["tiny"], ["fp8", "fp8-blocks"])
+    assert [rows.name, blocks.name] == ["tiny fp8", "tiny fp8-blocks"]
+    assert lab.loaded(rows).model.layers[0].out.block == (1, 64)
+    layer = lab.loaded(blocks).model.layers[0]
+    assert layer.out.block == blocks.storage.scale_block == (128, 128)
+    assert replace(blocks, shape="8b").bars(Target(None)) == Bars("8b", "fp8", is_card=False)
+
+
 def test_a_drafter_that_knows_the_reply_saves_steps_and_changes_nothing() -> None:
     lab = Lab(Target(None), context_length=128, on_progress=print)
-    (subject,) = random_subjects(["tiny"], [Precision.FP8])
+    (subject,) = random_subjects(["tiny"], ["fp8"])
     session = lab.loaded(subject).session()
     last = session.read(session.prompt(24))
     reply = [session.step()[0] for _ in range(40)]
@@ -179,6 +196,72 @@ def test_a_drafter_that_knows_the_reply_saves_steps_and_changes_nothing() -> Non
     session.back_to(24, last)
     with pytest.raises(RuntimeError, match="differs"):
         drafted_steps(session, random.Random(1).sample(range(320), 40), 3, 1.0)
+
+
+def loaded(precision: str) -> Loaded:
+    target = Target(None, bytes_a_s=1e9, num_steps=12)
+    (subject,) = random_subjects(["tiny"], [precision])
+    return Lab(target, context_length=1400, on_progress=print).loaded(subject)
+
+
+def test_heads_are_measured_where_they_draft_in_the_graph_and_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny = loaded("bfloat16")
+    graphs = CountingGraphs()
+    monkeypatch.setattr(Target, "graphs", lambda target: graphs)
+    session = session_with(tiny, random_heads(tiny.model, 3, seed=1))
+    backend = session.backend
+    assert isinstance(backend, CudaBackend)
+    session.read(session.prompt(24))
+    for _ in range(2):
+        drafted_step(session, backend)
+    for _ in range(20):
+        before, num_tokens = graphs.num_replays, session.num_tokens
+        assert len(backend.drafted(SLOT, num_tokens)) == 3
+        assert drafted_step(session, backend) == session.num_tokens - num_tokens
+        assert graphs.num_replays == before + 1
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "fp8", "fp8-blocks"])
+def test_the_bytes_of_heads_are_those_of_what_they_multiply_with(precision: str) -> None:
+    model = loaded(precision).model
+    heads = random_heads(model, 3, seed=1)
+    held = DeviceHeads(heads, model)
+    matrices = [m for each in held._heads for m in (each.token, each.gate_up, each.down)]
+    expected = sum(each.num_bytes for each in [*matrices, *[held._output] * 3])
+    assert step_bytes(heads.shape, model) == expected
+
+
+def test_a_token_with_heads_is_reckoned_from_a_step_and_stands_beside_its_limit() -> None:
+    tiny = loaded("fp8")
+    added = step_bytes(random_heads(tiny.model, 3, seed=1).shape, tiny.model)
+    plain, step, _, half, all_right = in_graph(tiny, (0.5, 1.0), (3,))
+    assert (plain.name, step.name) == ("a step without heads", "a step with 3 heads")
+    assert plain.limit is not None
+    assert step.limit is not None
+    assert step.limit == pytest.approx(plain.limit + added / 1e9 * 1e3)
+    assert (half.name, all_right.unit) == ("a token with 3 heads, 50% right", "ms")
+    for token, num_tokens in ((half, 1.875), (all_right, 4)):
+        assert token.value * num_tokens == pytest.approx(step.value)
+        assert token.limit == pytest.approx(step.limit / num_tokens)
+
+
+def test_ways_to_launch_a_step_differ_in_what_their_names_say_and_in_nothing_else() -> None:
+    weight = Matrix(torch.empty(28672, 4096, dtype=torch.bfloat16, device="meta"))
+    usual = product_tiles(weight, 132, divisible=False)
+    found = {way.name: way.divide(weight, 132, divisible=False) for way in WAYS}
+    assert len(found) == len(WAYS)
+    assert found["as it is"] == found["one kernel after another"] == usual
+    assert found["next kernel at 0 of 4 quarters"] == replace(usual, next_at=0)
+    assert found["16 lines ahead"] == replace(usual, lines_ahead=16)
+    options = {way.name: way.options for way in WAYS if way.options}
+    assert options == {"one kernel after another": {"dependent": False}}
+    pytest.importorskip("triton", reason="Triton is not installed: its options are NOT tested")
+    from llm_engine.cuda.triton_ops import TritonOps
+
+    for way in (*WAYS, IN_8_BITS, *PROMPT_WAYS):
+        TritonOps(torch.device("cpu"), num_floats=1, divide=way.divide, **way.options)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -198,7 +281,14 @@ def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    "options", [["--shapes", "9b"], ["--sections", ""], ["--drafts", "8"], ["--acceptance", "x"]]
+    "options",
+    [
+        ["--shapes", "9b"],
+        ["--sections", ""],
+        ["--drafts", "8"],
+        ["--heads", "8"],
+        ["--acceptance", "x"],
+    ],
 )
 def test_options_that_mean_nothing_are_refused(options: list[str]) -> None:
     with pytest.raises(SystemExit):

@@ -245,7 +245,7 @@ def test_a_plan_of_several_sequences_and_drafts(backend: OnnxBackend) -> None:
 
 
 def test_the_precision_decides(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda: Found(torch="2.13.0+cpu"))
+    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: Found(torch="2.13.0+cpu"))
 
     def made(**settings: str) -> Backend:
         config = EngineConfig(**settings)  # type: ignore[arg-type]

@@ -96,7 +96,9 @@ def test_gates_judge_weights_and_activations_apart(
     weights = quality.missed_gates(rows, 1.01, None)
     activations = quality.missed_gates(rows, None, 1.01)
     assert {line.split(":")[0] for line in activations} == {
+        "fp8 blocks, fp8 activations",
         "fp8 rows, fp8 activations",
+        "calibrated, bf16 head, fp8 activations",
         "calibrated, fp8 activations",
     }
     both = {way.name for way in quality.WAYS if way.weights.body is Precision.FP8}

@@ -1,13 +1,23 @@
 """Tokens are drawn from the filtered distribution, by seed and position alone."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine import sampler
 from llm_engine.config import SamplingParams
 from llm_engine.sampler import choose, uniform
+from tests.sampling_cases import (
+    EVERY_FILTER,
+    VOCAB,
+    distribution,
+    even_shares,
+    seed_for,
+    some_logits,
+)
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 0.0, 2.5])
 
@@ -109,5 +119,50 @@ def test_only_what_is_allowed_is_chosen() -> None:
     assert choose(logits, SamplingParams(), 0, 0, banned=[2], allowed=allowed) == 4
 
 
-def test_a_share_that_is_rounded_up_draws_the_last_with_weight() -> None:
-    assert sampler._draw(torch.tensor([0.5, 0.5, 0.0]), 1.0) == 1
+@pytest.mark.parametrize("params", EVERY_FILTER)
+@pytest.mark.parametrize(("size", "scale"), [(6, 1.0), (VOCAB, 3.0), (3000, 0.01), (3000, 4.0)])
+def test_tokens_are_drawn_from_the_distribution(
+    params: SamplingParams, size: int, scale: float
+) -> None:
+    """By random numbers that lie evenly, of which each token gets its share, and one more at most;
+    and in the order of the vocabulary."""
+    logits = some_logits(1, size, seed=size, scale=scale, has_ties=False)[0]
+    num = 3000
+    tokens = [choose(logits, params, seed_for(share, 5), 5) for share in even_shares(num)]
+    assert tokens == sorted(tokens)
+    expected = num * distribution(logits, params)
+    assert np.abs(np.bincount(tokens, minlength=size) - expected).max() < 1.001
+
+
+def test_of_equal_ones_those_with_lower_ids_are_kept() -> None:
+    logits = torch.zeros(2000)
+    for params, count in (
+        (SamplingParams(temperature=1.0, top_k=3), 3),
+        (SamplingParams(temperature=1.0, top_p=0.5), 1000),
+        (SamplingParams(temperature=1.0, top_k=1500, top_p=0.25), 375),
+        (SamplingParams(temperature=1.0, top_k=1500, min_p=0.99), 1500),
+    ):
+        tokens = {choose(logits, params, seed_for(share, 1), 1) for share in even_shares(3000)}
+        assert tokens == set(range(count))
+
+
+@pytest.mark.parametrize("size", [2, 5, 99_999])
+def test_a_share_at_either_end_finds_a_token_with_weight(size: int) -> None:
+    """The sum of many that are alike has more bits than a double."""
+    logits = torch.full((size + 3,), -math.inf)
+    logits[1:-2] = 0.0
+    logits[size] = -1e-3
+    for params, last in (
+        (SamplingParams(temperature=1.0), size),
+        (SamplingParams(temperature=1.0, top_k=2), 2),
+    ):
+        ends = [choose(logits, params, seed_for(share, 7), 7) for share in (0, 1 - 2**-53)]
+        assert ends == [1, last]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])
+def test_what_is_no_number_gives_some_token(value: float) -> None:
+    some = LOGITS.clone()
+    some[2] = value
+    for logits in (some, torch.full((6,), value)):
+        assert choose(logits, SamplingParams(temperature=1.0, top_p=0.9), 1, 1) in range(6)

@@ -16,13 +16,14 @@ on. Cutting a conversation back costs nothing and needs no word to the backend.
 All calls come from one thread, the engine's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from llm_engine.config import SamplingParams
+from llm_engine.errors import DeviceLostError
 
 Slot = NewType("Slot", int)
 """A backend's place for one sequence."""
@@ -150,6 +151,11 @@ class Backend(Protocol):
 @runtime_checkable
 class HasProcesses(Protocol):
     """A backend that has started processes of its own."""
+
+    def when_lost(self, tell: Callable[[DeviceLostError], None]) -> None:
+        """Call this once if one of them dies or hangs, from any thread: the engine's own may be
+        waiting for that one, and never come back."""
+        ...
 
     def close(self) -> None:
         """End them. Nothing can be calculated any more."""

@@ -19,7 +19,8 @@ class Answer:
         self._tokens: list[list[int]] | None = None
 
     def wait(self) -> list[list[int]]:
-        """The tokens of each lane's rows. The thread sleeps meanwhile, without Python's lock."""
+        """The tokens of each lane's rows. The thread waits without Python's lock, and does not
+        sleep: to be woken would take longer than the rest of a short step."""
         if self._tokens is None:
             if self._arrived is not None:
                 self._arrived.synchronize()

@@ -154,6 +154,11 @@ class CudaBackend:
     def cache_bytes(self) -> int:
         return self._cache.nbytes
 
+    def close(self) -> None:
+        """Wait for what was launched, and launch nothing more. Libraries whose work was recorded
+        do not end before."""
+        self._graphs.release()
+
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows, on the host: for tests and measurements."""
         self._ahead.forget()

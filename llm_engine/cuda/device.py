@@ -72,7 +72,9 @@ class Found:
     """CUDA_VISIBLE_DEVICES, where it is set."""
     problem: str = ""
     """What CUDA said instead of starting."""
-    devices: tuple[Device, ...] = ()
+    num_devices: int = 0
+    device: Device | None = None
+    """The one that was looked at."""
 
 
 def require_device(
@@ -82,7 +84,7 @@ def require_device(
 
     Raises ModelError, which says what is wrong and what to do about it.
     """
-    found = found or probe()
+    found = found or probe(index)
     if found.cuda is None:
         raise ModelError(
             f"torch {found.torch} was built without CUDA; install a CUDA build of it "
@@ -90,14 +92,14 @@ def require_device(
         )
     if found.problem:
         raise ModelError(_about_driver(found))
-    if not found.devices:
+    if not found.num_devices:
         hint = "nvidia-smi tells which GPUs the driver sees"
         if found.visible is not None:
             hint = f"CUDA_VISIBLE_DEVICES is {found.visible!r}, which hides all or names none"
         raise ModelError(f"the NVIDIA driver {found.driver or ''} shows no GPU: {hint}")
-    if index >= len(found.devices):
-        raise ModelError(f"there is no GPU {index}; there are {len(found.devices)}, from 0")
-    device = found.devices[index]
+    device = found.device
+    if device is None:
+        raise ModelError(f"there is no GPU {index}; there are {found.num_devices}, from 0")
     _require_capability(device, needs_fp8=needs_fp8)
     if found.triton is None:
         raise ModelError(
@@ -141,8 +143,9 @@ def _require_capability(device: Device, *, needs_fp8: bool) -> None:
         )
 
 
-def probe() -> Found:
-    """Look around. Starts CUDA in this process where there is a GPU; raises nothing."""
+def probe(index: int = 0) -> Found:
+    """Look around, and at this GPU alone, on which CUDA is started in this process: that takes
+    memory there, and fails where others use all of it. Raises nothing."""
     cuda = torch.version.cuda
     has_triton = importlib.util.find_spec("triton") is not None
     triton = metadata.version("triton") if has_triton else None
@@ -152,16 +155,15 @@ def probe() -> Found:
         return found
     driver = driver_version()
     problem = ""
-    devices: tuple[Device, ...] = ()
+    num_devices, device = 0, None
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        devices = tuple(
-            _device(index, driver or "unknown", cuda, triton or "none")
-            for index in range(torch.cuda.device_count())
-        )
+        num_devices = torch.cuda.device_count()
+        if index < num_devices:
+            device = _device(index, driver or "unknown", cuda, triton or "none")
     except (RuntimeError, AssertionError) as error:  # torch's own ways to say it
         problem = str(error).partition("\n")[0]
-    return Found(torch.__version__, cuda, triton, driver, visible, problem, devices)
+    return Found(torch.__version__, cuda, triton, driver, visible, problem, num_devices, device)
 
 
 def _device(index: int, driver: str, cuda: str, triton: str) -> Device:

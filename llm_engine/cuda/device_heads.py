@@ -4,6 +4,7 @@ The arithmetic is that of `llm_engine.draft_heads`, by the operations of the dec
 needs no precision of its own: what is drafted only decides how many rows were of use.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops import Matrix, Norm, Ops
-from llm_engine.draft_heads import DraftHead, DraftHeads
+from llm_engine.draft_heads import DraftHead, DraftHeads, HeadsShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class DeviceHeads:
         self._embedded = buffer(shape.hidden_size, like.dtype)
         self._inner = buffer(shape.inner_size, like.dtype)
         self._logits = buffer(shape.num_tokens, torch.float32)
+        self._place = buffer(1, torch.int32)
 
     def draft(self, ops: Ops, hidden: Tensor, token: Tensor, out: Tensor) -> None:
         """The likeliest tokens after `token [1]`, which was chosen behind the row `hidden [1,
@@ -56,8 +58,27 @@ class DeviceHeads:
             ops.gate_up(self._state, head.norm, head.gate_up, self._inner)
             ops.add_product(self._inner, head.down, self._state)
             ops.logits(self._state, head.out_norm, self._output, self._logits)
-            token = self._tokens.index_select(0, self._logits.argmax(dim=1))
+            ops.lanes.likeliest(self._logits, self._place)
+            token = self._tokens.index_select(0, self._place[0])
             out[:, index] = token
+
+
+def heads_bytes(shape: HeadsShape) -> int:
+    """What heads take of a device's memory: their weights in bfloat16, and as wide a float32 row of
+    the model's head for every token they know, at the most."""
+    weights = sum(math.prod(each) for name, each in shape.shapes().items() if name != "tokens")
+    return 2 * weights + 4 * shape.num_tokens * shape.hidden_size
+
+
+def step_bytes(shape: HeadsShape, model: DeviceModel) -> int:
+    """Bytes that drafting adds to what a step reads: each head's matrices, and for each once more
+    the rows of the model's head that can be drafted."""
+    size = model.embedding.itemsize
+    layer = shape.hidden_size**2 + 3 * shape.inner_size * shape.hidden_size
+    row = model.head.num_bytes // shape.vocab_size
+    if model.head.scales is not None and model.head.block[0] > 1:
+        row = shape.hidden_size * size  # see `_rows`
+    return shape.num_heads * (layer * size + shape.num_tokens * row)
 
 
 def _on_device(head: DraftHead, eps: float, like: Tensor) -> _Head:

@@ -23,8 +23,9 @@ class Arithmetic:
     """What is 8-bit beside the weights."""
 
     activations: bool = False
-    """Inputs of products with 8-bit weights, one scale a token, as `torch._scaled_mm` takes them:
-    for prompts. The head, of which a prompt needs one row, takes them as they are."""
+    """Inputs of products with 8-bit weights, as prompts have them (`prompt_products.py`): a token
+    has one scale, or one for as many columns as the weight's. The head, of which a prompt needs one
+    row, takes them as they are."""
     cache: bool = False
     """Keys and values."""
 
@@ -85,7 +86,7 @@ class Emulation:
 
     def _product(self, rows: Tensor, weight: Matrix) -> Tensor:
         if self.arithmetic.activations and weight.scales is not None:
-            rows = quantize(rows).dequantize()
+            rows = quantize(rows, (1, weight.block[1])).dequantize()
         return product(rows, weight)
 
 

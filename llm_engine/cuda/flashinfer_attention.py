@@ -77,6 +77,8 @@ class XqaAttention:
         self._lengths = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self._masks = {n: _causal_masks(n).to(device) for n in range(2, MAX_ROWS + 1)}
         self._verdicts: dict[_Kind, bool] = {}
+        self._counted: tuple[Rows, Attention] | None = None
+        """Whose keys `_lengths` counts: a step's rows, and the first layer that came with them."""
 
     def serves(self, queries: Tensor, layer: Attention, pages: LayerPages) -> bool:
         """Whether all steps of up to `MAX_ROWS` rows of such a layer are to come here."""
@@ -90,14 +92,10 @@ class XqaAttention:
     ) -> None:
         """As `Ops.attend`, for up to `MAX_ROWS` rows, those of a lane one behind the other. Rows
         that only fill up are treated as if they went on: pages that a table names for them are
-        read, and must exist."""
+        read, and must exist. A step's layers come one after another with the same `Rows`."""
         num_lanes = rows.num_lanes
         num_queries = len(queries) // num_lanes
-        lengths = self._lengths[:num_lanes]
-        lengths_kernel[1,](
-            positions=rows.positions, out=lengths, NUM_LANES=num_lanes, NUM_QUERIES=num_queries,
-            BLOCK=MAX_ROWS, PDL=False, num_warps=1,
-        )  # fmt: skip
+        lengths = self._count_keys(layer, rows, num_queries)
         mask = None
         if num_queries > 1:
             mask = self._masks[num_queries][:num_lanes]
@@ -118,6 +116,20 @@ class XqaAttention:
             q_len_per_req=num_queries,
             mask=mask,
         )
+
+    def _count_keys(self, layer: Attention, rows: Rows, num_queries: int) -> Tensor:
+        """`[B]`: keys of each lane. Once a step, as its rows are where they are for all layers: for
+        other rows than before, or when the layer that came first comes again, as positions may have
+        changed in place. A graph that is captured has rows of its own, and so counts for itself,
+        whatever was counted before."""
+        lengths = self._lengths[: rows.num_lanes]
+        if self._counted is None or self._counted[0] is not rows or self._counted[1] is layer:
+            self._counted = rows, layer
+            lengths_kernel[1,](
+                positions=rows.positions, out=lengths, NUM_LANES=rows.num_lanes,
+                NUM_QUERIES=num_queries, BLOCK=MAX_ROWS, PDL=False, num_warps=1,
+            )  # fmt: skip
+        return lengths
 
     def _try(self, kind: _Kind) -> bool:
         """Whether rows are the same bits alone, drafted and batched."""

@@ -28,16 +28,14 @@ def hidden_states(
     model: DeviceModel,
     ops: Ops,
     cache: list[LayerPages],
-    token_ids: Tensor,
     rows: Rows,
     scratch: Scratch,
 ) -> Tensor:
-    """The residual stream `[M, hidden]` behind the last layer, not yet normalized, for tokens
-    `[M]`. Stores the rows' keys and values. It is `scratch`'s."""
-    num_rows = token_ids.shape[0]
+    """The residual stream `[M, hidden]` behind the last layer, not yet normalized: of `scratch`,
+    whose first M rows hold the embeddings before. Stores the rows' keys and values."""
+    num_rows = rows.positions.shape[0]
     hidden, queries = scratch.hidden[:num_rows], scratch.queries[:num_rows]
     attended, inner = scratch.attended[:num_rows], scratch.inner[:num_rows]
-    torch.index_select(model.embedding, 0, token_ids, out=hidden)
     for layer, pages in zip(model.layers, cache, strict=True):
         attention = layer.attention
         ops.queries(hidden, attention, model.rope, rows, pages, queries)

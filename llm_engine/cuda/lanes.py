@@ -3,7 +3,7 @@
 A step has a fixed number of *lanes*, each with room for a fixed number of rows; a lane without a
 sequence has no rows. All that the host has to say stands in one array of 32-bit words, which goes
 to the device in one asynchronous copy and is read there through views. The device changes it as a
-step ends (`Lanes.advance`): the tokens it chose are the next step's rows, at the next positions,
+step ends (`LaneOps.advance`): the tokens it chose are the next step's rows, at the next positions,
 so that the next step can begin before the host has seen them.
 
 The host's copies are a ring of page-locked arrays: one must not be written as long as it may not
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows
-from llm_engine.cuda.ops import Rows
-from llm_engine.cuda.sampling import RowSampling
+from llm_engine.cuda.ops import LaneSampling, LaneState, Rows
 
 RING: Final = 8
 """Steps that may be on their way to the device."""
@@ -104,7 +103,14 @@ class Lanes:
         self._turn = 0
         self._tables = self._ring[0].arrays["tables"].copy()
         """What the device's tables hold."""
-        self._places = torch.arange(num_queries, dtype=torch.int32, device=device)
+        self._positions = torch.zeros(num_lanes * num_queries, dtype=torch.int32, device=device)
+        there = self._on_device
+        self.state = LaneState(
+            there.tokens, there.first_positions, there.num_rows, there.first_sampled
+        )
+        self.sampling = LaneSampling(
+            there.temperature, there.top_k, there.top_p, there.min_p, there.seeds
+        )
 
     # --- on the host ---
 
@@ -116,6 +122,7 @@ class Lanes:
             copy.copied.synchronize()
         arrays = copy.arrays
         arrays["num_rows"].fill(0)
+        arrays["temperature"].fill(0)  # a lane without rows chooses, too: the simplest way
         for lane, rows in enumerate(sequences):
             self._write(arrays, lane, rows)
         self._words.copy_(copy.words, non_blocking=True)
@@ -145,54 +152,19 @@ class Lanes:
         for name, value in values.items():
             arrays[name][lane] = value
         arrays["tokens"][lane, :count] = rows.token_ids
-        arrays["tables"][lane, : len(rows.pages)] = rows.pages
+        # A sequence may own pages behind the longest one's last: room for drafts.
+        pages = rows.pages[: arrays["tables"].shape[1]]
+        arrays["tables"][lane, : len(pages)] = pages
 
     # --- on the device, inside graphs ---
 
-    def rows(self, num_queries: int) -> tuple[Tensor, Rows]:
-        """The tokens `[M]` of each lane's first `num_queries` rows, and where they stand."""
-        lanes, places = self._on_device, self._places[:num_queries]
-        positions = lanes.first_positions[:, None] + places
-        positions = torch.where(places < lanes.num_rows[:, None], positions, -1)
-        tokens = lanes.tokens[:, :num_queries].reshape(-1)
-        return tokens, Rows(positions.flatten(), lanes.tables)
+    def rows(self, num_queries: int) -> Rows:
+        """Each lane's first rows: where their positions are put (`LaneOps.embed`), and pages."""
+        return Rows(self._positions[: self.num_lanes * num_queries], self._on_device.tables)
 
     def last_row(self) -> Tensor:
         """`[B]`: index of each lane's last row in use; 0 where there is none."""
         return (self._on_device.num_rows - 1).clamp(min=0)
-
-    def sampling(self, positions: Tensor) -> RowSampling:
-        """How the token after each row is chosen, for rows `[M]` at these positions."""
-        lanes, each = self._on_device, positions.shape[0] // self.num_lanes
-
-        def by_row(values: Tensor) -> Tensor:
-            return values if each == 1 else values.repeat_interleave(each)
-
-        return RowSampling(
-            temperature=by_row(lanes.temperature),
-            top_k=by_row(lanes.top_k),
-            top_p=by_row(lanes.top_p),
-            min_p=by_row(lanes.min_p),
-            seed=by_row(lanes.seeds),
-            position=positions + 1,
-        )
-
-    def advance(self, chosen: Tensor) -> Tensor:
-        """Go on behind the tokens `chosen [B, Q]` after each row, as far as the rows were right:
-        the first that the model would have said otherwise is the last that was of use. Returns
-        which row of each lane that is, `[B]` int32."""
-        lanes, num_queries = self._on_device, chosen.shape[1]
-        rows = lanes.tokens[:, 1:num_queries]
-        places = self._places[1:num_queries]
-        is_right = (chosen[:, :-1] == rows) & (places < lanes.num_rows[:, None])
-        is_right |= places <= lanes.first_sampled[:, None]
-        num_right = is_right.int().cumprod(dim=1, dtype=torch.int32).sum(dim=1, dtype=torch.int32)
-        following = chosen.gather(1, num_right[:, None].long())
-        lanes.tokens[:, :1] = following.int()
-        lanes.first_positions.add_(num_right + 1)
-        lanes.first_sampled.zero_()
-        lanes.num_rows.clamp_(max=1)
-        return num_right
 
     def expect(self, drafted: Tensor) -> None:
         """Let the next step check a draft `[1, n]` behind the token that is certain."""

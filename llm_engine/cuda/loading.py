@@ -1,6 +1,5 @@
 """From a checkpoint and the settings to a backend on the GPU, or on several."""
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,13 +8,14 @@ import torch
 
 from llm_engine.backends.base import Backend
 from llm_engine.checkpoint import Checkpoint
-from llm_engine.config import EngineConfig, Precision
+from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.device import require_device
+from llm_engine.cuda.device_heads import heads_bytes
 from llm_engine.cuda.graphs import CudaGraphs
 from llm_engine.cuda.groups import PROMPT_ROWS
 from llm_engine.cuda.memory import Room, Storage, plan_memory
-from llm_engine.cuda.ops import Ops
+from llm_engine.cuda.ops import Ops, PartOps
 from llm_engine.cuda.parallel import Team, lead
 from llm_engine.cuda.parallel_ops import ParallelOps
 from llm_engine.cuda.sharding import Shard
@@ -47,15 +47,19 @@ def load_backend(
         raise ModelError("draft heads work on one GPU; leave them out, or set gpus to 1")
     if config.num_gpus == 1:
         return _load(checkpoint, config, context_length, None, on_progress)()
-    with tempfile.TemporaryDirectory() as directory:
-        make = partial(_load_rank, checkpoint.path, config, context_length)
-        return lead(config.num_gpus, str(Path(directory, "store")), "nccl", make)
+    make = partial(_load_rank, checkpoint.path, config, context_length)
+
+    def make_own(team: Team) -> Callable[[], CudaBackend]:
+        shard = Shard(team.rank, team.count)
+        return _load(checkpoint, config, context_length, shard, on_progress)
+
+    return lead(config.num_gpus, "nccl", make, make_own=make_own)
 
 
 def _load_rank(
     path: Path, config: EngineConfig, context_length: int, team: Team
 ) -> Callable[[], CudaBackend]:
-    """In the process of one of several GPUs."""
+    """In the process of one that follows."""
     shard = Shard(team.rank, team.count)
     return _load(load_checkpoint(path), config, context_length, shard, lambda share: None)
 
@@ -68,19 +72,24 @@ def _load(
     on_progress: Progress,
 ) -> Callable[[], CudaBackend]:
     """Load the weights, and return what records the steps."""
-    is_fp8 = config.precision is Precision.FP8
     index = 0 if shard is None else shard.rank
-    device = require_device(index=index, needs_fp8=is_fp8)
+    device = require_device(index=index, needs_fp8=config.precision is Precision.FP8)
     local = checkpoint.config if shard is None else shard.local(checkpoint.config)
-    room = Room(device.free_bytes, PAGE_SIZE, context_length, config.kv_cache_mb << 20)
     weight_format = WeightFormat(body=config.precision, head=config.head_precision)
+    heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
+    room = Room(
+        device.free_bytes,
+        PAGE_SIZE,
+        context_length,
+        config.kv_cache_mb << 20,
+        draft_bytes=0 if heads is None else heads_bytes(heads.shape),
+    )
     storage = Storage(
         weight=_BYTES[config.precision],
         head=_BYTES[weight_format.head_precision],
         kv=_BYTES[config.kv_precision],
     )
     plan = plan_memory(local, storage, room, name=checkpoint.path.name)
-    heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
     torch.cuda.set_device(index)
     place = torch.device("cuda", index)
     model = load_model(
@@ -98,15 +107,10 @@ def _load(
         from llm_engine.cuda.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.triton_ops import TritonOps
 
-        ops: Ops = TritonOps(place, attention=xqa_or_none(place))
-        if shard is not None:
-            hidden = torch.zeros(
-                PROMPT_ROWS[-1], local.hidden_size, dtype=torch.bfloat16, device=place
-            )
-            ops = ParallelOps(ops, shard.vocab_rows(checkpoint.config), hidden)
+        ops = TritonOps(place, attention=xqa_or_none(place))
         return CudaBackend(
             model,
-            ops,
+            ops if shard is None else _divided(ops, shard, checkpoint.config, place),
             CudaGraphs(place),
             num_pages=plan.num_pages,
             cache_dtype=_CACHE_TYPES[config.kv_precision],
@@ -115,6 +119,12 @@ def _load(
         )
 
     return finish
+
+
+def _divided(ops: PartOps, shard: Shard, config: ModelConfig, place: torch.device) -> Ops:
+    shape = PROMPT_ROWS[-1], config.hidden_size
+    hidden = torch.zeros(shape, dtype=torch.bfloat16, device=place)
+    return ParallelOps(ops, shard.vocab_rows(config), hidden)
 
 
 def _calibration(checkpoint: Checkpoint, path: Path | None) -> list[list[int]]:

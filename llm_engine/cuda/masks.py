@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from llm_engine.backends.base import SequenceRows
-from llm_engine.cuda.sampling import RowMasks
+from llm_engine.cuda.ops import RowMasks
 
 _EVERYTHING: Final = 0xFF
 
@@ -29,6 +29,7 @@ class MaskBuffers:
         self._host = [
             torch.zeros(num_rows, width, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)
         ]
+        self._host[0].fill_(_EVERYTHING)
         self._host_penalty = torch.ones(num_rows, pin_memory=pinned)
         self._all = RowMasks(*(each.to(device) for each in (*self._host, self._host_penalty)))
 
@@ -39,11 +40,12 @@ class MaskBuffers:
             masks.allowed[:num_rows], masks.penalized[:num_rows], masks.penalty[:num_rows]
         )
 
-    def send(self, sequences: Sequence[SequenceRows], num_queries: int) -> None:
-        """For a step whose lanes are these sequences, of `num_queries` rows each."""
+    def send(self, sequences: Sequence[SequenceRows], num_lanes: int, num_queries: int) -> None:
+        """For a step whose first lanes are these sequences, of `num_queries` rows each; nothing is
+        forbidden in further ones."""
         allowed, penalized = (each.numpy() for each in self._host)
         penalty = self._host_penalty.numpy()
-        num_rows = len(sequences) * num_queries
+        num_rows = num_lanes * num_queries
         allowed[:num_rows], penalized[:num_rows], penalty[:num_rows] = _EVERYTHING, 0, 1.0
         for lane, rows in enumerate(sequences):
             first = lane * num_queries + len(rows.token_ids) - rows.num_sampled

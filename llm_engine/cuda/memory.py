@@ -54,6 +54,7 @@ class MemoryPlan:
     """Bytes of each part."""
 
     weights: int
+    """Draft heads and rotary tables among them."""
     page: int
     """Of one page in all layers."""
     num_pages: int
@@ -80,7 +81,10 @@ class Room:
     """Rotary tables are as long."""
     cache_bytes: int | None = None
     """For keys and values. None: whatever is left."""
-    num_graphs: int = 24
+    draft_bytes: int = 0
+    """Of draft heads."""
+    num_graphs: int = 32
+    """An allowance: sizes of steps, each with every way to choose, and of parts of prompts."""
 
 
 def plan_memory(
@@ -100,6 +104,7 @@ def plan_memory(
 
 def _plan(config: ModelConfig, storage: Storage, room: Room) -> MemoryPlan:
     weights = weight_bytes(config, storage) + rope_bytes(config, room.context_length)
+    weights += room.draft_bytes
     page = room.page_size * token_bytes(config, storage)
     workspace = workspace_bytes(config)
     graphs = room.num_graphs * config.num_layers * _KERNELS_PER_LAYER * _GRAPH_NODE
@@ -168,10 +173,8 @@ def workspace_bytes(config: ModelConfig) -> int:
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = config.num_heads * config.head_dim
     row = 2 * hidden + 2 * qkv_rows(config) + 2 * heads + 3 * inner
-    # A prompt's products with 8-bit weights go through one matrix at a time in bfloat16.
-    widest = max(rows * columns for rows, columns in shapes(config))
     logits = STEP_ROWS * config.vocab_size * 4 * _LOGIT_COPIES
-    return PROMPT_ROWS * row * 4 + widest * 2 + logits + _RESERVE
+    return PROMPT_ROWS * row * 4 + logits + _RESERVE
 
 
 def _matrix(rows: int, columns: int, size: int, storage: Storage) -> int:

@@ -1,4 +1,5 @@
-"""What a forward pass is made of: five products with all around them fused in, and attention.
+"""What a step is made of: five products with all around them fused in, and attention; before them
+rows from what the lanes hold, behind them the tokens and what the next step needs.
 
 `oracle.py` computes them in plain torch, `triton_ops.py` with kernels of our own; both pass the
 same tests. Everything is written into tensors that are given, so that a captured graph finds its
@@ -10,7 +11,8 @@ drafting and batching would change replies otherwise.
 
 *Precision.* Activations, keys and values are of one type, bfloat16 on a GPU; sums are float32.
 8-bit weights are converted, not the activations, where M is small: only the bytes of weights count
-then. Long prompts may be multiplied in 8 bits on both sides.
+then. Long prompts may be multiplied in 8 bits on both sides, activations with a scale for each row,
+or for as many columns as share one of the weights'.
 """
 
 from dataclasses import dataclass
@@ -114,8 +116,91 @@ class Attention:
     """A row at p sees positions greater than p - window; None: all up to its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What lanes hold, on the device, all int32: where a step begins, and what it leaves there for
+    the next one."""
+
+    tokens: Tensor
+    """`[B, Q]` or wider: each lane's rows."""
+    first_positions: Tensor
+    """`[B]`: of a lane's first row."""
+    num_rows: Tensor
+    """`[B]`: rows that are in use, 0 to Q."""
+    first_sampled: Tensor
+    """`[B]`: the first row behind which a token is wanted; those before are of a prompt."""
+
+    @property
+    def num_lanes(self) -> int:
+        return self.tokens.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSampling:
+    """How tokens are chosen in each lane, on the device, `[B]` each (see `SamplingParams`)."""
+
+    temperature: Tensor
+    """Float32; 0: the likeliest."""
+    top_k: Tensor
+    """Int32; 0: all."""
+    top_p: Tensor
+    min_p: Tensor
+    """Both float32."""
+    seeds: Tensor
+    """Int64: the 64 bits of the seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMasks:
+    """What else decides about each of M rows; in bits, token i is bit i % 8 of byte i // 8."""
+
+    allowed: Tensor
+    """`[M, ceil(vocab / 8)]`, uint8. Others are never chosen."""
+    penalized: Tensor
+    """The same: the reply's tokens so far."""
+    penalty: Tensor
+    """`[M]`, float32: `SamplingParams.repetition_penalty`."""
+
+
+class LaneOps(Protocol):
+    """What stands around a forward pass. All calls come from one thread."""
+
+    def embed(self, lanes: LaneState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        """For each lane's first Q rows, M in all: the embedding from `table [vocab, hidden]` into
+        `hidden [M, hidden]`, and where it stands into `positions [M]`, -1 for rows not in use."""
+        ...
+
+    def likeliest(self, logits: Tensor, out: Tensor) -> None:
+        """The place of the largest of each row's `logits [M, vocab]`, float32, for up to
+        `MAX_ROWS`: the first of several. Into `out [B, Q]`, int32."""
+        ...
+
+    def mask(self, logits: Tensor, masks: RowMasks) -> None:
+        """Set what is not allowed to -inf and lower what is penalized, as `llm_engine.sampler`
+        does, in float32 `logits [M, vocab]`, for up to `MAX_ROWS`."""
+        ...
+
+    def sample(
+        self, logits: Tensor, positions: Tensor, sampling: LaneSampling, out: Tensor
+    ) -> None:
+        """A token after each row, drawn as `llm_engine.sampler` draws it, from float32 `logits
+        [M, vocab]` of rows that stand at `positions [M]`, int32, for up to `MAX_ROWS`. Into
+        `out [B, Q]`, int32. Where logits are not numbers: any token."""
+        ...
+
+    def advance(self, lanes: LaneState, chosen: Tensor, last: Tensor) -> None:
+        """Go on behind the tokens `chosen [B, Q]`, int32, after each row, for up to `MAX_ROWS`, as
+        far as the rows were right: the first that the model would have said otherwise is the last
+        that was of use. A lane's next row is the token after that one; which one it was goes into
+        `last [B]`, int32."""
+        ...
+
+
 class Ops(Protocol):
     """One device's way to compute. All calls come from one thread."""
+
+    @property
+    def lanes(self) -> LaneOps: ...
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -143,4 +228,18 @@ class Ops(Protocol):
 
     def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
         """Normalize `x [M, hidden]`, multiply with the head, into `out [M, vocab]`, float32."""
+        ...
+
+
+class PartOps(Ops, Protocol):
+    """What one of several devices needs besides, each with its part of the model: both for up to
+    `MAX_ROWS`."""
+
+    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+        """Of a product whose columns the devices share: `x [M, in] @ weight^T` into `out [M, out]`,
+        float32."""
+        ...
+
+    def add_parts(self, parts: Tensor, residual: Tensor) -> None:
+        """`residual [M, out] +=` all of `parts [devices, M, out]`, float32, one after another."""
         ...

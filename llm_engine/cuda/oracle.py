@@ -14,12 +14,60 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from llm_engine.cuda.ops import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Rope, Rows
+from llm_engine.cuda.ops import (
+    MAX_ROWS,
+    Attention,
+    LaneSampling,
+    LaneState,
+    LayerPages,
+    Matrix,
+    Norm,
+    Rope,
+    RowMasks,
+    Rows,
+)
+from llm_engine.cuda.sampling import masked, sampled
 from llm_engine.fp8 import Fp8Matrix
+
+
+class OracleLaneOps:
+    """`LaneOps` to compare with."""
+
+    def embed(self, lanes: LaneState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        num_queries = len(hidden) // lanes.num_lanes
+        places = torch.arange(num_queries, dtype=torch.int32, device=hidden.device)
+        here = lanes.first_positions[:, None] + places
+        here = torch.where(places < lanes.num_rows[:, None], here, -1)
+        positions.copy_(here.flatten())
+        hidden.copy_(table[lanes.tokens[:, :num_queries].flatten()])
+
+    def likeliest(self, logits: Tensor, out: Tensor) -> None:
+        out.copy_(logits.argmax(dim=1).view_as(out))
+
+    def mask(self, logits: Tensor, masks: RowMasks) -> None:
+        logits.copy_(masked(logits, masks))
+
+    def sample(
+        self, logits: Tensor, positions: Tensor, sampling: LaneSampling, out: Tensor
+    ) -> None:
+        out.copy_(sampled(logits, positions, sampling).view_as(out))
+
+    def advance(self, lanes: LaneState, chosen: Tensor, last: Tensor) -> None:
+        places = torch.arange(1, chosen.shape[1], device=chosen.device)
+        is_right = chosen[:, :-1] == lanes.tokens[:, 1 : chosen.shape[1]]
+        is_right &= places < lanes.num_rows[:, None]
+        is_right |= places <= lanes.first_sampled[:, None]
+        last.copy_(is_right.int().cumprod(dim=1).sum(dim=1))
+        lanes.tokens[:, :1] = chosen.gather(1, last[:, None].long())
+        lanes.first_positions.add_(last + 1)
+        lanes.first_sampled.zero_()
+        lanes.num_rows.clamp_(max=1)
 
 
 class OracleOps:
     """`Ops` to compare with."""
+
+    lanes = OracleLaneOps()
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -74,6 +122,16 @@ class OracleOps:
             return old.float() + _product(part, dense_weight, weight.bias)
 
         residual.copy_(_by_rows(added, x, residual))
+
+    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+        dense_weight = dense(weight)
+        out.copy_(_by_rows(lambda row: _product(row, dense_weight, weight.bias), x))
+
+    def add_parts(self, parts: Tensor, residual: Tensor) -> None:
+        total = residual.float()
+        for part in parts:
+            total += part
+        residual.copy_(total)
 
     def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
         dense_weight = dense(weight)

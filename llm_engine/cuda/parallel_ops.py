@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from llm_engine.cuda.ops import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Ops, Rope, Rows
+from llm_engine.cuda.ops import MAX_ROWS, Attention, LayerPages, Matrix, Norm, PartOps, Rope, Rows
 
 _gather: Callable[[Tensor, Tensor], object] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
@@ -22,14 +22,16 @@ _gather: Callable[[Tensor, Tensor], object] = getattr(
 class ParallelOps:
     """`Ops` for one rank of the default process group; every rank has to make the same calls."""
 
-    def __init__(self, ops: Ops, shard_vocab: int, hidden: Tensor) -> None:
+    def __init__(self, ops: PartOps, shard_vocab: int, hidden: Tensor) -> None:
         """`shard_vocab`: rows of the head on each rank but the last. `hidden [rows, hidden]`:
         where partial sums go, for as many rows as there will ever be, zeroed."""
         self._ops = ops
+        self.lanes = ops.lanes
         self._count = dist.get_world_size()
         self._partial = hidden
-        few = hidden[:MAX_ROWS]
-        self._parts = few.new_zeros(self._count, *few.shape)
+        few = MAX_ROWS, hidden.shape[1]
+        self._part = torch.zeros(few, device=hidden.device)
+        self._parts = torch.zeros(self._count, *few, device=hidden.device)
         shape = MAX_ROWS, shard_vocab
         self._logits = torch.zeros(shape, device=hidden.device)
         self._all_logits = torch.zeros(self._count, *shape, device=hidden.device)
@@ -49,18 +51,17 @@ class ParallelOps:
 
     def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
         num_rows = len(residual)
-        partial = self._partial[:num_rows].zero_()
-        self._ops.add_product(x, weight, partial)
         if num_rows > MAX_ROWS:
+            partial = self._partial[:num_rows].zero_()
+            self._ops.add_product(x, weight, partial)
             dist.all_reduce(partial)
             residual += partial
             return
-        parts = self._parts.flatten()[: self._count * partial.numel()]
-        _gather(parts, partial.flatten())
-        total = residual.float()
-        for part in parts.view(self._count, *partial.shape):
-            total += part
-        residual.copy_(total)
+        part = self._part[:num_rows]
+        parts = self._parts.flatten()[: self._count * part.numel()]
+        self._ops.part(x, weight, part)
+        _gather(parts, part.flatten())
+        self._ops.add_parts(parts.view(self._count, *part.shape), residual)
 
     def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
         num_rows, width = len(x), self._logits.shape[1]

@@ -31,7 +31,8 @@ _PIECE = 1 << 24
 def quantize(weight: Tensor, block: tuple[int, int] = ONE_A_ROW) -> Fp8Matrix:
     """8-bit floats of any floating `[out, in]`, on its device: the same on every one.
 
-    `block` is `BLOCK` or `ONE_A_ROW`. Raises ModelError for NaN and infinity.
+    `block` is `BLOCK` or `ONE_A_ROW`; of activations, (1, columns). Raises ModelError for NaN and
+    infinity.
     """
     num_rows, num_columns = weight.shape
     rows, columns = block[0], block[1] or num_columns

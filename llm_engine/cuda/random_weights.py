@@ -6,6 +6,7 @@ nor vanish, and every token's logits differ.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +18,8 @@ from llm_engine.cuda.model import DeviceLayer, DeviceModel
 from llm_engine.cuda.ops import Attention, Heads, Matrix, Norm
 from llm_engine.cuda.quantize import quantize
 from llm_engine.cuda.weights import WeightFormat, as_matrix, rope_tables
+from llm_engine.draft_heads import DraftHead, DraftHeads, HeadsShape
+from llm_engine.head_training import Recipe
 
 _PIECE = 1 << 26
 """Numbers that are drawn at a time: 256 MB."""
@@ -48,8 +51,35 @@ SHAPES: Final = {
     "3b": _llama(28, (3072, 8192), heads=24, dim=128, far=32.0),
     "8b": _llama(32, (4096, 14_336), heads=32, dim=128, far=8.0),
     "70b": _llama(80, (8192, 28_672), heads=64, dim=128, far=8.0),
+    "qwen2-7b": ModelConfig(
+        architecture="qwen2",
+        num_layers=28,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_heads=28,
+        num_kv_heads=4,
+        head_dim=128,
+        vocab_size=152_064,
+        context_length=32_768,
+        norm_eps=1e-6,
+        rope_theta=1_000_000.0,
+    ),
+    "qwen3-8b": ModelConfig(
+        architecture="qwen3",
+        num_layers=36,
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        vocab_size=151_936,
+        context_length=40_960,
+        norm_eps=1e-6,
+        rope_theta=1_000_000.0,
+    ),
 }
-"""Llama 3.2 1B and 3B, 3.1 8B, 3.3 70B."""
+"""Llama 3.2 1B and 3B, 3.1 8B, 3.3 70B; Qwen 2.5 7B, whose queries have biases, and Qwen 3 8B,
+whose heads have norms."""
 
 
 def random_model(
@@ -70,6 +100,40 @@ def random_model(
         norm = draw.norm(hidden, config.norm_eps)
         rope = rope_tables(config, context_length, device)
     return DeviceModel(config, embedding, layers, norm, head, rope)
+
+
+def random_heads(model: DeviceModel, number: int, *, seed: int) -> DraftHeads:
+    """Draft heads for a model, as large as trained ones are by themselves; in the model's own type
+    and on its device, so that a backend copies nothing."""
+    config, like, recipe = model.config, model.embedding, Recipe()
+    shape = HeadsShape(
+        model="",
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        num_heads=number,
+        inner_size=recipe.inner_size or 2 * config.hidden_size,
+        num_tokens=min(recipe.num_tokens, config.vocab_size),
+        norm_eps=config.norm_eps,
+    )
+    with torch.inference_mode():
+        draw = _Draw(like.device, WeightFormat(dtype=like.dtype), seed)
+        heads = tuple(_head(draw, shape.shapes(), index) for index in range(number))
+        order = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(seed))
+        tokens = order[: shape.num_tokens].sort().values
+    return DraftHeads(shape, heads, tokens)
+
+
+def _head(draw: "_Draw", shapes: Mapping[str, tuple[int, ...]], index: int) -> DraftHead:
+    def matrix(name: str) -> Tensor:
+        rows, columns = shapes[f"{index}.{name}"]
+        return draw.floats((rows, columns), 1 / math.sqrt(columns))
+
+    def norm(name: str) -> Tensor:
+        return torch.ones(shapes[f"{index}.{name}"], device=draw.device)
+
+    return DraftHead(
+        matrix("token"), norm("norm"), matrix("gate_up"), matrix("down"), norm("out_norm")
+    )
 
 
 def _layer(draw: "_Draw", config: ModelConfig, index: int) -> DeviceLayer:

@@ -91,7 +91,7 @@ class RecordedSteps:
         choice = self.choice_for(sequences)
         step.lanes.send(sequences)
         if choice is Choice.MASKED:
-            self._machinery.masks.send(sequences, step.num_queries)
+            self._machinery.masks.send(sequences, step.lanes.num_lanes, step.num_queries)
         return self.replay(step, choice, sequences)
 
     def replay(
@@ -114,11 +114,10 @@ class RecordedSteps:
         lanes = self._steps[1, 1].lanes
         for part in split(rows, MAX_ROWS):
             lanes.send([part])
-            token_ids, where = lanes.rows(MAX_ROWS)
-            hidden = self._machinery.hidden(token_ids, where)
-            self._machinery.choose(hidden, where.positions, lanes, Choice.GREEDY)
+            hidden, _ = self._machinery.hidden(lanes, MAX_ROWS)
+            logits = self._machinery.score(hidden)
             first = len(part.token_ids) - part.num_sampled
-            found.append(self._machinery.logits[first : len(part.token_ids)].cpu().clone())
+            found.append(logits[first : len(part.token_ids)].cpu().clone())
         return torch.cat(found)
 
     def _launch_prompt(self, rows: SequenceRows) -> Group:
@@ -127,7 +126,7 @@ class RecordedSteps:
         choice = self.choice_for([last]) if rows.num_sampled else None
         step.lanes.send([rows])
         if choice is Choice.MASKED:
-            self._machinery.masks.send([last], 1)
+            self._machinery.masks.send([last], 1, 1)
         step.replay(len(rows.token_ids), choice)
         return Group((rows,), None if choice is None else Answer(step.out), 1)
 

@@ -1,22 +1,18 @@
-"""Choosing tokens on the device: `llm_engine.sampler` for many rows at once, inside a graph.
+"""Choosing tokens on the device by plain torch: `llm_engine.sampler` for many rows at once.
 
-The same rules in the same order, and the same random number, a hash of (seed, position): from the
-same logits come the same tokens. Nothing is read back and no shape depends on a value, so that a
-graph can hold it; what the host's sampler decides by looking (whether a shortlist will do) is
-computed here for all of the vocabulary.
-
-Sums are float64. A GPU adds a single row in another order than several, and even the same row
-otherwise on another day; of float32 numbers hardly any such sum is rounded at all, so that the
-order is of no importance.
+The same rules, and the same random number, a hash of (seed, position): from the same logits come
+the same tokens, but for a weight that another exp rounds otherwise. Nothing is read back and no
+shape depends on a value.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from llm_engine.cuda.ops import LaneSampling, RowMasks
+from llm_engine.sampler import UNITS
 
 
 def _signed(word: int) -> int:
@@ -26,42 +22,11 @@ def _signed(word: int) -> int:
 
 _SEED_FACTOR: Final = _signed(0x9E3779B97F4A7C15)
 _POSITION_FACTOR: Final = _signed(0xD1B54A32D192ED03)
-_PIECE: Final = 512
-"""Weights that are added up one after another."""
 _MIXES: Final = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
 
 
-@dataclass(frozen=True, slots=True)
-class RowSampling:
-    """How each of M rows is sampled; every field on the device."""
-
-    temperature: Tensor
-    """`[M]`, float32; 0: the likeliest."""
-    top_k: Tensor
-    """`[M]`, int32; 0: all."""
-    top_p: Tensor
-    min_p: Tensor
-    """Both `[M]`, float32."""
-    seed: Tensor
-    """`[M]`, int64."""
-    position: Tensor
-    """`[M]`, int32: of the token that is chosen."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowMasks:
-    """What else decides about each of M rows; in bits, token i is bit i % 8 of byte i // 8."""
-
-    allowed: Tensor
-    """`[M, ceil(vocab / 8)]`, uint8. Others are never chosen."""
-    penalized: Tensor
-    """The same: the reply's tokens so far."""
-    penalty: Tensor
-    """`[M]`, float32: `SamplingParams.repetition_penalty`."""
-
-
 def masked(logits: Tensor, masks: RowMasks) -> Tensor:
-    """Float32 logits `[M, vocab]` with what is not allowed at -inf, and repetitions lowered."""
+    """`LaneOps.mask`, as `[M, vocab]`."""
     num_logits = logits.shape[1]
     logits = torch.where(_bits(masks.allowed, num_logits), logits, -math.inf)
     penalty = masks.penalty[:, None]
@@ -69,36 +34,33 @@ def masked(logits: Tensor, masks: RowMasks) -> Tensor:
     return torch.where(_bits(masks.penalized, num_logits), lowered, logits)
 
 
-def likeliest(logits: Tensor) -> Tensor:
-    """`[M]` int64 from `[M, vocab]`."""
-    return logits.argmax(dim=1)
+def sampled(logits: Tensor, positions: Tensor, sampling: LaneSampling) -> Tensor:
+    """`LaneOps.sample`, as `[M]` int64."""
+    num_queries = len(logits) // len(sampling.seeds)
 
+    def by_row(values: Tensor) -> Tensor:
+        return values.repeat_interleave(num_queries)[:, None]
 
-def sampled(logits: Tensor, sampling: RowSampling) -> Tensor:
-    """A token for each row, `[M]` int64, from float32 logits `[M, vocab]`."""
-    greedy = sampling.temperature == 0
-    temperature = torch.where(greedy, 1.0, sampling.temperature)
-    probabilities = torch.softmax(logits / temperature[:, None], dim=1)
-    sorted_, ids = torch.sort(probabilities, dim=1, descending=True)
+    temperature, top_k = by_row(sampling.temperature), by_row(sampling.top_k)
+    top_p, min_p = by_row(sampling.top_p), by_row(sampling.min_p).double()
+    weights = _weights(logits, torch.where(temperature == 0, 1.0, temperature))
+    weights = torch.where(weights >= min_p * UNITS, weights, 0)
+    sorted_, ids = weights.sort(dim=1, descending=True, stable=True)
     ranks = torch.arange(logits.shape[1], device=logits.device)
-    top_k, min_p, top_p = sampling.top_k[:, None], sampling.min_p[:, None], sampling.top_p[:, None]
-    kept = torch.where((top_k > 0) & (ranks >= top_k), 0.0, sorted_)
-    kept = torch.where(sorted_ >= min_p * sorted_[:, :1], kept, 0.0)
-    has_less = (top_k > 0) | (min_p > 0)
-    sums = _running_sums(kept)
-    mass = torch.where(has_less, sums[:, -1:], 1.0)
-    in_mass = (sums - kept < top_p * mass) | (top_p >= 1) | (ranks == 0)
-    kept = torch.where(in_mass, kept, 0.0)
-    has_filter = has_less | (top_p < 1)
-    # The host draws in the order of the vocabulary where nothing is filtered out.
-    weights = torch.where(has_filter, kept, probabilities)
-    place = _drawn(weights, uniform(sampling.seed, sampling.position))
-    drawn = torch.where(has_filter, ids.gather(1, place), place)[:, 0]
-    return torch.where(greedy, likeliest(logits), drawn)
+    sorted_ = torch.where((top_k == 0) | (ranks < top_k), sorted_, 0)
+    sums = sorted_.cumsum(dim=1)
+    goal = (top_p.double() * sums[:, -1:]).ceil().clamp(min=1).long()
+    sorted_ = torch.where((top_p >= 1) | (sums - sorted_ < goal), sorted_, 0)
+    sums = torch.zeros_like(weights).scatter(1, ids, sorted_).cumsum(dim=1)
+    mass = sums[:, -1:].contiguous()
+    share = uniform(by_row(sampling.seeds), positions[:, None] + 1)
+    drawn = torch.searchsorted(sums, (share * mass).long(), right=True)
+    has_choice = (temperature > 0) & (mass > 0)
+    return torch.where(has_choice[:, 0], drawn[:, 0], logits.argmax(dim=1))
 
 
 def uniform(seed: Tensor, position: Tensor) -> Tensor:
-    """`llm_engine.sampler.uniform` of each pair, `[M]` float64."""
+    """`llm_engine.sampler.uniform` of each pair, float64."""
     state = seed * _SEED_FACTOR + position.long() * _POSITION_FACTOR + 1
     for shift, factor in _MIXES:
         state = (state ^ _shifted(state, shift)) * factor
@@ -111,27 +73,10 @@ def _shifted(words: Tensor, places: int) -> Tensor:
     return (words >> places) & ((1 << (64 - places)) - 1)
 
 
-def _drawn(weights: Tensor, share: Tensor) -> Tensor:
-    """`[M, 1]`: the index at which each row's running sum passes its share of the whole."""
-    bounds = _running_sums(weights)
-    total = bounds[:, -1:].contiguous()
-    place = torch.searchsorted(bounds, share[:, None] * total, right=True)
-    # Rounded up to the whole sum: the last that has any weight.
-    return torch.minimum(place, torch.searchsorted(bounds, total))
-
-
-def _running_sums(weights: Tensor) -> Tensor:
-    """`[M, n]` float64: of each row's weights up to each of them.
-
-    In pieces, as a GPU's programs share a row only if it is the only one: of several rows each is
-    one program's, which takes ten times as long for a vocabulary.
-    """
-    num_rows, size = weights.shape
-    padded = functional.pad(weights, (0, -size % _PIECE))
-    pieces = padded.view(num_rows, -1, _PIECE).cumsum(dim=2, dtype=torch.float64)
-    ends = pieces[:, :, -1]
-    pieces += (ends.cumsum(dim=1) - ends)[:, :, None]
-    return pieces.flatten(1)[:, :size].contiguous()
+def _weights(logits: Tensor, temperature: Tensor) -> Tensor:
+    """`[M, vocab]` int64. Nothing weighs what is not a number."""
+    behind = (logits - logits.amax(dim=1, keepdim=True)) / temperature
+    return torch.where(behind <= 0, behind.exp() * UNITS, 0.0).long()
 
 
 def _bits(packed: Tensor, num_bits: int) -> Tensor:

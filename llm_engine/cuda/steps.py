@@ -15,16 +15,17 @@ from llm_engine.cuda.lanes import Lanes
 from llm_engine.cuda.masks import MaskBuffers
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops import LayerPages, Ops, Rows
-from llm_engine.cuda.sampling import likeliest, masked, sampled
 
 
 class Choice(Enum):
-    """How a step chooses. Each is a graph of its own: most steps need the least."""
+    """How a step chooses; greedy rows may stand beside others. Each is a graph of its own for every
+    size of step, as most need the least. That costs three runs of each size when they are recorded,
+    and the nodes of those graphs (`memory.Room.num_graphs`)."""
 
     GREEDY = auto()
     SAMPLED = auto()
     MASKED = auto()
-    """What the host forbids is left out first; greedy rows may stand beside others."""
+    """What the host forbids is left out first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,31 @@ class Machinery:
     graphs: Graphs
     heads: DeviceHeads | None = None
 
-    def choose(self, hidden: Tensor, positions: Tensor, lanes: Lanes, choice: Choice) -> Tensor:
-        """A token after each row of `hidden [M, hidden]`: `[M]` int64."""
-        num_rows = hidden.shape[0]
-        logits = self.logits[:num_rows]
-        self.ops.logits(hidden, self.model.norm, self.model.head, logits)
-        if choice is Choice.GREEDY:
-            return likeliest(logits)
-        if choice is Choice.MASKED:
-            logits = masked(logits, self.masks.rows(num_rows))
-        return sampled(logits, lanes.sampling(positions))
+    def hidden(self, lanes: Lanes, num_queries: int) -> tuple[Tensor, Rows]:
+        """The residual stream `[M, hidden]` of each lane's first rows, and where they stand."""
+        rows = lanes.rows(num_queries)
+        embedded = self.scratch.hidden[: rows.positions.shape[0]]
+        self.ops.lanes.embed(lanes.state, self.model.embedding, rows.positions, embedded)
+        hidden = hidden_states(self.model, self.ops, self.cache, rows, self.scratch)
+        return hidden, rows
 
-    def hidden(self, token_ids: Tensor, rows: Rows) -> Tensor:
-        return hidden_states(self.model, self.ops, self.cache, token_ids, rows, self.scratch)
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits `[M, vocab]` after each row of `hidden [M, hidden]`."""
+        logits = self.logits[: hidden.shape[0]]
+        self.ops.logits(hidden, self.model.norm, self.model.head, logits)
+        return logits
+
+    def choose(
+        self, hidden: Tensor, positions: Tensor, lanes: Lanes, choice: Choice, out: Tensor
+    ) -> None:
+        """A token after each row of `hidden [M, hidden]`, into `out [B, Q]`, int32."""
+        logits = self.score(hidden)
+        if choice is Choice.GREEDY:
+            self.ops.lanes.likeliest(logits, out)
+            return
+        if choice is Choice.MASKED:
+            self.ops.lanes.mask(logits, self.masks.rows(len(logits)))
+        self.ops.lanes.sample(logits, positions, lanes.sampling, out)
 
 
 class DecodeStep:
@@ -70,6 +83,7 @@ class DecodeStep:
         self.out = torch.zeros(shape, dtype=torch.int32, device=device)
         """`[B, Q + drafted]`, on the device: tokens chosen after each row, and what heads think
         follows the last that is certain."""
+        self._last = torch.zeros(lanes.num_lanes, dtype=torch.int32, device=device)
         self._replays = _captured(machinery.graphs, self._run)
 
     def replay(self, choice: Choice) -> None:
@@ -77,15 +91,14 @@ class DecodeStep:
         self._replays[choice]()
 
     def _run(self, choice: Choice) -> None:
-        token_ids, rows = self.lanes.rows(self.num_queries)
-        hidden = self._machinery.hidden(token_ids, rows)
+        ops = self._machinery.ops
+        hidden, rows = self._machinery.hidden(self.lanes, self.num_queries)
         chosen, drafted = self.out.tensor_split((self.num_queries,), dim=1)
-        tokens = self._machinery.choose(hidden, rows.positions, self.lanes, choice)
-        chosen.copy_(tokens.view_as(chosen))
-        last = self.lanes.advance(chosen)
+        self._machinery.choose(hidden, rows.positions, self.lanes, choice, chosen)
+        ops.lanes.advance(self.lanes.state, chosen, self._last)
         if self._heads is not None:
-            row, token = hidden.index_select(0, last), self.lanes.first_token()
-            self._heads.draft(self._machinery.ops, row, token, drafted)
+            row, token = hidden.index_select(0, self._last), self.lanes.first_token()
+            self._heads.draft(ops, row, token, drafted)
             self.lanes.expect(drafted)
 
 
@@ -114,16 +127,14 @@ class PromptStep:
             self._ends[choice]()
 
     def _read(self, size: int) -> None:
-        token_ids, rows = self.lanes.rows(size)
-        hidden = self._machinery.hidden(token_ids, rows)
+        hidden, rows = self._machinery.hidden(self.lanes, size)
         last = self.lanes.last_row()
         torch.index_select(hidden, 0, last, out=self._last)
         torch.index_select(rows.positions, 0, last, out=self._position)
 
     def _choose(self, choice: Choice) -> None:
-        chosen = self._machinery.choose(self._last, self._position, self.lanes, choice)
         token, drafted = self.out.tensor_split((1,), dim=1)
-        token.copy_(chosen.view(1, 1))
+        self._machinery.choose(self._last, self._position, self.lanes, choice, token)
         heads = self._machinery.heads
         if heads is not None:
             heads.draft(self._machinery.ops, self._last, token[0], drafted)

@@ -1,9 +1,8 @@
 """The operations by kernels of our own.
 
 Up to `FUSED_ROWS` rows take a fused kernel each; up to `MAX_ROWS` of them the very same one, so
-that a row's result is the same bits however many there are. Longer prompts take products of
-torch's libraries, with normalizing and placing around them; where torch has none for a kind of
-8-bit weights, our products take the rows in portions.
+that a row's result is the same bits however many there are. Longer prompts take the products of
+`prompt_products.py`, with normalizing before and placing behind them.
 
 Kernels run on the current stream. They share a workspace: one instance serves one stream.
 """
@@ -16,30 +15,40 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
 
 from llm_engine.cuda.flashinfer_attention import XqaAttention
 from llm_engine.cuda.kernels.attention import attend_kernel
 from llm_engine.cuda.kernels.common import EMULATED
-from llm_engine.cuda.kernels.products import gate_up_kernel, plain_kernel, residual_kernel
+from llm_engine.cuda.kernels.products import (
+    add_parts_kernel,
+    divided_kernel,
+    gate_up_kernel,
+    plain_kernel,
+)
 from llm_engine.cuda.kernels.queries import place_kernel, queries_kernel
-from llm_engine.cuda.kernels.rows import ready_kernel
 from llm_engine.cuda.ops import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Rope, Rows
-from llm_engine.cuda.tiles import Tiles, attention_splits, product_tiles
+from llm_engine.cuda.prompt_products import PromptProducts
+from llm_engine.cuda.tiles import NUM_WARPS, Tiles, attention_splits, product_tiles
+from llm_engine.cuda.triton_lanes import TritonLaneOps
 
 FUSED_ROWS = 64
 """Rows that a kernel takes at once. The weight's bytes still count most then: 64 rows of an 8B
 model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory."""
 
-_LINES_AHEAD = 4
-"""Cache lines of every weight row that a program asks for before it waits for its inputs: 32 KB
-for each program, some 8 MB of the 50 MB of L2."""
+_ADDED_AT_ONCE = 512
+"""Numbers of devices' parts that a program adds: a row of 8192 occupies 16 multiprocessors."""
+
+_MIXED_AT_ONCE = 1 << 14
+"""Numbers of attention's parts that a program puts together at once, half of its registers: with
+fewer, the rows of a draft take more trips to memory, one behind the other."""
 
 
 class Divide(Protocol):
     """What `product_tiles` is."""
 
-    def __call__(self, weight: Matrix, num_sms: int, *, divisible: bool) -> Tiles: ...
+    def __call__(
+        self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int
+    ) -> Tiles: ...
 
 
 _NUM_COUNTERS = 1 << 14
@@ -81,7 +90,10 @@ class TritonOps:
     `attention`: what serves few rows instead of our kernel, where it serves such layers.
     `halves`: what 8-bit weights become for the matrix units. Float16 takes one instruction for two
     of them, bfloat16 three, but has the range of float32: activations beyond 65504 are cut.
-    `divide`: how products are divided; a bench compares.
+    `divide`: how products are divided; `dependent`: whether kernels may begin before the one before
+    has ended, where the device knows how; `by_library`: whether torch multiplies prompts in 8 bits
+    with a scale for each row, where it can, or the kernel of ours that does it with other scales. A
+    bench compares.
     """
 
     def __init__(
@@ -91,6 +103,8 @@ class TritonOps:
         attention: XqaAttention | None = None,
         halves: torch.dtype = torch.float16,
         divide: Divide = product_tiles,
+        dependent: bool = True,
+        by_library: bool = True,
         num_sms: int | None = None,
         num_floats: int = 4 << 20,
     ) -> None:
@@ -100,9 +114,16 @@ class TritonOps:
         self._num_sms = num_sms or _num_multiprocessors(device)
         self._halves = halves
         capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
-        self._pdl = capability >= (9, 0)
-        self._scaled_products = not self._on_gpu or capability >= (9, 0)
+        self._pdl = dependent and capability >= (9, 0)
+        self._shared_bytes = _shared_bytes(capability)
+        self._prompts = PromptProducts(
+            self._num_sms,
+            self._shared_bytes,
+            scales_in_library=by_library and (not self._on_gpu or capability >= (9, 0)),
+            pdl=self._pdl,
+        )
         self._workspace = Workspace.on(device, num_floats)
+        self.lanes = TritonLaneOps(device, dependent=self._pdl)
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -117,7 +138,7 @@ class TritonOps:
             "HALF": heads.head_dim // 2,
         }
         if len(x) <= FUSED_ROWS and layer.q_norm is None:
-            tiles = self._divide(layer.qkv, self._num_sms, divisible=False)
+            tiles = self._tiles(layer.qkv, divisible=False)
             grid = (triton.cdiv(layer.qkv.values.shape[0], tiles.block_n),)
             queries_kernel[grid](
                 x=x, norm=layer.norm.weight, EPS=layer.norm.eps, num_rows=len(x), **places,
@@ -166,106 +187,79 @@ class TritonOps:
             **{"counters": self._workspace.counters, "SCALE": 1 / math.sqrt(heads.head_dim)},
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads, "DIM": heads.head_dim},
             **{"BLOCK_D": block_d, "WINDOW": layer.window or 0, "NUM_SPLITS": num_splits},
-            **{"AT_ONCE": max(1, 8192 // (num_splits * block_d))},
+            **{"AT_ONCE": max(1, _MIXED_AT_ONCE // (num_splits * block_d)), "maxnreg": 255},
             **{"TILE": tile, "CHUNK": 64, "TYPE": _TYPES[queries.dtype]},
             **{"EMULATED": EMULATED, "num_warps": 4, "num_stages": 2},
             **self._dependent(),
         )
 
     def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
-        num_out = weight.values.shape[0]
-        if self._in_library(x, weight):
-            residual += self._library_product(x, None, weight)
+        if len(x) > FUSED_ROWS:
+            self._prompts.add(x, weight, residual)
             return
-        tiles = self._divide(weight, self._num_sms, divisible=True)
-        num_tiles = triton.cdiv(num_out, tiles.block_n)
-        for part, old in zip(_portions(x), _portions(residual), strict=True):
-            options = self._of_weight(part, weight, tiles)
-            size = num_tiles * tiles.num_splits * tiles.block_n * options["ROWS"]
-            divided = tiles.num_splits > 1
-            (partials,) = self._workspace.take(
-                size if divided else 0, num_counters=num_tiles if divided else 0
-            )
-            residual_kernel[num_tiles, tiles.num_splits](
-                x=part, residual=old, partials=partials, counters=self._workspace.counters,
-                num_rows=len(part), OUT=num_out, NUM_SPLITS=tiles.num_splits, **options,
-            )  # fmt: skip
+        self._divided(x, weight, residual, adds=True)
+
+    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+        self._divided(x, weight, out, adds=False)
+
+    def add_parts(self, parts: Tensor, residual: Tensor) -> None:
+        add_parts_kernel[triton.cdiv(residual.numel(), _ADDED_AT_ONCE),](
+            parts=parts, residual=residual, num_numbers=residual.numel(), COUNT=len(parts),
+            BLOCK=_ADDED_AT_ONCE, num_warps=4,
+        )  # fmt: skip
 
     def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
-        if self._in_library(x, weight):
-            gate, up = self._library_product(x, norm, weight).chunk(2, dim=-1)
-            torch.mul(functional.silu(gate), up, out=out)
+        if len(x) > FUSED_ROWS:
+            self._prompts.gate_up(x, norm, weight, out)
             return
-        tiles = self._divide(weight, self._num_sms, divisible=False)
+        tiles = self._tiles(weight, divisible=False)
         num_out = weight.values.shape[0] // 2
-        grid = (triton.cdiv(num_out, tiles.block_n // 2),)
-        for part, result in zip(_portions(x), _portions(out), strict=True):
-            gate_up_kernel[grid](
-                x=part, norm=norm.weight, EPS=norm.eps, out=result, num_rows=len(part),
-                OUT=num_out, **self._of_weight(part, weight, tiles),
-            )  # fmt: skip
+        gate_up_kernel[triton.cdiv(num_out, tiles.block_n // 2),](
+            x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
+            **self._of_weight(x, weight, tiles),
+        )  # fmt: skip
 
     def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
-        if self._in_library(x, weight):
-            out.copy_(self._library_product(x, norm, weight))
+        if len(x) > FUSED_ROWS:
+            self._prompts.product(x, norm, weight, out)
         else:
             self._plain(x, norm, weight, out)
 
     def _product(self, x: Tensor, norm: Norm, weight: Matrix) -> Tensor:
         """Float32 and in the workspace for few rows, else of the activations' type."""
-        if self._in_library(x, weight):
-            return self._library_product(x, norm, weight)
+        if len(x) > FUSED_ROWS:
+            return self._prompts.product(x, norm, weight)
         shape = (len(x), weight.values.shape[0])
-        if len(x) <= FUSED_ROWS:
-            out = self._workspace.take(math.prod(shape))[0][: math.prod(shape)].view(shape)
-        else:
-            out = x.new_empty(shape)
+        out = self._workspace.take(math.prod(shape))[0][: math.prod(shape)].view(shape)
         self._plain(x, norm, weight, out)
         return out
 
-    def _plain(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
-        tiles = self._divide(weight, self._num_sms, divisible=False)
+    def _divided(self, x: Tensor, weight: Matrix, out: Tensor, *, adds: bool) -> None:
+        tiles = self._tiles(weight, divisible=True)
         num_out = weight.values.shape[0]
-        grid = (triton.cdiv(num_out, tiles.block_n),)
-        for part, result in zip(_portions(x), _portions(out), strict=True):
-            plain_kernel[grid](
-                x=part, norm=norm.weight, EPS=norm.eps, out=result, num_rows=len(part),
-                OUT=num_out, **self._of_weight(part, weight, tiles),
-            )  # fmt: skip
-
-    def _in_library(self, x: Tensor, weight: Matrix) -> bool:
-        if len(x) <= FUSED_ROWS:
-            return False
-        if weight.scales is None:
-            return True
-        fits = all(size % 16 == 0 for size in weight.values.shape)
-        return self._scaled_products and fits and weight.block == (1, weight.values.shape[1])
-
-    def _library_product(self, x: Tensor, norm: Norm | None, weight: Matrix) -> Tensor:
-        """`[M, out]`, of x's type. 8-bit weights multiply activations of 8 bits here, each row with
-        a scale of its own: prompts wait for the matrix units, which are twice as fast so."""
-        ready, scales = self._ready(x, norm, weight)
-        if weight.scales is None or scales is None:
-            product = ready @ weight.values.T
-        else:
-            product = torch._scaled_mm(
-                ready, weight.values.T, scale_a=scales, scale_b=weight.scales.T,
-                out_dtype=x.dtype, use_fast_accum=True,
-            )  # fmt: skip
-        return product if weight.bias is None else product.add_(weight.bias)
-
-    def _ready(self, x: Tensor, norm: Norm | None, weight: Matrix) -> tuple[Tensor, Tensor | None]:
-        """x as a library multiplies it, and the scales of its rows where these are 8-bit."""
-        if norm is None and weight.scales is None:
-            return x, None
-        scales = None if weight.scales is None else x.new_empty((len(x), 1), dtype=torch.float32)
-        out = torch.empty_like(x, dtype=x.dtype if scales is None else weight.values.dtype)
-        ready_kernel[len(x),](
-            x=x, norm=None if norm is None else norm.weight, out=out, scales=scales,
-            EPS=0.0 if norm is None else norm.eps, WIDTH=x.shape[1],
-            BLOCK=triton.next_power_of_2(x.shape[1]), num_warps=8, **self._dependent(),
+        num_tiles = triton.cdiv(num_out, tiles.block_n)
+        options = self._of_weight(x, weight, tiles)
+        size = num_tiles * tiles.num_splits * tiles.block_n * options["ROWS"]
+        divided = tiles.num_splits > 1
+        (partials,) = self._workspace.take(
+            size if divided else 0, num_counters=num_tiles if divided else 0
+        )
+        divided_kernel[num_tiles, tiles.num_splits](
+            x=x, out=out, partials=partials, counters=self._workspace.counters, num_rows=len(x),
+            OUT=num_out, NUM_SPLITS=tiles.num_splits, ADDS=adds, **options,
         )  # fmt: skip
-        return out, scales
+
+    def _plain(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+        tiles = self._tiles(weight, divisible=False)
+        num_out = weight.values.shape[0]
+        plain_kernel[triton.cdiv(num_out, tiles.block_n),](
+            x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
+            **self._of_weight(x, weight, tiles),
+        )  # fmt: skip
+
+    def _tiles(self, weight: Matrix, *, divisible: bool) -> Tiles:
+        shared_bytes = self._shared_bytes
+        return self._divide(weight, self._num_sms, divisible=divisible, shared_bytes=shared_bytes)
 
     def _of_weight(self, x: Tensor, weight: Matrix, tiles: Tiles) -> dict[str, Any]:
         """What all products of ours are told, by the kernels' names for it."""
@@ -275,24 +269,21 @@ class TritonOps:
         block = (1, num_in) if weight.scales is None else weight.block
         converted = weight.values.itemsize == 1 and x.dtype != torch.float32
         rows = _padded(len(x))
+        tiles = tiles.for_rows(weight, rows)
         return {
             **{"weight": weight.values, "scales": weight.scales, "bias": weight.bias},
             **{"IN": num_in, "SPAN": tiles.span, "ROWS": rows},
-            **{"BLOCK_N": tiles.block_n, "BLOCK_K": tiles.block_k},
+            **{"BLOCK_N": tiles.block_n, "BLOCK_K": tiles.block_k, "PIECES": tiles.pieces},
             **{"SCALE_ROWS": block[0], "SCALE_COLUMNS": block[1]},
             **{"TYPE": _TYPES[self._halves if converted else x.dtype], "EMULATED": EMULATED},
-            **{"AHEAD": _LINES_AHEAD, "num_warps": tiles.num_warps},
-            **{"num_stages": tiles.stages(weight, rows)},
+            **{"AHEAD": tiles.lines_ahead, "NEXT_AT": tiles.next_at, "num_warps": NUM_WARPS},
+            **{"num_stages": tiles.num_stages, "maxnreg": tiles.max_registers},
             **self._dependent(),
         }
 
     def _dependent(self) -> dict[str, bool]:
         """Whether a kernel may begin before the one before it has ended."""
         return {"PDL": self._pdl, "launch_pdl": self._pdl}
-
-
-def _portions(x: Tensor) -> list[Tensor]:
-    return [x[start : start + FUSED_ROWS] for start in range(0, len(x), FUSED_ROWS)]
 
 
 def _num_multiprocessors(device: torch.device) -> int:
@@ -302,7 +293,13 @@ def _num_multiprocessors(device: torch.device) -> int:
     return count
 
 
+def _shared_bytes(capability: tuple[int, int]) -> int:
+    """Of shared memory that one program can have: CUDA C++ Programming Guide, technical
+    specifications per compute capability."""
+    return (99 if capability[0] in (8, 12) else 227) << 10
+
+
 def _padded(num_rows: int) -> int:
-    """Columns of a tile. The same for all numbers of rows up to `MAX_ROWS`, and not fewer than
-    matrix units take."""
-    return max(16, int(triton.next_power_of_2(num_rows)))
+    """Columns of a tile. The same for all numbers of rows up to `MAX_ROWS`, which is as many as the
+    matrix units' narrowest instruction has."""
+    return max(MAX_ROWS, int(triton.next_power_of_2(num_rows)))

@@ -8,8 +8,10 @@ import torch
 
 from llm_engine.checkpoint import Checkpoint
 from llm_engine.cuda.backend import CudaBackend
+from llm_engine.cuda.device import Device
 from llm_engine.cuda.graphs import EagerGraphs, Replay
 from llm_engine.cuda.groups import PROMPT_ROWS
+from llm_engine.cuda.ops import LaneOps, Ops
 from llm_engine.cuda.oracle import OracleOps
 from llm_engine.cuda.parallel import Team
 from llm_engine.cuda.parallel_ops import ParallelOps
@@ -17,25 +19,79 @@ from llm_engine.cuda.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.draft_heads import DraftHeads
 from llm_engine.weights import load_checkpoint
+from tests.fakes.pretend_cuda import PretendCuda
+from tests.fakes.pretend_tensors import unwrapped
+
+H200 = Device(
+    index=0,
+    name="NVIDIA H200",
+    capability=(9, 0),
+    num_sms=132,
+    l2_bytes=60 << 20,
+    free_bytes=139 << 30,
+    total_bytes=140 << 30,
+    driver="580.159.04",
+    cuda="13.0",
+    torch="2.11.0+cu130",
+    triton="3.6.0",
+)
+"""A GPU that is not there; `dataclasses.replace` makes others of it."""
 
 
 class CountingGraphs:
     """Runs the work itself, and counts."""
 
     def __init__(self) -> None:
+        self.num_captured = 0
         self.num_replays = 0
+        self.is_released = False
 
     def running(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def capture(self, work: Replay) -> Replay:
         work()
+        self.num_captured += 1
 
         def replay() -> None:
             self.num_replays += 1
             work()
 
         return replay
+
+    def release(self) -> None:
+        self.is_released = True
+
+
+class LaunchedOps:
+    """`Ops` of plain torch on a device that is none: each is launched as a kernel is."""
+
+    def __init__(self, ops: Ops, cuda: PretendCuda) -> None:
+        self.lanes = LaunchedLaneOps(ops.lanes, cuda)
+        self.queries = _launched(ops.queries, cuda)
+        self.attend = _launched(ops.attend, cuda)
+        self.add_product = _launched(ops.add_product, cuda)
+        self.gate_up = _launched(ops.gate_up, cuda)
+        self.logits = _launched(ops.logits, cuda)
+
+
+class LaunchedLaneOps:
+    """`LaneOps` likewise."""
+
+    def __init__(self, ops: LaneOps, cuda: PretendCuda) -> None:
+        self.embed = _launched(ops.embed, cuda)
+        self.likeliest = _launched(ops.likeliest, cuda)
+        self.mask = _launched(ops.mask, cuda)
+        self.sample = _launched(ops.sample, cuda)
+        self.advance = _launched(ops.advance, cuda)
+
+
+def _launched(operation: Callable[..., None], cuda: PretendCuda) -> Callable[..., None]:
+    def launch(*operands: object) -> None:
+        raw = unwrapped(operands)
+        cuda.launch(lambda: operation(*raw))
+
+    return launch
 
 
 def on_cpu(

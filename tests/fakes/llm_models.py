@@ -22,6 +22,7 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
+from llm_engine.errors import DeviceLostError
 from tests.fakes.k_quants import K_QUANTS, pack
 
 CHATML = (
@@ -305,6 +306,21 @@ class GatedBackend(ScriptedBackend):
         self.reached.release()
         self.gate.acquire()
         return super().launch(plan)
+
+
+class LosableBackend(GatedBackend):
+    """With processes of its own, which can be lost while a step waits for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+        self.lose: Callable[[DeviceLostError], None] = lambda error: None
+
+    def when_lost(self, tell: Callable[[DeviceLostError], None]) -> None:
+        self.lose = tell
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class ScriptedStep:

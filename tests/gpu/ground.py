@@ -25,6 +25,7 @@ from llm_engine.cuda.ops import LayerPages, Ops, Rows
 from llm_engine.cuda.oracle import OracleOps
 from llm_engine.cuda.random_weights import SHAPES, random_model
 from llm_engine.cuda.weights import WeightFormat
+from llm_engine.draft_heads import DraftHeads
 from llm_engine.errors import ModelError
 
 MODE = os.environ.get("HALFSEC_GPU_TESTS", "")
@@ -132,14 +133,18 @@ def backend(
     ops: Ops | None = None,
     graphs: Graphs | None = None,
     num_pages: int = 512,
+    cache_dtype: torch.dtype | None = None,
+    heads: DraftHeads | None = None,
 ) -> CudaBackend:
+    """`cache_dtype`: of keys and values; None: the activations'."""
     here = ground()
     return CudaBackend(
         device_model,
         ops or here.ops(),
         graphs or here.graphs(),
         num_pages=num_pages,
-        cache_dtype=device_model.embedding.dtype,
+        cache_dtype=cache_dtype or device_model.embedding.dtype,
+        heads=heads,
     )
 
 

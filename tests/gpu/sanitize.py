@@ -32,7 +32,11 @@ _SMALL = replace(
     vocab_size=4099,
 )
 """Nothing divides evenly: not into blocks of 128, nor among the multiprocessors."""
-_SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.7, top_p=0.9))
+_SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.7),
+    SamplingParams(temperature=0.7, top_p=0.9),
+)
 
 
 def main() -> int:

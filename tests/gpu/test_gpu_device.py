@@ -40,7 +40,7 @@ def test_what_is_found_will_do() -> None:
     assert device.num_sms > 0
     assert 0 < device.free_bytes <= device.total_bytes
     assert device.l2_bytes > 1 << 20
-    assert device.driver[0].isdigit()
+    assert device.driver[0].isdigit() or device.driver == "unknown"  # where nothing tells it
     assert responds(device)
     assert probe().problem == ""
 

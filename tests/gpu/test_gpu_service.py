@@ -1,5 +1,6 @@
 """Long service: memory stays what it was, and a request that finds none fails alone."""
 
+import gc
 import random
 from dataclasses import dataclass, field
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from latency_budget.clock import ManualClock
-from llm_engine.backends.base import Backend, CacheLayout, Plan, Slot, StepHandle, StepResult
+from llm_engine.backends.around import BackendAround
+from llm_engine.backends.base import Backend, Plan, StepHandle
 from llm_engine.config import SamplingParams
 from llm_engine.core import EngineCore
 from llm_engine.cuda.backend import CudaBackend
@@ -84,6 +86,7 @@ def memory() -> tuple[int, int]:
     here = ground.ground()
     if here.is_rehearsal:
         return 0, 0
+    gc.collect()  # of tests before
     torch.cuda.synchronize(here.device)
     return torch.cuda.memory_allocated(here.device), torch.cuda.memory_reserved(here.device)
 
@@ -105,36 +108,15 @@ def test_ten_thousand_requests_leave_memory_as_it_was(backend: CudaBackend) -> N
     assert memory() == settled
 
 
-@dataclass(slots=True)
-class Hungry:
-    """A backend that once wants more memory than any GPU has."""
+class Hungry(BackendAround):
+    """Now and then wants more memory than any GPU has."""
 
-    backend: Backend
-    is_hungry: bool = False
-
-    @property
-    def layout(self) -> CacheLayout:
-        return self.backend.layout
-
-    def open_slot(self) -> Slot:
-        return self.backend.open_slot()
-
-    def close_slot(self, slot: Slot) -> None:
-        self.backend.close_slot(slot)
-
-    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        self.backend.copy_prefix(source, target, num_tokens)
+    is_hungry = False
 
     def launch(self, plan: Plan) -> StepHandle:
         if self.is_hungry:
             torch.empty(1 << 44, dtype=torch.uint8, device=ground.ground().device)
-        return self.backend.launch(plan)
-
-    def collect(self, handle: StepHandle) -> StepResult:
-        return self.backend.collect(handle)
-
-    def cache_bytes(self) -> int:
-        return self.backend.cache_bytes()
+        return super().launch(plan)
 
 
 def test_a_request_without_memory_fails_and_the_engine_lives(backend: CudaBackend) -> None:

@@ -6,8 +6,8 @@ stands beside its limit. Weights may be random: what a step costs does not depen
 
 `command` is the command, `harness` runs its jobs one after another and saves after each figure,
 `figures` are what they yield, `bars` is what is to be reached. `card` measures the card, `products`
-each operation, `steps` the backend, `sockets` what a busy event loop does to it, `others` other
-engines. `subjects` has the models.
+each operation, `steps` the backend, `heads` drafts in its graphs, `sockets` what a busy event loop
+does to it, `others` other engines. `subjects` has the models.
 
 Needs torch, Triton, numpy, tokenizers, safetensors, and none of what only other parts need.
 """

@@ -54,15 +54,13 @@ def launches(target: Target) -> Iterator[Figure]:
 
 
 def arithmetic(target: Target) -> Iterator[Figure]:
-    """What prompts are limited by: a large product in bfloat16, of random numbers."""
-    side = _MATRIX if target.is_gpu else 256
-    left, right = (
-        torch.randn(side, side, device=target.device).to(torch.bfloat16) for _ in range(2)
-    )
-    ms = mean_ms(lambda: left @ right, target.device, repeats=target.repeats)
-    target.flops = 2 * side**3 / (ms / 1e3)
-    note = f"{side} x {side} x {side}"
-    yield Figure("bfloat16 product", target.flops / 1e12, "TFLOP/s", is_rate=True, note=note)
+    """What prompts are limited by: a large product of random numbers, in bfloat16 and, where the
+    card has them, in 8 bits on both sides."""
+    for kind, name in ((torch.bfloat16, "bfloat16"), (torch.float8_e4m3fn, "FP8")):
+        if kind.itemsize > 1 or target.has_fp8:
+            rate = matrix_rate(target, kind)
+            note = "{0} x {0} x {0}".format(_side(target))
+            yield Figure(f"{name} product", rate / 1e12, "TFLOP/s", is_rate=True, note=note)
 
 
 def read_bandwidth(target: Target) -> float:
@@ -74,12 +72,28 @@ def read_bandwidth(target: Target) -> float:
     return target.bytes_a_s
 
 
-def matrix_rate(target: Target) -> float:
-    """Operations a second, measured once."""
-    if target.flops is None:
-        list(arithmetic(target))
-    assert target.flops is not None
-    return target.flops
+def matrix_rate(target: Target, kind: torch.dtype) -> float:
+    """Operations a second of a library's product of such numbers, measured once."""
+    if kind not in target.flops:
+        side = _side(target)
+        left, right = (torch.randn(side, side, device=target.device).to(kind) for _ in range(2))
+        ms = mean_ms(partial(_multiply, left, right), target.device, repeats=target.repeats)
+        target.flops[kind] = 2 * side**3 / (ms / 1e3)
+    return target.flops[kind]
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """`left @ right.T`."""
+    if left.itemsize > 1:
+        return left @ right.T
+    one = torch.ones((), device=left.device)
+    return torch._scaled_mm(
+        left, right.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+
+
+def _side(target: Target) -> int:
+    return _MATRIX if target.is_gpu else 256
 
 
 def _buffer_bytes(target: Target) -> int:

@@ -16,10 +16,11 @@ import torch
 
 from latency_budget.clock import SystemClock, unix_ns
 from latency_budget.machine import machine
-from llm_engine.bench.gpu import card, others, products, sockets, steps
+from llm_engine.bench.gpu import card, choices, heads, others, products, sockets, steps
 from llm_engine.bench.gpu.figures import Figure, table
 from llm_engine.bench.gpu.harness import Job, Record, Surroundings, run_jobs
 from llm_engine.bench.gpu.subjects import (
+    FORMATS,
     Lab,
     Loaded,
     Subject,
@@ -37,7 +38,9 @@ SECTIONS: Final = {
     "itl": "from one token to the next",
     "ttft": "from a prompt to the first token",
     "speculation": "a token where drafts are right so often",
+    "heads": "a token where heads draft in the graph that chooses",
     "operations": "the bandwidth of each operation",
+    "choices": "a step by other ways to launch its kernels",
     "memory": "what is taken, and whether it grows",
     "jitter": "tokens beside fifty busy sockets",
     "libraries": "the same products by cuBLAS",
@@ -125,7 +128,9 @@ def _model_measures(
         "itl": steps.intervals,
         "ttft": steps.first_tokens,
         "speculation": partial(steps.speculation, acceptances=acceptances, lengths=lengths),
+        "heads": partial(heads.in_graph, acceptances=acceptances, numbers=tuple(options.heads)),
         "operations": products.operations,
+        "choices": choices.choices,
         "memory": steps.memory,
         "jitter": sockets.jitter,
     }
@@ -145,18 +150,18 @@ def _cleared(lab: Lab) -> Iterator[Figure]:
 def _target(options: argparse.Namespace) -> Target:
     if options.rehearse:
         return Target(None, num_steps=options.steps, repeats=options.repeats)
-    device = require_device(index=options.gpu, needs_fp8=Precision.FP8.value in options.precision)
+    needs_fp8 = any(FORMATS[name].body is Precision.FP8 for name in options.precision)
+    device = require_device(index=options.gpu, needs_fp8=needs_fp8)
     torch.cuda.set_device(device.index)
     return Target(device, num_steps=options.steps, repeats=options.repeats)
 
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
-    precisions = [Precision(name) for name in options.precision]
     if options.rehearse:
-        return random_subjects(["tiny"], precisions)
+        return random_subjects(["tiny"], options.precision)
     if options.model is not None:
-        return file_subjects(options.model, precisions)
-    return random_subjects(options.shapes, precisions)
+        return file_subjects(options.model, options.precision)
+    return random_subjects(options.shapes, options.precision)
 
 
 def _head(options: argparse.Namespace, target: Target) -> dict[str, Any]:
@@ -256,21 +261,20 @@ def _parser() -> argparse.ArgumentParser:
         + "; ".join(f"{name}: {what}" for name, what in SECTIONS.items())
         + ".",
     )
-    precisions = [Precision.FP8.value, Precision.BFLOAT16.value]
     parser.add_argument("--model", type=Path, help="GGUF file or directory (random weights)")
     parser.add_argument(
         "--shapes",
         type=_names(list(SHAPES)),
-        default=list(SHAPES),
+        default=[name for name in SHAPES if "qwen" not in name],
         metavar="NAMES",
         help=f"of random weights: {','.join(SHAPES)}",
     )
     parser.add_argument(
         "--precision",
-        type=_names(precisions),
-        default=precisions,
+        type=_names(list(FORMATS)),
+        default=["fp8", "bfloat16"],
         metavar="NAMES",
-        help=",".join(precisions),
+        help=f"of weights: {','.join(FORMATS)} (fp8,bfloat16)",
     )
     parser.add_argument(
         "--sections", type=_names(list(SECTIONS)), default=list(SECTIONS), metavar="NAMES"
@@ -282,6 +286,7 @@ def _parser() -> argparse.ArgumentParser:
         "--acceptance", type=_numbers(float, 0, 1), default=[0.6, 0.77, 0.9], metavar="P,..."
     )
     parser.add_argument("--drafts", type=_numbers(int, 1, 7), default=[3, 5, 7], metavar="N,...")
+    parser.add_argument("--heads", type=_numbers(int, 1, 7), default=[3, 4], metavar="N,...")
     parser.add_argument(
         "--limit-s", type=float, help="begin no measurement later than this; none by itself"
     )

@@ -3,17 +3,18 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from llm_engine.backends.base import Backend, PageId, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.config import SamplingParams
 
 _GREEDY = SamplingParams()
-_SLOT = Slot(0)
+SLOT: Final = Slot(0)
 
 
 @dataclass(slots=True)
 class Session:
-    """A greedy reply with a block table of its own."""
+    """A reply with a block table of its own."""
 
     backend: Backend
     pages: Sequence[PageId]
@@ -22,6 +23,7 @@ class Session:
     """What the cache holds."""
     last: int = 0
     """The next step's first token."""
+    sampling: SamplingParams = _GREEDY
     _random: random.Random = field(default_factory=lambda: random.Random(1))
 
     def prompt(self, num_tokens: int) -> tuple[int, ...]:
@@ -50,13 +52,13 @@ class Session:
 
     def _run(self, token_ids: tuple[int, ...], num_sampled: int) -> tuple[int, ...]:
         rows = SequenceRows(
-            slot=_SLOT,
+            slot=SLOT,
             token_ids=token_ids,
             first_position=self.num_tokens,
             num_sampled=num_sampled,
-            sampling=_GREEDY,
+            sampling=self.sampling,
             seed=0,
             pages=self.pages,
         )
         handle = self.backend.launch(Plan((SubBatch((rows,)),)))
-        return self.backend.collect(handle).tokens[_SLOT]
+        return self.backend.collect(handle).tokens[SLOT]

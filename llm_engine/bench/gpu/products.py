@@ -121,12 +121,13 @@ def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]
 
 
 def _attention(ops: Ops, loaded: Loaded, own: _Buffers) -> tuple[int, list[Call]]:
-    """Bytes, and the calls, each over other keys."""
+    """Bytes, and the calls, each over other keys: the same rows in many layers, as in a step, so
+    that what is done once for all layers is not done in every call."""
     attention = loaded.model.layers[0].attention
     num_bytes = CONTEXT * loaded.kv_bytes(1) // loaded.subject.config.num_layers
     return num_bytes, [
-        partial(ops.attend, own.heads, attention, rows, own.pages, own.attended)
-        for rows in _elsewhere(own)
+        partial(ops.attend, own.heads, replace(attention), own.rows, pages, own.attended)
+        for pages in _elsewhere(own)
     ]
 
 
@@ -160,11 +161,11 @@ def _num_page_sets(loaded: Loaded) -> int:
     return max(2, -(-_CACHES * loaded.target.l2_bytes // one))
 
 
-def _elsewhere(own: _Buffers) -> list[Rows]:
-    """The same rows in each of the contexts that lie in the cache."""
+def _elsewhere(own: _Buffers) -> list[LayerPages]:
+    """Each of the contexts that lie in the cache."""
     size = CONTEXT // PAGE_SIZE
-    num_sets = own.pages.keys.shape[0] // size
-    return [replace(own.rows, tables=own.rows.tables + number * size) for number in range(num_sets)]
+    keys, values = (torch.split(each, size) for each in (own.pages.keys, own.pages.values))
+    return [LayerPages(*each) for each in zip(keys, values, strict=True)]
 
 
 def _layer_bytes(layer: DeviceLayer) -> int:

@@ -12,20 +12,14 @@ import json
 import multiprocessing
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from latency_budget.clock import SystemClock
-from llm_engine.backends.base import (
-    Backend,
-    CacheLayout,
-    Plan,
-    Slot,
-    StepHandle,
-    StepResult,
-)
+from llm_engine.backends.around import BackendAround
+from llm_engine.backends.base import Backend, StepHandle, StepResult
 from llm_engine.bench.gpu.callers import call_all
 from llm_engine.bench.gpu.figures import Figure, gaps_ms, percentile
 from llm_engine.bench.gpu.steps import CONTEXT
@@ -147,36 +141,17 @@ async def _reply(worker: Worker, core: EngineCore, num_tokens: int) -> list[int]
             return arrivals
 
 
-@dataclass(slots=True)
-class _Stamped:
-    """A backend that notes when each step was collected."""
+class _Stamped(BackendAround):
+    """Notes when each step was collected."""
 
-    backend: Backend
-    collected_ns: list[int] = field(default_factory=list)
-
-    @property
-    def layout(self) -> CacheLayout:
-        return self.backend.layout
-
-    def open_slot(self) -> Slot:
-        return self.backend.open_slot()
-
-    def close_slot(self, slot: Slot) -> None:
-        self.backend.close_slot(slot)
-
-    def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        self.backend.copy_prefix(source, target, num_tokens)
-
-    def launch(self, plan: Plan) -> StepHandle:
-        return self.backend.launch(plan)
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.collected_ns: list[int] = []
 
     def collect(self, handle: StepHandle) -> StepResult:
-        result = self.backend.collect(handle)
+        result = super().collect(handle)
         self.collected_ns.append(_CLOCK.now_ns())
         return result
-
-    def cache_bytes(self) -> int:
-        return self.backend.cache_bytes()
 
 
 _connected: set[asyncio.StreamWriter] = set()

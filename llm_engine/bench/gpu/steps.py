@@ -25,14 +25,20 @@ from llm_engine.cuda.lanes import Lanes
 from llm_engine.cuda.masks import MaskBuffers
 from llm_engine.cuda.memory import Room, plan_memory
 from llm_engine.cuda.ops import MAX_ROWS, LayerPages
-from llm_engine.cuda.steps import Choice, DecodeStep, Machinery
+from llm_engine.cuda.recorded import RecordedSteps
+from llm_engine.cuda.steps import DecodeStep, Machinery, PromptStep
 
 CONTEXT: Final = 1024
 """Of a reply's first token."""
-_STRETCH: Final = 256
+STRETCH: Final = 256
 """Tokens until a reply goes back to where it began, so that the context stays near that length."""
 _LEFT_OUT: Final = 2
 """Steps after going back that do not count: one was launched in vain."""
+SAMPLINGS: Final = {
+    "temperature": SamplingParams(temperature=0.8),
+    "temperature and top_p": SamplingParams(temperature=0.8, top_p=0.9),
+}
+"""By the names of their figures. All other figures are of greedy replies."""
 PROMPTS: Final = ((32, 4096), (64, 0), (128, 0), (256, 0), (512, 0), (512, 4096))
 """New tokens, and those that the cache holds already."""
 _PROMPT_REPEATS: Final = 30
@@ -43,10 +49,10 @@ def intervals(loaded: Loaded) -> Iterator[Figure]:
     """ITL through the backend, one step ahead, and of its graph alone."""
     target, bars = loaded.target, loaded.subject.bars(loaded.target)
     limit = _step_limit_ms(loaded)
-    with _quiet():
+    with quiet():
         found = interval_ms(loaded.session(), target.num_steps)
     half = percentile(found, 0.5)
-    note = f"{len(found)} steps at {CONTEXT} to {CONTEXT + _STRETCH} tokens"
+    note = f"{len(found)} steps at {CONTEXT} to {CONTEXT + STRETCH} tokens"
     yield Figure("ITL p50", half, "ms", limit, bars.itl_ms(), note=note)
     yield Figure("ITL p99", percentile(found, 0.99), "ms", limit)
     yield Figure("ITL p99.9", percentile(found, 0.999), "ms", limit)
@@ -57,12 +63,25 @@ def intervals(loaded: Loaded) -> Iterator[Figure]:
     for num_lanes in (2, 4, 8):
         several = lanes_ms(loaded, num_lanes, min(target.num_steps, 200))
         yield Figure(f"graph of {num_lanes} sequences", percentile(several, 0.5), "ms", limit)
+    for name, sampling in SAMPLINGS.items():
+        with quiet():
+            found = interval_ms(loaded.session(sampling), min(target.num_steps, 1000))
+        yield Figure(f"ITL p50, {name}", percentile(found, 0.5), "ms", limit)
+        for num_lanes in (1, 8):
+            drawn = lanes_ms(loaded, num_lanes, min(target.num_steps, 200), sampling)
+            what = "graph alone" if num_lanes == 1 else f"graph of {num_lanes} sequences"
+            yield Figure(f"{what}, {name}", percentile(drawn, 0.5), "ms", limit)
 
 
 def interval_ms(
-    session: Session, num_steps: int, between: Callable[[], None] = lambda: None
+    session: Session,
+    num_steps: int,
+    between: Callable[[], None] = lambda: None,
+    step: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Milliseconds from one token to the next, as the engine's thread sees them."""
+    """Milliseconds from one step to the next, as the engine's thread sees them. `step` makes one of
+    the session; without it one is a token."""
+    step = step or session.step
     first = session.num_tokens
     last = session.last if first else session.read(session.prompt(CONTEXT))
     start = session.num_tokens
@@ -70,13 +89,13 @@ def interval_ms(
     while len(found) < num_steps:
         session.back_to(start, last)
         before_ns = 0
-        for number in range(_STRETCH):
-            session.step()
+        for number in range(STRETCH):
+            step()
             now_ns = _CLOCK.now_ns()
             if number >= _LEFT_OUT:
                 found.append((now_ns - before_ns) / 1e6)
             before_ns = now_ns
-            if len(found) == num_steps:
+            if len(found) == num_steps or session.num_tokens - start >= STRETCH:
                 break
         between()
     return found
@@ -88,30 +107,48 @@ def graph_ms(loaded: Loaded, num_steps: int) -> list[float]:
 
 
 @torch.inference_mode()
-def lanes_ms(loaded: Loaded, num_lanes: int, num_steps: int) -> list[float]:
+def lanes_ms(
+    loaded: Loaded, num_lanes: int, num_steps: int, sampling: SamplingParams | None = None
+) -> list[float]:
     """The same for so many sequences, which all read the same keys and values."""
-    step, sequences = _recorded(loaded, num_lanes)
+    step, sequences = _recorded(loaded, num_lanes, sampling or SamplingParams())
+    choose = partial(step.replay, RecordedSteps.choice_for(sequences))
     found: list[float] = []
     while len(found) < num_steps:
         step.lanes.send(sequences)
         for _ in range(4):
-            step.replay(Choice.GREEDY)
-        stretch = min(_STRETCH - 4, num_steps - len(found))
-        found += _timed(loaded, partial(step.replay, Choice.GREEDY), stretch)
+            choose()
+        stretch = min(STRETCH - 4, num_steps - len(found))
+        found += _timed(loaded, choose, stretch)
     return found
+
+
+@torch.inference_mode()
+def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
+    """Milliseconds of the recorded step that reads so many tokens of a prompt, nothing before
+    them."""
+    num_pages = -(-num_rows // PAGE_SIZE)
+    machinery = _machinery(loaded, num_rows, num_pages)
+    lanes = Lanes(1, num_rows, num_pages, loaded.target.device)
+    pages = [PageId(page) for page in range(num_pages)]
+    tokens = tuple(place % loaded.subject.config.vocab_size for place in range(num_rows))
+    with machinery.graphs.running():
+        step = PromptStep(machinery, lanes, (num_rows,))
+        lanes.send([SequenceRows(Slot(0), tokens, 0, 0, SamplingParams(), 0, pages=pages)])
+        return _timed(loaded, partial(step.replay, num_rows, None), repeats + 2)[2:]
 
 
 def first_tokens(loaded: Loaded) -> Iterator[Figure]:
     """TTFT through the backend: from a prompt's tokens to the token after it, on the host."""
     target, subject = loaded.target, loaded.subject
     bars, config = subject.bars(target), subject.config
-    speed, flops = read_bandwidth(target), matrix_rate(target)
+    speed, flops = read_bandwidth(target), matrix_rate(target, subject.multiplied)
     session = loaded.session()
     repeats = min(_PROMPT_REPEATS, target.repeats)
     for num_new, num_cached in PROMPTS:
         if num_new + num_cached > len(session.pages) * PAGE_SIZE:
             continue
-        with _quiet():
+        with quiet():
             times = [_first_ms(session, num_new, num_cached) for _ in range(repeats + 2)][2:]
         limit = limits.prompt_ms(config, num_new, loaded.model.step_bytes, speed, flops)
         name = f"TTFT of {num_new} tokens" + (f" after {num_cached}" if num_cached else "")
@@ -141,7 +178,7 @@ def speculation(
     num_tokens = max(min(loaded.target.num_steps, 1024), 8)
     session.read(session.prompt(min(CONTEXT, len(session.pages) * PAGE_SIZE // 4)))
     start, first = session.num_tokens, session.last
-    with _quiet():
+    with quiet():
         begin_ns = _CLOCK.now_ns()
         reply = [session.step()[0] for _ in range(num_tokens)]
         plain_ms = (_CLOCK.now_ns() - begin_ns) / 1e6 / num_tokens
@@ -150,7 +187,7 @@ def speculation(
     for length in lengths:
         for acceptance in acceptances:
             session.back_to(start, first)
-            with _quiet():
+            with quiet():
                 begin_ns = _CLOCK.now_ns()
                 num_steps = drafted_steps(session, reply, length, acceptance)
                 ms = (_CLOCK.now_ns() - begin_ns) / 1e6
@@ -213,29 +250,37 @@ def _step_limit_ms(loaded: Loaded) -> float:
     return limits.step_ms(loaded.model.step_bytes, loaded.kv_bytes(CONTEXT), speed)
 
 
-def _recorded(loaded: Loaded, num_lanes: int) -> tuple[DecodeStep, list[SequenceRows]]:
+def _recorded(
+    loaded: Loaded, num_lanes: int, sampling: SamplingParams
+) -> tuple[DecodeStep, list[SequenceRows]]:
     """A step of its own, apart from the backend's, and what to send to it."""
+    num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
+    machinery = _machinery(loaded, MAX_ROWS, num_pages)
+    with machinery.graphs.running():
+        step = DecodeStep(machinery, Lanes(num_lanes, 1, num_pages, loaded.target.device), 1)
+    pages = [PageId(page) for page in range(num_pages)]
+    rows = [
+        SequenceRows(Slot(lane), (lane + 1,), CONTEXT, 1, sampling, 0, pages=pages)
+        for lane in range(num_lanes)
+    ]
+    return step, rows
+
+
+def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> Machinery:
+    """With a cache of random numbers."""
     model, device = loaded.model, loaded.target.device
     config, like = model.config, model.embedding.dtype
-    num_pages = -(-(CONTEXT + _STRETCH + 1) // PAGE_SIZE)
     shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
     cache = torch.randn(shape, device=device).to(like)
-    machinery = Machinery(
+    return Machinery(
         model=model,
         ops=loaded.ops,
         cache=[LayerPages(keys, values) for keys, values in cache],
-        scratch=Scratch(model, MAX_ROWS),
+        scratch=Scratch(model, num_rows),
         logits=torch.zeros(MAX_ROWS, config.vocab_size, device=device),
         masks=MaskBuffers(MAX_ROWS, config.vocab_size, device),
         graphs=loaded.target.graphs(),
     )
-    step = DecodeStep(machinery, Lanes(num_lanes, 1, num_pages, device), 1)
-    pages = [PageId(page) for page in range(num_pages)]
-    rows = [
-        SequenceRows(Slot(lane), (lane + 1,), CONTEXT, 1, SamplingParams(), 0, pages=pages)
-        for lane in range(num_lanes)
-    ]
-    return step, rows
 
 
 def _timed(loaded: Loaded, call: Callable[[], None], repeats: int) -> list[float]:
@@ -255,7 +300,7 @@ def _timed(loaded: Loaded, call: Callable[[], None], repeats: int) -> list[float
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No collection of garbage, as in a service that has warmed up."""
     gc.collect()
     gc.disable()

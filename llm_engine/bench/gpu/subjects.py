@@ -4,21 +4,22 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from llm_engine.backends.base import PageId
 from llm_engine.bench.gpu.bars import CARD, Bars
 from llm_engine.bench.gpu.driving import Session
-from llm_engine.config import ModelConfig, Precision
+from llm_engine.config import ModelConfig, Precision, SamplingParams
 from llm_engine.cuda import memory
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.device import Device
+from llm_engine.cuda.device import FP8_CAPABILITY, Device
 from llm_engine.cuda.graphs import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.memory import Room, Storage, plan_memory
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops import Ops
+from llm_engine.cuda.quantize import BLOCK
 from llm_engine.cuda.random_weights import SHAPES, random_model
 from llm_engine.cuda.weights import WeightFormat, load_model
 
@@ -39,6 +40,15 @@ TINY: Final = replace(
 )
 """For a rehearsal without a GPU."""
 
+FORMATS: Final = {
+    "fp8": WeightFormat(Precision.FP8),
+    "fp8-blocks": WeightFormat(Precision.FP8, block=BLOCK),
+    "bfloat16": WeightFormat(),
+}
+"""Of weights, by the names that `--precision` takes. In 8 bits there is a scale for each row, or
+one for 128 x 128, as in the official checkpoints of Qwen3 and DeepSeek. What a file has in 8 bits
+already keeps the scales it has."""
+
 _SEED: Final = 1
 
 
@@ -50,14 +60,19 @@ class Target:
     """None: this is a rehearsal on the CPU, whose figures mean nothing."""
     bytes_a_s: float | None = None
     """Of reading."""
-    flops: float | None = None
-    """Operations a second in bfloat16."""
+    flops: dict[torch.dtype, float] = field(default_factory=dict)
+    """Operations a second of large products, by the type of what is multiplied."""
     num_steps: int = 10_000
     repeats: int = 20
 
     @property
     def is_gpu(self) -> bool:
         return self.found is not None
+
+    @property
+    def has_fp8(self) -> bool:
+        """A processor emulates it."""
+        return self.found is None or self.found.capability >= FP8_CAPABILITY
 
     @property
     def device(self) -> torch.device:
@@ -67,8 +82,9 @@ class Target:
     def l2_bytes(self) -> int:
         return self.found.l2_bytes if self.found else 1 << 12
 
-    def ops(self, *, flashinfer: bool = True) -> Ops:
-        """As a service has them; without FlashInfer, kernels of our own attend."""
+    def ops(self, *, flashinfer: bool = True, **options: Any) -> Ops:
+        """As a service has them; without FlashInfer, kernels of our own attend. `options` of
+        `TritonOps`, of no importance to a rehearsal."""
         if self.found is None:
             from llm_engine.cuda.oracle import OracleOps
 
@@ -76,7 +92,8 @@ class Target:
         from llm_engine.cuda.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.triton_ops import TritonOps
 
-        return TritonOps(self.device, attention=xqa_or_none(self.device) if flashinfer else None)
+        attention = xqa_or_none(self.device) if flashinfer else None
+        return TritonOps(self.device, attention=attention, **options)
 
     def graphs(self) -> Graphs:
         return CudaGraphs(self.device) if self.is_gpu else EagerGraphs()
@@ -92,18 +109,29 @@ class Subject:
 
     shape: str
     """`8b`, or the name of a file."""
-    precision: Precision
+    weights: WeightFormat
     config: ModelConfig
     checkpoint: "Checkpoint | None" = None
     """None: random weights."""
 
     @property
     def name(self) -> str:
-        return f"{self.shape} {self.precision.value}"
+        return f"{self.shape} {next(name for name in FORMATS if FORMATS[name] == self.weights)}"
+
+    @property
+    def precision(self) -> Precision:
+        return self.weights.body
+
+    @property
+    def multiplied(self) -> torch.dtype:
+        """What long prompts' products multiply on both sides."""
+        return torch.float8_e4m3fn if self.precision is Precision.FP8 else torch.bfloat16
 
     @property
     def storage(self) -> Storage:
-        return memory.FP8 if self.precision is Precision.FP8 else memory.BFLOAT16
+        if self.precision is not Precision.FP8:
+            return memory.BFLOAT16
+        return replace(memory.FP8, scale_block=self.weights.block)
 
     def bars(self, target: Target) -> Bars:
         is_card = target.found is not None and CARD in target.found.name
@@ -134,11 +162,12 @@ class Loaded:
             )
         return self._backend
 
-    def session(self) -> Session:
-        """A sequence with room for all of the context."""
+    def session(self, sampling: SamplingParams | None = None) -> Session:
+        """A sequence, greedy by itself, with room for all of the context."""
         num_pages = -(-self.model.rope.cos.shape[0] // PAGE_SIZE)
         pages = [PageId(page) for page in range(num_pages)]
-        return Session(self.backend, pages, self.subject.config.vocab_size)
+        vocab_size = self.subject.config.vocab_size
+        return Session(self.backend, pages, vocab_size, sampling=sampling or SamplingParams())
 
     def kv_bytes(self, num_tokens: int) -> int:
         return num_tokens * memory.token_bytes(self.subject.config, self.subject.storage)
@@ -178,7 +207,7 @@ class Lab:
     def _load(self, subject: Subject) -> Loaded:
         self.on_progress(f"loading {subject.name}")
         num_pages = self._num_pages(subject)
-        weights, device = WeightFormat(subject.precision), self.target.device
+        weights, device = subject.weights, self.target.device
         if subject.checkpoint is None:
             model = random_model(
                 subject.config, weights, device, seed=_SEED, context_length=self.context_length
@@ -200,15 +229,15 @@ class Lab:
         return num_pages
 
 
-def random_subjects(shapes: list[str], precisions: list[Precision]) -> list[Subject]:
-    """Every shape in every precision."""
+def random_subjects(shapes: list[str], formats: list[str]) -> list[Subject]:
+    """Every shape in every one of `FORMATS` that is named."""
     known = SHAPES | {"tiny": TINY}
-    return [Subject(shape, each, known[shape]) for shape in shapes for each in precisions]
+    return [Subject(shape, FORMATS[each], known[shape]) for shape in shapes for each in formats]
 
 
-def file_subjects(path: Path, precisions: list[Precision]) -> list[Subject]:
+def file_subjects(path: Path, formats: list[str]) -> list[Subject]:
     """A model from disk. Raises ModelError."""
     from llm_engine.weights import load_checkpoint
 
     checkpoint = load_checkpoint(path)
-    return [Subject(path.name, each, checkpoint.config, checkpoint) for each in precisions]
+    return [Subject(path.name, FORMATS[each], checkpoint.config, checkpoint) for each in formats]

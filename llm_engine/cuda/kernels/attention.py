@@ -23,7 +23,9 @@ def places(
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Where keys and values of positions `at` begin."""
-    page = tl.load(table + at // PAGE_SIZE, mask=is_written, other=0).to(tl.int64)
+    page = tl.load(
+        table + at // PAGE_SIZE, mask=is_written, other=0, cache_modifier=".cg"
+    ).to(tl.int64)  # fmt: skip
     return ((page * KV_HEADS + kv_head) * PAGE_SIZE + at % PAGE_SIZE) * DIM
 
 
@@ -112,7 +114,8 @@ def put_together(
     NUM_SPLITS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """The parts of a tile's rows, as if there had been one part; some rows at a time, all their
-    parts at once, as each time takes as long as memory is away."""
+    parts at once, as each time takes as long as memory is away: once, though a part that saw
+    nothing has written no more than that. The rest of it, which may be NaN, is read and dropped."""
     column = tl.arange(0, BLOCK_D)
     part = tl.arange(0, NUM_SPLITS)
     end = tl.minimum(begin + TILE, num_members)  # beyond it is another tile's, perhaps unwritten
@@ -124,13 +127,15 @@ def put_together(
         biggest = tl.load(
             maxima + at, mask=inside[:, None], other=float("-inf"), cache_modifier=".cg"
         )
-        has_any = biggest > float("-inf")  # else nothing more was written
-        total = tl.load(totals + at, mask=has_any, other=0.0, cache_modifier=".cg")
+        total = tl.load(totals + at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
         mixed = tl.load(
             mixtures + at.to(tl.int64)[:, :, None] * BLOCK_D + column[None, None, :],
-            mask=has_any[:, :, None] & (column < DIM)[None, None, :], other=0.0,
+            mask=inside[:, None, None] & (column < DIM)[None, None, :], other=0.0,
             cache_modifier=".cg",
         )  # fmt: skip
+        has_any = biggest > float("-inf")
+        total = tl.where(has_any, total, 0.0)
+        mixed = tl.where(has_any[:, :, None], mixed, 0.0)
         base = tl.max(biggest, axis=1)
         base = tl.where(base == float("-inf"), 0.0, base)
         weight = tl.exp2(biggest - base[:, None])

@@ -8,6 +8,12 @@ The weight is read once and in order; 8-bit values become what the matrix units 
 A norm needs no pass of its own: the sum of squares is gathered beside the product, and the root
 multiplies in the end, as the scales of rows do.
 
+*Pieces.* Each of a program's `PIECES` warps multiplies a piece of the columns, in a dot product
+that has the pieces for its first axis, and sums of its own, which are added in the end. Were it the
+rows of the weight that the warps divide, each would need all of the activations, and convert them
+again: more than half of the instructions for 8-bit weights. The sums of 32 rows and more would
+take too many registers, there the warps share one (`tiles.py`).
+
 *Pairs.* Where two outputs belong together (gate and up, the halves of a head), half of a tile's
 rows are the first ones, the other half their partners: `pair_rows`.
 """
@@ -15,57 +21,112 @@ rows are the first ones, the other half their partners: `pair_rows`.
 import triton
 import triton.language as tl
 
-from llm_engine.cuda.kernels.common import fetch_ahead, is_last, operand, wait_for_inputs
+from llm_engine.cuda.kernels.common import (
+    fetch_ahead,
+    is_last,
+    let_next_begin,
+    operand,
+    wait_for_inputs,
+)
+
+NORM_RANGE = tl.constexpr(8.0)
+"""By what numbers that are normalized at the end, and large before, are divided where they become
+halves: a few channels of some models' residual reach 10,000 before the norm's weight multiplies
+them, and halves end at 65,504. A power of two: nothing is rounded but numbers below 0.0005."""
 
 
 @triton.jit
 def accumulate(
     x, weight, scales, norm, at, begin, num_rows,
     IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """`[BLOCK_N, ROWS]`, float32: rows `at` of the weight times `x * norm`, over `SPAN` columns
     from `begin`; and `[ROWS]`, the sums of the squares of x.
 
-    Scales that change along a row are applied, scales of whole rows are not.
+    Scales that change along a row are applied, of which each piece has one; scales of whole rows
+    are not. The next kernel may begin after `NEXT_AT` quarters of the columns, 0 to 3.
     """
-    columns = tl.arange(0, BLOCK_K)
+    PIECE: tl.constexpr = BLOCK_K // PIECES
+    columns = tl.arange(0, PIECES)[:, None] * PIECE + tl.arange(0, PIECE)[None, :]
     row = tl.arange(0, ROWS)
-    lines = weight + at.to(tl.int64)[:, None] * IN
+    start = at.to(tl.int64) * IN
     if PDL:
         LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
         ahead = begin + tl.arange(0, AHEAD) * LINE
-        fetch_ahead(lines + tl.minimum(ahead, IN - 1)[None, :])
-    wait_for_inputs(PDL)
+        fetch_ahead(weight + start[:, None] + tl.minimum(ahead, IN - 1)[None, :])
+    wait_for_inputs(PDL, IS_SHORT=False)
 
-    total = tl.zeros((BLOCK_N, ROWS), tl.float32)
-    squares = tl.zeros((ROWS,), tl.float32)
+    lines = weight + start[None, :, None]
+    total = zeros(PIECES, BLOCK_N, ROWS)
+    squares = tl.zeros((PIECES, ROWS), tl.float32)
     for step in range(0, SPAN // BLOCK_K):
+        if step == SPAN // BLOCK_K * NEXT_AT // 4:
+            let_next_begin(PDL)
         k = begin + step * BLOCK_K + columns
         inside = k < IN
-        if IN % SPAN == 0:
-            values = tl.load(lines + k[None, :], eviction_policy="evict_first")
-        else:
-            values = tl.load(
-                lines + k[None, :], mask=inside[None, :], other=0.0, eviction_policy="evict_first"
-            )
-        wanted = (row < num_rows)[None, :] & inside[:, None]
-        part = tl.load(x + row[None, :] * IN + k[:, None], mask=wanted, other=0.0).to(tl.float32)
+        values = weight_block(lines + k[:, None, :], inside[:, None, :], IS_WHOLE=IN % SPAN == 0)
+        wanted = (row < num_rows)[None, None, :] & inside[:, :, None]
+        part = tl.load(x + row[None, None, :] * IN + k[:, :, None], mask=wanted, other=0.0)
+        part = part.to(tl.float32)
         if norm is not None:
-            squares += tl.sum(part * part, axis=0)
-            part *= tl.load(norm + k, mask=inside, other=0.0)[:, None]
+            squares += tl.sum(part * part, axis=1)
+            part *= norm_weights(norm, k, inside, TYPE)[:, :, None]
         left = operand(values, TYPE, EMULATED)
         right = operand(part, TYPE, EMULATED)
         if SCALE_COLUMNS < IN:
-            across = (IN + SCALE_COLUMNS - 1) // SCALE_COLUMNS
-            block = tl.minimum((begin + step * BLOCK_K) // SCALE_COLUMNS, across - 1)
-            scale = tl.load(scales + (at // SCALE_ROWS) * across + block)
-            total += tl.dot(left, right, input_precision="ieee") * scale[:, None]
+            ACROSS: tl.constexpr = (IN + SCALE_COLUMNS - 1) // SCALE_COLUMNS
+            first = begin + step * BLOCK_K + tl.arange(0, PIECES) * PIECE
+            block = tl.minimum(first // SCALE_COLUMNS, ACROSS - 1)
+            scale = tl.load(scales + (at // SCALE_ROWS)[None, :] * ACROSS + block[:, None])
+            product = multiply(left, right, zeros(PIECES, BLOCK_N, ROWS), PIECES)
+            total += product * tl.expand_dims(tl.reshape(scale, product.shape[:-1]), -1)
         else:
-            total = tl.dot(left, right, total, input_precision="ieee")
-    return total, squares
+            total = multiply(left, right, total, PIECES)
+    if PIECES > 1:
+        total = tl.sum(total, axis=0)
+    if norm is not None and TYPE == tl.float16:
+        total *= NORM_RANGE
+    return total, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def weight_block(pointers, inside, IS_WHOLE: tl.constexpr):
+    """A block of the weight, which nobody reads again."""
+    if IS_WHOLE:
+        return tl.load(pointers, eviction_policy="evict_first")
+    else:
+        return tl.load(pointers, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def norm_weights(norm, k, inside, TYPE: tl.constexpr):
+    """The norm's weight at columns `k`, for numbers that become `TYPE`."""
+    weights = tl.load(norm + k, mask=inside, other=0.0)
+    if TYPE == tl.float16:
+        weights /= NORM_RANGE
+    return weights
+
+
+@triton.jit
+def zeros(PIECES: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
+    """Sums to begin with: `[PIECES, BLOCK_N, ROWS]`, of one piece `[BLOCK_N, ROWS]`."""
+    if PIECES > 1:
+        return tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
+    else:
+        return tl.zeros((BLOCK_N, ROWS), tl.float32)
+
+
+@triton.jit
+def multiply(left, right, total, PIECES: tl.constexpr):
+    """`total` and `left [PIECES, BLOCK_N, k] @ right [PIECES, k, ROWS]`."""
+    if PIECES == 1:
+        left = tl.reshape(left, left.shape[1:])
+        right = tl.reshape(right, right.shape[1:])
+    return tl.dot(left, right, total, input_precision="ieee")
 
 
 @triton.jit
@@ -101,16 +162,17 @@ def pairs(total, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
 def plain_kernel(
     x, weight, scales, norm, bias, out, num_rows,
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = product."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     at = tl.minimum(n, OUT - 1)
     total, squares = accumulate(
-        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, PDL,
+        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
+        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     row = tl.arange(0, ROWS)
@@ -123,16 +185,17 @@ def plain_kernel(
 def gate_up_kernel(
     x, weight, scales, norm, bias, out, num_rows,
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = silu(gate) * up, `OUT` being half of the weight's rows."""
     n = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
     at = pair_rows(tl.minimum(n, OUT - 1), OUT, BLOCK_N)
     total, squares = accumulate(
-        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, PDL,
+        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
+        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     gate, up = pairs(total, BLOCK_N, ROWS)
@@ -143,21 +206,23 @@ def gate_up_kernel(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def residual_kernel(
-    x, weight, scales, bias, residual, partials, counters, num_rows,
+def divided_kernel(
+    x, weight, scales, bias, out, partials, counters, num_rows,
     OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, NUM_SPLITS: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
+    PDL: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
-    """`residual [M, OUT]` += product. The columns of the weight are divided among `NUM_SPLITS`
-    programs; the last one to be done adds their sums, always in the same order."""
+    """`out [M, OUT]` += product, or = product unless it `ADDS`. The columns of the weight are
+    divided among `NUM_SPLITS` programs; the last one to be done adds their sums, always in the same
+    order."""
     tile, split = tl.program_id(0), tl.program_id(1)
     n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     at = tl.minimum(n, OUT - 1)
     total, squares = accumulate(
         x, weight, scales, None, at, split * SPAN, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, PDL,
+        PIECES, SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     if NUM_SPLITS > 1:
         row = tl.arange(0, ROWS)
@@ -169,26 +234,41 @@ def residual_kernel(
             total = tl.zeros((BLOCK_N, ROWS), tl.float32)
             for part in range(0, NUM_SPLITS):
                 total += tl.load(sums + part * SIZE, cache_modifier=".cg")
-            _add(
-                total, squares, scales, bias, residual, at, n, num_rows,
-                OUT, IN, ROWS, SCALE_ROWS, SCALE_COLUMNS,
+            _write(
+                total, squares, scales, bias, out, at, n, num_rows,
+                OUT, IN, ROWS, SCALE_ROWS, SCALE_COLUMNS, ADDS,
             )  # fmt: skip
     else:
-        _add(
-            total, squares, scales, bias, residual, at, n, num_rows,
-            OUT, IN, ROWS, SCALE_ROWS, SCALE_COLUMNS,
+        _write(
+            total, squares, scales, bias, out, at, n, num_rows,
+            OUT, IN, ROWS, SCALE_ROWS, SCALE_COLUMNS, ADDS,
         )  # fmt: skip
 
 
 @triton.jit
-def _add(
-    total, squares, scales, bias, residual, at, n, num_rows,
+def _write(
+    total, squares, scales, bias, out, at, n, num_rows,
     OUT: tl.constexpr, IN: tl.constexpr, ROWS: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     total = finished(total, squares, scales, None, bias, at, 0.0, IN, SCALE_ROWS, SCALE_COLUMNS)
     row = tl.arange(0, ROWS)
     kept = (n < OUT)[:, None] & (row < num_rows)[None, :]
-    where = residual + row[None, :] * OUT + n[:, None]
-    old = tl.load(where, mask=kept, other=0.0).to(tl.float32)
-    tl.store(where, (old + total).to(residual.dtype.element_ty), mask=kept)
+    where = out + row[None, :] * OUT + n[:, None]
+    if ADDS:
+        total += tl.load(where, mask=kept, other=0.0).to(tl.float32)
+    tl.store(where, total.to(out.dtype.element_ty), mask=kept)
+
+
+@triton.jit(do_not_specialize=["num_numbers"])
+def add_parts_kernel(
+    parts, residual, num_numbers, COUNT: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """`residual` += each of `parts [COUNT, num_numbers]`, in their order. Begins when all before it
+    has ended: that is a library's exchange of the parts, maybe on streams of its own."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    kept = at < num_numbers
+    total = tl.load(residual + at, mask=kept, other=0.0).to(tl.float32)
+    for part in tl.static_range(COUNT):
+        total += tl.load(parts + part * num_numbers + at, mask=kept, other=0.0)
+    tl.store(residual + at, total.to(residual.dtype.element_ty), mask=kept)

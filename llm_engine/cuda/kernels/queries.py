@@ -61,9 +61,10 @@ def queries_kernel(
     num_rows, num_queries, table_width,
     EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     PAGE_SIZE: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """A program has `BLOCK_N / 2` pairs, each the two halves' numbers of one head."""
     NUM_PAIRS: tl.constexpr = (HEADS + 2 * KV_HEADS) * HALF
@@ -73,8 +74,8 @@ def queries_kernel(
     head, index = pair // HALF, pair % HALF
     at = pair_rows(head * (2 * HALF) + index, HALF, BLOCK_N)
     total, squares = accumulate(
-        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, PDL,
+        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
+        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     first, second = pairs(total, BLOCK_N, ROWS)

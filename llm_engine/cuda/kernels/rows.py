@@ -1,4 +1,4 @@
-"""Rows of prompts, made ready for libraries' products."""
+"""Rows of prompts, made ready for their products."""
 
 import triton
 import triton.language as tl
@@ -6,27 +6,30 @@ import triton.language as tl
 from llm_engine.cuda.kernels.common import wait_for_inputs
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def ready_kernel(
-    x, norm, out, scales, EPS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    x, norm, out, scales, num_rows, EPS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    BLOCK: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A row normalized, where there is a norm, and in 8-bit floats with a scale, where there are
-    scales: a row's largest value becomes the type's largest."""
+    """A row normalized, where there is a norm, and in 8-bit floats, where there are `scales
+    [WIDTH / GROUP, M]`: so many columns share one, and the largest of them becomes the type's
+    largest. `out [M, PADDED]` has zeros behind the row."""
     wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
+    group = tl.arange(0, BLOCK // GROUP)
+    column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     kept = column < WIDTH
     values = tl.load(x + row * WIDTH + column, mask=kept, other=0.0).to(tl.float32)
     if norm is not None:
-        root = tl.rsqrt(tl.sum(values * values, axis=0) / WIDTH + EPS)
-        values *= root * tl.load(norm + column, mask=kept, other=0.0)
+        squares = tl.sum(tl.sum(values * values, axis=1), axis=0)
+        values *= tl.rsqrt(squares / WIDTH + EPS) * tl.load(norm + column, mask=kept, other=0.0)
     if scales is not None:
-        largest = tl.max(tl.abs(values), axis=0)
-        scale = tl.where(largest > 0, largest / 448.0, 1.0)
-        tl.store(scales + row, scale)
-        values /= scale
-    tl.store(out + row * WIDTH + column, values.to(out.dtype.element_ty), mask=kept)
+        largest = tl.max(tl.abs(values), axis=1)
+        # Zeros, or nearly: dividing by less would leave the range of float32.
+        scale = tl.maximum(largest / 448.0, 1e-12)
+        tl.store(scales + group * num_rows + row, scale, mask=group * GROUP < WIDTH)
+        values /= scale[:, None]
+    tl.store(out + row * PADDED + column, values.to(out.dtype.element_ty), mask=column < PADDED)
 
 
 @triton.jit
