@@ -17,12 +17,15 @@ from .errors import ConfigError, HalfsecError
 EXIT_ERROR: Final = 2
 
 _FORWARDED: Final[dict[str, tuple[str, str]]] = {
-    "talk": ("agent.talk", "play a recording to the server as a caller would, save its answer"),
-    "call": ("agent.cli_call", "call a telephone number, by Twilio"),
-    "bench": ("agent.bench", "measure latency and quality over many recordings"),
-    "replay": ("agent.replay", "take the decisions of a recorded call again and compare"),
-    "train-heads": ("llm_engine.train_heads", "train draft heads for a language model"),
-    "report": ("agent.report", "show where the time of recorded calls went"),
+    "talk": (
+        "agent.client.simulated_caller.talk",
+        "play a recording to the server as a caller would, save its answer",
+    ),
+    "call": ("agent.cli.call", "call a telephone number, by Twilio"),
+    "bench": ("agent.cli.bench", "measure latency and quality over many recordings"),
+    "replay": ("agent.cli.replay", "take the decisions of a recorded call again and compare"),
+    "train-heads": ("llm_engine.training.train_heads", "train draft heads for a language model"),
+    "report": ("agent.cli.report", "show where the time of recorded calls went"),
 }
 """Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""
 
@@ -85,7 +88,9 @@ def _run(arguments: list[str]) -> int | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from . import cli_keys, cli_models, cli_settings
+    from .cli import keys as cli_keys
+    from .cli import models as cli_models
+    from .cli import settings_arguments
 
     parser = argparse.ArgumentParser(
         prog="halfsec",
@@ -101,8 +106,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Start the server and print the address of its page.",
         epilog="example: halfsec serve --port 9000 --set llm_engine.temperature=0.4",
     )
-    cli_settings.add_address(serve)
-    cli_settings.add_arguments(serve)
+    settings_arguments.add_address(serve)
+    settings_arguments.add_arguments(serve)
     serve.set_defaults(run=_serve)
     for name, (_, line) in _FORWARDED.items():
         commands.add_parser(name, help=line, add_help=False)
@@ -135,7 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    from . import cli_settings
+    from .cli import settings_arguments
 
     doctor = commands.add_parser(
         "doctor",
@@ -143,8 +148,8 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description="Print what halfsec finds here. Exit status 1 if the server could not start.",
         epilog="example: halfsec doctor --config halfsec.toml",
     )
-    cli_settings.add_address(doctor)
-    cli_settings.add_arguments(doctor)
+    settings_arguments.add_address(doctor)
+    settings_arguments.add_arguments(doctor)
     doctor.add_argument(
         "--telephony",
         action="store_true",
@@ -154,16 +159,16 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from .access_check import check_access, tell_of_access
-    from .cli_settings import flags_of
-    from .config_file import read_config
-    from .keys import KeyFile, keys_path
-    from .models import ModelStore
-    from .port_check import listening_problem
-    from .preflight import check_exports, check_gpu, check_models
-    from .telephony_check import check_telephony
-    from .tls import certificate_of, keep_own, server_context
-    from .tool_check import check_tools
+    from agent.cli.settings_arguments import flags_of
+    from agent.config.sources import read_config
+    from agent.http.auth.keys import KeyFile, keys_path
+    from agent.http.auth.tls import certificate_of, keep_own, server_context
+    from agent.server.startup_checks.access import check_access, tell_of_access
+    from agent.server.startup_checks.port import listening_problem
+    from agent.server.startup_checks.preflight import check_exports, check_gpu, check_models
+    from agent.server.startup_checks.telephony import check_telephony
+    from agent.server.startup_checks.tools import check_tools
+    from agent.stages.model_store.catalogue import ModelStore
 
     config = read_config(flags_of(options), options.config)
     check_access(config, KeyFile(keys_path()))
@@ -182,28 +187,28 @@ def _serve(options: argparse.Namespace) -> int:
     for line in tell_of_access(config, certificate):
         print(line, file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
-    from .server import serve
+    from agent.server.server import serve
 
     return serve(config, tls)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from .cli_settings import flags_of
-    from .config_file import read_config
+    from agent.cli.settings_arguments import flags_of
+    from agent.config.sources import read_config
 
     config = read_config(flags_of(options), options.config)
     if options.telephony:
-        from . import doctor_telephony  # only here: it imports HTTP and WebSockets
+        from .cli import doctor_telephony  # only here: it imports HTTP and WebSockets
 
         return doctor_telephony.main(config)
-    from . import doctor
+    from .cli import doctor
 
     return doctor.main(config)
 
 
 def _settings(options: argparse.Namespace) -> int:
-    from .config_help import settings_file
-    from .config_layers import load_config
+    from agent.config.help import settings_file
+    from agent.config.layers import load_config
 
     print(settings_file(load_config({"agent.preset": options.preset} if options.preset else None)))
     return 0

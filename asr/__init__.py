@@ -8,7 +8,9 @@ first use, so that the pure parts come without one.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .audio import (
+from asr.audio.dc_blocker import OffsetRemover
+from asr.audio.resample import Resampler
+from asr.audio.samples import (
     RATE_HZ,
     AudioFrame,
     Pcm,
@@ -19,8 +21,11 @@ from .audio import (
     samples_from_ms,
     to_mono,
 )
-from .early import EarlyWords
-from .endpointing import (
+from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.stabilizer import Stabilized, Stabilizer
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
+from asr.speech_detection.echo_gate import level_of
+from asr.speech_detection.endpointing import (
     Endpointer,
     EndpointEvent,
     EndpointingConfig,
@@ -29,31 +34,27 @@ from .endpointing import (
     SpeechResumed,
     SpeechStarted,
 )
+from asr.speech_detection.vad import FRAME, SileroVad, VadState, VoiceDetector
+from asr.stream.asr_stream import CommittedBuffer, Listener, ListenerOutput
+from asr.stream.utterance import ListenerConfig
+
 from .errors import AudioError, BufferFullError, ModelError
-from .far_end import level_of
-from .listener import CommittedBuffer, Listener, ListenerOutput
-from .offset import OffsetRemover
-from .resample import Resampler
-from .stabilizer import Stabilized, Stabilizer
-from .transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
-from .utterance import ListenerConfig
-from .vad import FRAME, SileroVad, VadState, VoiceDetector
 
 if TYPE_CHECKING:
-    from .files import read_blocks, read_file
-    from .streaming import AsrEvent, StreamingConfig, StreamingTranscriber
-    from .turn_model import TurnModel
-    from .whisper import WhisperTranscriber, WindowPolicy
+    from asr.audio.files import read_blocks, read_file
+    from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
+    from asr.speech_detection.turn_model import TurnModel
+    from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
 
 _LAZY = {
-    "AsrEvent": "streaming",
-    "StreamingConfig": "streaming",
-    "StreamingTranscriber": "streaming",
-    "TurnModel": "turn_model",
-    "WhisperTranscriber": "whisper",
-    "WindowPolicy": "whisper",
-    "read_blocks": "files",
-    "read_file": "files",
+    "AsrEvent": "stream.streaming",
+    "StreamingConfig": "stream.streaming",
+    "StreamingTranscriber": "stream.streaming",
+    "TurnModel": "speech_detection.turn_model",
+    "WhisperTranscriber": "recognition.whisper",
+    "WindowPolicy": "recognition.whisper",
+    "read_blocks": "audio.files",
+    "read_file": "audio.files",
 }
 
 __all__ = [

@@ -7,12 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from .audio import RATE_HZ
+from asr.audio.files import read_blocks
+from asr.audio.samples import RATE_HZ
+from asr.recognition.transcripts import FinalTranscript, PartialTranscript
+from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
+from asr.stream.utterance import ListenerConfig
+
 from .errors import AudioError, ModelError
-from .files import read_blocks
-from .streaming import AsrEvent, StreamingConfig, StreamingTranscriber
-from .transcripts import FinalTranscript, PartialTranscript
-from .utterance import ListenerConfig
 
 
 def models_dir() -> Path:

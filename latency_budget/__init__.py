@@ -4,18 +4,31 @@ Imports the standard library only. Clock reads stand in `clock`, everything else
 arguments.
 """
 
-from .budget import PROFILES, Allowance, Budget, BudgetError, budget_profile
-from .clock import Clock, ManualClock, SystemClock, unix_ns
-from .critical_path import critical_path
-from .deadline import Deadline
-from .history import TurnCounts, TurnEntry, TurnHistory
-from .ledger import TurnLedger, records_of
-from .marks import Mark, MarkName
-from .record import Origin, StageTime, TurnRecord
-from .report import percentile, report_json, summarize, turn_json, waterfall_json
-from .trace import Trace, TraceError, TraceHeader, TraceRecord, TraceWriter, read_trace
-from .turn import SessionId, Span, Stage, TurnId
-from .waterfall import summary_table, waterfall
+from latency_budget.account.budget import PROFILES, Allowance, Budget, BudgetError, budget_profile
+from latency_budget.account.clock import Clock, ManualClock, SystemClock, unix_ns
+from latency_budget.account.critical_path import critical_path
+from latency_budget.account.deadline import Deadline
+from latency_budget.account.ledger import TurnLedger, records_of
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, Span, Stage, TurnId
+from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
+from latency_budget.reporting.report import (
+    percentile,
+    report_json,
+    summarize,
+    turn_json,
+    waterfall_json,
+)
+from latency_budget.reporting.trace import (
+    Trace,
+    TraceError,
+    TraceHeader,
+    TraceRecord,
+    TraceWriter,
+    read_trace,
+)
+from latency_budget.reporting.waterfall import summary_table, waterfall
+from latency_budget.storage.history import TurnCounts, TurnEntry, TurnHistory
 
 __all__ = [
     "PROFILES",

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .clock import unix_ns
-from .compare import CompareError, Comparison, compare
-from .gate import GateError, misses, read_gate
-from .html_report import Report, html_report
-from .policy import Policy
-from .replay import foresight_json, foresight_table, replay
-from .report import report_json, summarize, turn_json
-from .sources import Source, SourceError, read_source
-from .store_query import TurnFilter, unix_ns_of
-from .waterfall import summary_table, waterfall
+from latency_budget.account.clock import unix_ns
+from latency_budget.enforcement.policy import Policy
+from latency_budget.reporting.compare import CompareError, Comparison, compare
+from latency_budget.reporting.html_report import Report, html_report
+from latency_budget.reporting.replay import foresight_json, foresight_table, replay
+from latency_budget.reporting.report import report_json, summarize, turn_json
+from latency_budget.reporting.thresholds import GateError, misses, read_gate
+from latency_budget.reporting.trace_or_store import Source, SourceError, read_source
+from latency_budget.reporting.waterfall import summary_table, waterfall
+from latency_budget.storage.store_query import TurnFilter, unix_ns_of
 
 DRAWN: Final = 20
 """Turns of a store whose waterfalls are drawn; all count in the table."""

@@ -12,14 +12,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
-    from llm_engine.conversation import Conversation
+    from llm_engine.chat.conversation import Conversation
+    from llm_engine.chat.template import ChatMessage
+    from llm_engine.core.metrics import EngineStats
+    from llm_engine.core.output import FinishReason, TokenChunk, Usage
     from llm_engine.engine import Engine
-    from llm_engine.errors import DeviceLostError, EngineError, ModelError, RequestError
-    from llm_engine.grammar import Grammar
-    from llm_engine.metrics import EngineStats
-    from llm_engine.reply import FinishReason, TokenChunk, Usage
-    from llm_engine.template import ChatMessage
+    from llm_engine.structured_output.grammar import Grammar
+
+    from .config import BackendName, EngineConfig, Precision, SamplingParams
+    from .errors import DeviceLostError, EngineError, ModelError, RequestError
 
 __all__ = [
     "BackendName",
@@ -47,21 +48,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOME = {
     "BackendName": "config",
-    "ChatMessage": "template",
-    "Conversation": "conversation",
+    "ChatMessage": "chat.template",
+    "Conversation": "chat.conversation",
     "DeviceLostError": "errors",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
-    "EngineStats": "metrics",
-    "FinishReason": "reply",
-    "Grammar": "grammar",
+    "EngineStats": "core.metrics",
+    "FinishReason": "core.output",
+    "Grammar": "structured_output.grammar",
     "ModelError": "errors",
     "Precision": "config",
     "RequestError": "errors",
     "SamplingParams": "config",
-    "TokenChunk": "reply",
-    "Usage": "reply",
+    "TokenChunk": "core.output",
+    "Usage": "core.output",
 }
 
 

@@ -8,11 +8,12 @@ import sys
 from contextlib import aclosing
 from pathlib import Path
 
-from latency_budget.clock import SystemClock
-from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
+from latency_budget.account.clock import SystemClock
+from llm_engine.chat.template import ChatMessage
 from llm_engine.engine import Engine
-from llm_engine.errors import EngineError, ModelError, RequestError
-from llm_engine.template import ChatMessage
+
+from .config import BackendName, EngineConfig, Precision, SamplingParams
+from .errors import EngineError, ModelError, RequestError
 
 _CLOCK = SystemClock()
 

@@ -8,8 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from llm_engine.errors import RequestError
-from llm_engine.grammar import Grammar
+from llm_engine.structured_output.grammar import Grammar
+
+from .errors import RequestError
 
 
 class BackendName(StrEnum):

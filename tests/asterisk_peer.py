@@ -16,7 +16,7 @@ import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from agent.wire.g711 import mulaw_decode, mulaw_encode
+from agent.codec.g711 import mulaw_decode, mulaw_encode
 
 from .live_call import Int16, recording
 

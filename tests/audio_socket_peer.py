@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.wire.telephony.audiosocket import HANG_UP, KEY, UUID, MessageReader, message
+from agent.telephony.carriers.audiosocket import HANG_UP, KEY, UUID, MessageReader, message
 
 from .live_call import Int16, recording
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from latency_budget import Mark, MarkName, TurnId, TurnRecord, records_of
-from latency_budget.actions import ActionTaken
+from latency_budget.account.actions import ActionTaken
 
 MS = 1_000_000
 

@@ -21,8 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from llm_engine.cuda import prompt_products, triton_lanes, triton_ops
-from llm_engine.cuda.ops import (
+from llm_engine.cuda.ops import prefill_gemm, triton_ops, triton_step_inputs
+from llm_engine.cuda.ops.interface import (
     MAX_ROWS,
     Attention,
     Heads,
@@ -165,7 +165,7 @@ def launch_everything(kind: str, num_rows: int) -> None:
     def words(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.int32)
 
-    lanes = triton_lanes.TritonLaneOps(torch.device("cpu"), dependent=True)
+    lanes = triton_step_inputs.TritonLaneOps(torch.device("cpu"), dependent=True)
     state = LaneState(words(1, num_rows), words(1), words(1), words(1))
     embedding = torch.empty(8, hidden, dtype=torch.bfloat16)
     lanes.embed(state, embedding, rows.positions, x)
@@ -180,7 +180,7 @@ def launch_everything(kind: str, num_rows: int) -> None:
 
 
 if __name__ == "__main__":
-    for module in (triton_ops, prompt_products, triton_lanes):
+    for module in (triton_ops, prefill_gemm, triton_step_inputs):
         for kernel_name in [name for name in vars(module) if name.endswith("_kernel")]:
             setattr(module, kernel_name, Recorder(getattr(module, kernel_name)))
     launch_everything(sys.argv[1], int(sys.argv[2]))

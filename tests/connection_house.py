@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 import uvicorn
 from uvicorn.server import ServerState
 
-from agent.access_settings import AccessSettings
-from agent.connections import UNLIMITED, connection_types
-from agent.voice_connection import VoiceConnection
+from agent.config.access import AccessSettings
+from agent.http.hardening.http_protocol import UNLIMITED, connection_types
+from agent.http.hardening.websocket_protocol import VoiceConnection
 
 HANDSHAKE: Final = (
     b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"

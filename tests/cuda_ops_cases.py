@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from llm_engine.cuda.ops import Attention, Heads, LayerPages, Matrix, Norm, Rope, Rows
+from llm_engine.cuda.ops.interface import Attention, Heads, LayerPages, Matrix, Norm, Rope, Rows
 
 FP8 = torch.float8_e4m3fn
 CONTEXT = 320

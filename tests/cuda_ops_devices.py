@@ -9,9 +9,9 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: the GPU's kernels are NOT tested")
 
 from llm_engine.cuda.kernels.common import EMULATED
-from llm_engine.cuda.ops import PartOps
-from llm_engine.cuda.oracle import OracleOps
-from llm_engine.cuda.triton_ops import TritonOps
+from llm_engine.cuda.ops.interface import PartOps
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.triton_ops import TritonOps
 from tests import triton_interpreter
 
 DEVICE = torch.device("cpu" if EMULATED else "cuda")

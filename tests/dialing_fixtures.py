@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent import phone_routes
-from agent.telephony_settings import TelephonySettings
-from agent.twilio_dialer import TwilioDialer
+from agent.config.telephony import TelephonySettings
+from agent.telephony import routes
+from agent.telephony.outbound.twilio_dialer import TwilioDialer
 
 from .dialing_house import ACCOUNT, TwilioApi
 from .phone_house import AUTH_TOKEN, SETTINGS, House, phone_house
@@ -34,7 +34,7 @@ def open_house(
     def dialer(settings: TelephonySettings) -> TwilioDialer:
         return TwilioDialer(settings, twilio)
 
-    monkeypatch.setattr(phone_routes, "TwilioDialer", dialer)
+    monkeypatch.setattr(routes, "TwilioDialer", dialer)
     return lambda settings: phone_house(tmp_path, monkeypatch, settings)
 
 

@@ -5,15 +5,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
 
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import Modality
-from agent.ports import OnMark, ReplyToken, Tools
-from agent.settings import ServerVad
-from agent.stage_thread import StageThread
-from agent.thinking import Chat
-from latency_budget.clock import SystemClock
-from latency_budget.turn import TurnId
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import Modality
+from agent.session.api.settings import ServerVad
+from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
+from agent.stages.llm_chat import Chat
+from agent.stages.model_thread import StageThread
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
 from llm_engine.config import SamplingParams
 from llm_engine.engine import Engine
 

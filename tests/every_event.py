@@ -6,8 +6,8 @@ failed, out of band; items of all kinds; errors with and without the event that 
 
 import numpy as np
 
-from agent.conversation import FunctionCall, FunctionOutput, ItemId, Message, Modality
-from agent.notices import (
+from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, Message, Modality
+from agent.session.api.server_events import (
     AudioCleared,
     AudioCommitted,
     ItemAdded,
@@ -34,7 +34,7 @@ from agent.notices import (
     TranscriptFailed,
     Usage,
 )
-from agent.settings import ServerVad, SessionSettings
+from agent.session.api.settings import ServerVad, SessionSettings
 
 from .wire_frames import make
 

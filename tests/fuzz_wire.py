@@ -4,7 +4,8 @@
 
 An input is a few frames, one a line, to one connection; a first byte decides how that connection is
 set up. They begin as real events, and are changed as JSON (fields, values, kinds) or as bytes, by
-what reaches lines of `agent/wire` that none has reached. Whatever comes, each frame is answered by
+what reaches lines of `agent/realtime/protocol` that none has reached. Whatever comes, each frame
+is answered by
 requests or problems, each problem can be said to the client, and what a client may set is within
 its bounds. The first input that breaks this is printed, and kept as a file `crash-...`; exit 77.
 """
@@ -20,14 +21,16 @@ from typing import Any, Final
 
 import atheris
 
-with atheris.instrument_imports(include=["agent.wire"]):
-    from agent.wire.realtime.ids import CountingIds
-    from agent.wire.realtime.protocol import RealtimeProtocol
+with atheris.instrument_imports(
+    include=["agent.realtime.protocol", "agent.telephony.carriers", "agent.codec"]
+):
+    from agent.realtime.protocol.ids import CountingIds
+    from agent.realtime.protocol.protocol import RealtimeProtocol
 
-from agent.notices import Problem, SessionCreated, SessionUpdated
-from agent.requests import AppendAudio, Request, UpdateSession
-from agent.settings import SessionSettings
-from latency_budget.turn import SessionId
+from agent.session.api.client_events import AppendAudio, Request, UpdateSession
+from agent.session.api.server_events import Problem, SessionCreated, SessionUpdated
+from agent.session.api.settings import SessionSettings
+from latency_budget.account.turn import SessionId
 
 MAX_BYTES: Final = 2048
 MAX_FRAMES: Final = 3

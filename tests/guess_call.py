@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agent import notices as say
-from agent import requests as ask
-from agent.model_messages import messages_of
-from agent.ports import Heard
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import Heard
 
 from .fakes.remembering import RememberingChat
 from .session_call import Call, call_with

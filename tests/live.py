@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import llm_engine
-from agent.access import Access
-from agent.audio_socket import AudioSockets
-from agent.calls import Calls
-from agent.config import Config
-from agent.event_loop import loop_factory
-from agent.keys import KeyFile
-from agent.models import ModelStore
-from agent.server import Server, create_app, listen, make_server
-from agent.server_tools import ServerTools
-from agent.stage_thread import BACKGROUND
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
+from agent.calls.registry import Calls
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.server.event_loop import loop_factory
+from agent.server.server import Server, create_app, listen, make_server
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.model_thread import BACKGROUND
+from agent.stages.registry import Stages
+from agent.telephony.audiosocket_listener import AudioSockets
+from agent.tools.server_tools import ServerTools
+from latency_budget.account.clock import SystemClock
 
 START_S: Final = 90.0
 """Until the models are loaded: five seconds on two idle cores."""

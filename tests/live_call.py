@@ -16,8 +16,8 @@ import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from agent.wire.encodings import decode_audio, encode_audio
-from asr.files import read_file
+from agent.codec.pcm import decode_audio, encode_audio
+from asr.audio.files import read_file
 
 from .wire_frames import check_strictly
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from agent.config_file import read_config
-from agent.keys import KeyFile
+from agent.config.sources import read_config
+from agent.http.auth.keys import KeyFile
 
 from .live import LiveServer
 from .models import model_path

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agent.tools import tool
+from agent.tools.api import tool
 
 
 @tool

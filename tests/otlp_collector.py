@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from agent.turn_spans import FinishedTurn
+from agent.observability.spans import FinishedTurn
 
 from .test_latency_store import NOW_NS, stored
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.otlp import OtlpSender
-from agent.trace_export import TraceExporter
+from agent.observability.otlp import OtlpSender
+from agent.observability.trace_export import TraceExporter
 
 from .otlp_collector import Collector, serving
 

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from agent import events as ev
-from agent import notices as say
-from agent.conversation import Message
-from agent.ports import Heard
-from agent.turn_tables import Agent
-from latency_budget.clock import ManualClock
+from agent.session.api import server_events as say
+from agent.session.api.conversation import Message
+from agent.session.ports.stage_ports import Heard
+from agent.turn_taking import events as ev
+from agent.turn_taking.tables import Agent
+from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat

@@ -17,18 +17,18 @@ from starlette.applications import Starlette
 from starlette.types import Message
 from twilio.request_validator import RequestValidator
 
-from agent.access import Access
-from agent.call_desk import CallDesk, Carrier, HeldCall
-from agent.calls import Calls
-from agent.config import Config
-from agent.config_layers import load_config
-from agent.keys import KeyFile
-from agent.models import ModelStore
-from agent.principal import KeyLimits
-from agent.server import create_app
-from agent.stages import Stages, Status
-from agent.wire.webhooks.webhook import FORM
-from latency_budget.clock import SystemClock, unix_ns
+from agent.calls.registry import Calls
+from agent.calls.service import CallDesk, Carrier, HeldCall
+from agent.config.layers import load_config
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import KeyLimits
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages, Status
+from agent.telephony.carriers.webhooks.webhook import FORM
+from latency_budget.account.clock import SystemClock, unix_ns
 
 from .test_agent_wire_twilio import CALL
 

@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from agent import opening_streams, phone_access, phone_socket, phone_webhooks, voice_connection
-from agent.telephony_settings import TelephonySettings
-from agent.wire.webhooks.webhook import MAX_ESCAPES, TOLERANCE_S
+from agent.config.telephony import TelephonySettings
+from agent.http.hardening import websocket_protocol
+from agent.telephony import endpoint, pending_streams, stream_auth, webhooks
+from agent.telephony.carriers.webhooks.webhook import MAX_ESCAPES, TOLERANCE_S
 
 from .limit_words import number, seconds
 
@@ -12,23 +13,23 @@ TELEPHONY: Final = TelephonySettings()
 
 PHONE_ROWS: Final[dict[str, tuple[str, str]]] = {
     "a message of a telephone's stream": (
-        f"{voice_connection.MAX_PHONE_FRAME_BYTES // 1024} KiB",
+        f"{websocket_protocol.MAX_PHONE_FRAME_BYTES // 1024} KiB",
         "test_agent_voice_connection.py::test_a_telephones_messages_are_short",
     ),
     "messages of it before the one that says what call it is; time for that": (
-        f"{phone_socket.MAX_OPENING}; {seconds(phone_socket.OPEN_S)}",
+        f"{endpoint.MAX_OPENING}; {seconds(endpoint.OPEN_S)}",
         "test_agent_phone_live.py::test_what_is_no_stream_is_closed_with_the_reason",
     ),
     "such streams without a key that have not said it yet": (
-        number(opening_streams.MAX_STREAMS),
+        number(pending_streams.MAX_STREAMS),
         "test_agent_phone_lines.py::test_many_streams_that_say_nothing_keep_no_call_out",
     ),
     "telephone calls that a webhook announced; time for their streams": (
-        f"as many as there are free lines; {seconds(phone_access.TOKEN_S)}",
+        f"as many as there are free lines; {seconds(stream_auth.TOKEN_S)}",
         "test_agent_phone_lines.py::test_who_is_announced_has_a_line",
     ),
     "a carrier's webhook; time for all of it": (
-        f"{phone_webhooks.MAX_BODY_BYTES // 1024} KiB; {seconds(phone_webhooks.BODY_TIMEOUT_S)}",
+        f"{webhooks.MAX_BODY_BYTES // 1024} KiB; {seconds(webhooks.BODY_TIMEOUT_S)}",
         "test_agent_phone_webhooks.py::test_bad_bodies",
     ),
     "characters of a carrier's form that are written as %XX": (
@@ -40,7 +41,7 @@ PHONE_ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_phone_carriers.py::test_a_webhook_of_the_past_is_refused",
     ),
     "signed questions of carriers that are remembered": (
-        number(phone_webhooks.MAX_ANSWERED),
+        number(webhooks.MAX_ANSWERED),
         "test_agent_phone_lines.py::test_old_questions_are_forgotten",
     ),
     "numbers that a key may have called, `telephony.calls_to`": (

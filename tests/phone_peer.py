@@ -1,7 +1,8 @@
 """Twilio's end of a stream, as its documentation has it: it sends 20 ms of the caller at a time,
 queues what it gets, plays that in real time, and returns marks when it comes to them.
 
-The carrier of measurements (`agent/phone_peer.py`) is another one on purpose: it says what carriers
+The carrier of measurements (`benchmarks/callers/simulated_carrier.py`) is another one on purpose:
+it says what carriers
 say, and nothing else. This one sends whatever a test has written, and shares no code with what it
 tests but the tables of mu-law."""
 
@@ -17,7 +18,7 @@ import numpy as np
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed
 
-from agent.wire.g711 import mulaw_decode, mulaw_encode
+from agent.codec.g711 import mulaw_decode, mulaw_encode
 
 from .live_call import Int16, recording
 from .test_agent_wire_twilio import SID, frame, media, start

@@ -12,21 +12,21 @@ from typing import Any, Final, cast
 
 from starlette.websockets import WebSocket
 
-from agent.access import Access
-from agent.call_desk import CallDesk
-from agent.calls import Calls
-from agent.config_layers import load_config
-from agent.keys import KeyFile
-from agent.phone_access import CallTokens
-from agent.phone_signatures import PhoneSignatures
-from agent.phone_socket import PhoneSocket
-from agent.ports import VoicePort
-from agent.principal import ANYONE, SCOPE_KEY, Principal
-from agent.server_tools import ServerTools
-from agent.stages import Stages
-from agent.wire.telephony.line import Dialect
-from agent.wire.telephony.twilio import Twilio
-from latency_budget.clock import ManualClock
+from agent.calls.registry import Calls
+from agent.calls.service import CallDesk
+from agent.config.layers import load_config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import ANYONE, SCOPE_KEY, Principal
+from agent.session.ports.stage_ports import VoicePort
+from agent.stages.registry import Stages
+from agent.telephony.carriers.media_stream import Dialect
+from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.endpoint import PhoneSocket
+from agent.telephony.signatures import PhoneSignatures
+from agent.telephony.stream_auth import CallTokens
+from agent.tools.server_tools import ServerTools
+from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.stages import Calling, FakeChat, FakeEars, FakeVoice

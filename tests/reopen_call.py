@@ -2,10 +2,10 @@
 
 import asyncio
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import ItemId, Message
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.turn_taking import events as ev
 
 from .fakes.remembering import RememberingChat
 from .guess_call import ended, let_work

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.config import SamplingParams
-from llm_engine.cuda.ops import LaneSampling
+from llm_engine.cuda.ops.interface import LaneSampling
 from llm_engine.sampler import choose
 
 VOCAB = 203

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import numpy as np
 import numpy.typing as npt
 
-from agent import client_events as ev
-from agent.caller import Caller
-from latency_budget.clock import ManualClock
+from agent.client import events as ev
+from agent.client.simulated_caller.caller import Caller
+from latency_budget.account.clock import ManualClock
 
 MS = 1_000_000
 RATE_HZ = 24_000

@@ -4,25 +4,31 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agent.calls import BargeIns
-from agent.config import AgentProfile
-from agent.end_of_turn import NOT_IDLE, IdleRules
+from agent.calls.registry import BargeIns
+from agent.config.schema import AgentProfile
 from agent.errors import ClientError
-from agent.mark_notices import MarkNotices
-from agent.notices import Notice
-from agent.ports import NO_RECORDING, EarsPort, RecordingPort, ToolsPort, VoicePort
-from agent.reply_desk import Surroundings
-from agent.session import Session
-from agent.settings import SessionSettings
-from agent.toolbox import NO_TOOLS
-from agent.turn_log import TurnLog
-from latency_budget.actions import Action
-from latency_budget.budget import EMBEDDED
-from latency_budget.clock import Clock, SystemClock
-from latency_budget.history import TurnEntry
-from latency_budget.policy import Policy
-from latency_budget.trace import TraceWriter
-from latency_budget.turn import SessionId, Stage
+from agent.observability.live_marks import MarkNotices
+from agent.observability.turn_recorder import TurnLog
+from agent.session.api.server_events import Notice
+from agent.session.api.settings import SessionSettings
+from agent.session.ports.stage_ports import (
+    NO_RECORDING,
+    EarsPort,
+    RecordingPort,
+    ToolsPort,
+    VoicePort,
+)
+from agent.session.response.controller import Surroundings
+from agent.session.session import Session
+from agent.tools.offered import NO_TOOLS
+from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
+from latency_budget.account.actions import Action
+from latency_budget.account.budget import EMBEDDED
+from latency_budget.account.clock import Clock, SystemClock
+from latency_budget.account.turn import SessionId, Stage
+from latency_budget.enforcement.policy import Policy
+from latency_budget.reporting.trace import TraceWriter
+from latency_budget.storage.history import TurnEntry
 
 from .fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
 

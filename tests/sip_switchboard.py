@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from agent.wire.g711 import mulaw_decode, mulaw_encode
-from agent.wire.telephony.audiosocket import HANG_UP, UUID, MessageReader, message
+from agent.codec.g711 import mulaw_decode, mulaw_encode
+from agent.telephony.carriers.audiosocket import HANG_UP, UUID, MessageReader, message
 
 from .live_call import Int16
 

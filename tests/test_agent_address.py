@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.address import is_loopback, local_voice_url
-from agent.config_layers import load_config
+from agent.config.layers import load_config
+from agent.config.public_url import is_loopback, local_voice_url
 from agent.errors import ConfigError
 
 

@@ -2,11 +2,16 @@
 
 import pytest
 
-from agent.access_settings import AccessSettings
-from agent.address_limits import BURST_S, MAX_ADDRESSES, AddressLimits, CallsByAddress
-from agent.addresses import is_within, networks_of, place_of
+from agent.config.access import AccessSettings
 from agent.errors import ConfigError
-from agent.pace import Pace
+from agent.http.hardening.address_limits import (
+    BURST_S,
+    MAX_ADDRESSES,
+    AddressLimits,
+    CallsByAddress,
+)
+from agent.http.hardening.leaky_bucket import Pace
+from agent.http.peer_address import is_within, networks_of, place_of
 
 
 def test_a_pace_allows_a_burst_and_then_so_much_a_second() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from agent.calls import Calls
-from agent.config import Config, LatencySettings
+from agent.calls.registry import Calls
+from agent.config.schema import Config, LatencySettings
 from latency_budget import TurnRecord
-from latency_budget.admission import MIN_TURNS, Crowd
-from latency_budget.clock import ManualClock
-from latency_budget.history import TurnEntry
-from latency_budget.turn import SessionId, Span, Stage
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import SessionId, Span, Stage
+from latency_budget.enforcement.admission import MIN_TURNS, Crowd
+from latency_budget.storage.history import TurnEntry
 
 from .chain_turns import chain_turn
 from .live import LiveServer
@@ -29,7 +29,7 @@ class House:
     """A service in which one call talks, as much as the processor is told to be used for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        monkeypatch.setattr("agent.calls.usable_cores", lambda: CORES)
+        monkeypatch.setattr("agent.calls.registry.usable_cores", lambda: CORES)
         self.clock = ManualClock()
         self.processor_ns = 0
         self.num_asked = 0

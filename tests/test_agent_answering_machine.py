@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent import events as ev
-from agent.answering_machine import LONG_NS, WATCH_NS, BeepEar, Int16, MachineWatch
-from agent.config_layers import load_config
+from agent.codec.g711 import mulaw_encode
+from agent.config.layers import load_config
 from agent.errors import ConfigError
-from agent.key_tones import KEYS, sound_of
-from agent.phone_conduct import BEEP_S
-from agent.wire.g711 import mulaw_encode
-from latency_budget.clock import ManualClock
+from agent.telephony.announcements import BEEP_S
+from agent.telephony.media.amd import LONG_NS, WATCH_NS, BeepEar, Int16, MachineWatch
+from agent.telephony.media.dtmf import KEYS, sound_of
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
 
 from .phone_scene import CHAR_S, SILENCE, Carrier, PhoneScene, play
 from .test_agent_wire_twilio import frame, media

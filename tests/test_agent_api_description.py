@@ -17,13 +17,13 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 from starlette.routing import Route
 
-from agent.api_description import description
-from agent.config import Config
-from agent.models import ModelStore
-from agent.server import create_app
-from agent.speech_request import MAX_INPUT_CHARS
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
+from agent.config.schema import Config
+from agent.http.endpoints.openapi import description
+from agent.http.openai.speech_request import MAX_INPUT_CHARS
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
 
 from .live import LiveServer
 

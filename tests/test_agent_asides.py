@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from agent import client_events as ev
-from agent.asides import Aside, Asides, Client, aside_figures
-from agent.backchannel_sounds import WORDS, Backchannel, recorded, synthesized
-from agent.bench_calls import CallPlan, HeldCall, converse
-from agent.bench_report import figures_of, missed_backchannels, show
-from agent.caller import Caller
+from agent.client import events as ev
+from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.spoken_turn import Exchange
 from agent.errors import BenchError
-from agent.exchange import Exchange
-from agent.turn_recordings import TurnRecording
+from benchmarks.signals.backchannels import WORDS, Backchannel, recorded, synthesized
+from benchmarks.signals.recordings import TurnRecording
+from benchmarks.voice.backchannel_metric import Aside, Asides, Client, aside_figures
+from benchmarks.voice.harness import CallPlan, HeldCall, converse
+from benchmarks.voice.report import figures_of, missed_backchannels, show
 
 from .scripted_call import MS, RATE_HZ, Scene, Script, audio, done, heard, loud, speech, started
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.errors import CLOSE_NORMAL
-from agent.principal import KeyLimits
+from agent.http.auth.principal import KeyLimits
 
 from .asterisk_peer import AsteriskPeer, asterisk_call
 from .live import LiveServer

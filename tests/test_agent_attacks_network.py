@@ -19,14 +19,15 @@ from starlette.websockets import WebSocket
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
-from agent import call_desk, call_socket
-from agent.access_settings import AccessSettings
-from agent.attackers import Target, flood, read_nothing, sit, talk_too_fast
-from agent.connections import HttpConnection
+from agent.calls import service
+from agent.config.access import AccessSettings
 from agent.errors import CLOSE_NORMAL, CLOSE_NOT_UTF8, CLOSE_TOO_BIG
-from agent.intake import Intake
-from agent.voice_connection import VoiceConnection
-from latency_budget.clock import Clock
+from agent.http.hardening.http_protocol import HttpConnection
+from agent.http.hardening.websocket_protocol import VoiceConnection
+from agent.realtime import socket
+from agent.realtime.receive_limiter import Intake
+from benchmarks.callers.abusive_clients import Target, flood, read_nothing, sit, talk_too_fast
+from latency_budget.account.clock import Clock
 
 from .live import LiveServer
 from .live_call import LiveCall, call_to, overlap, transcript
@@ -145,7 +146,7 @@ async def test_who_sends_without_end_is_read_in_real_time(
 
     async with call_to(live.url) as call:
         await call.update(output_modalities=["text"], max_output_tokens=4)
-        monkeypatch.setattr(call_socket, "Intake", patched)
+        monkeypatch.setattr(socket, "Intake", patched)
         sent, _ = await asyncio.gather(talk_too_fast(target(live), 4.0), call.prove_alive())
         assert sent > 10
         assert 1 <= len(waits) <= 6  # a second of audio each
@@ -165,7 +166,7 @@ async def test_nothing_of_a_long_recording_is_lost(
     def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> Intake:
         return Intake(websocket, replace(settings, burst_s=1), clock, pause)
 
-    monkeypatch.setattr(call_socket, "Intake", patched)
+    monkeypatch.setattr(socket, "Intake", patched)
     said = "all-circuits-busy-now"
     async with call_to(live.url) as call:
         await call.update(output_modalities=["text"], max_output_tokens=4)
@@ -315,9 +316,9 @@ async def test_who_is_idle_is_told_so(live: LiveServer, monkeypatch: pytest.Monk
     def impatient(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> Intake:
         return Intake(websocket, replace(settings, idle_s=1), clock)
 
-    monkeypatch.setattr(call_socket, "Intake", impatient)
+    monkeypatch.setattr(socket, "Intake", impatient)
     async with call_to(live.url) as call:
-        assert await call.closed() == (CLOSE_NORMAL, call_desk.IDLE)
+        assert await call.closed() == (CLOSE_NORMAL, service.IDLE)
 
 
 async def test_nobody_is_believed_who_says_whom_he_speaks_for(

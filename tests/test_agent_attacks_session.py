@@ -15,8 +15,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from agent.door import open_paths
-from llm_engine.core import EngineCore
+from agent.http.auth.middleware import open_paths
+from llm_engine.core.engine_core import EngineCore
 
 from .live import LiveServer
 from .live_call import LiveCall, call_to

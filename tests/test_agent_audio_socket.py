@@ -11,17 +11,23 @@ from typing import Any, cast
 
 import pytest
 
-from agent import phone_socket
-from agent.addresses import networks_of
-from agent.audio_socket import MAX_PROBES, MAX_QUEUED_MS, AudioSockets, AudioStream, _probe
-from agent.call_socket import BROKEN
-from agent.config import Config
+from agent.config.schema import Config
+from agent.config.telephony import TelephonySettings
 from agent.errors import ConfigError
-from agent.paced_queue import FRAME_NS
-from agent.server import audio_listener
-from agent.telephony_settings import TelephonySettings
-from agent.wire.telephony.audiosocket import CLEAR, END, HANG_UP, MARK, UUID, message
-from latency_budget.clock import ManualClock
+from agent.http.peer_address import networks_of
+from agent.realtime.socket import BROKEN
+from agent.server.server import audio_listener
+from agent.telephony import endpoint
+from agent.telephony.audiosocket_listener import (
+    MAX_PROBES,
+    MAX_QUEUED_MS,
+    AudioSockets,
+    AudioStream,
+    _probe,
+)
+from agent.telephony.carriers.audiosocket import CLEAR, END, HANG_UP, MARK, UUID, message
+from agent.telephony.media.paced_sender import FRAME_NS
+from latency_budget.account.clock import ManualClock
 
 from .audio_socket_peer import FRAME, SLIN, AudioSocketPeer, audio_socket
 from .live import LiveServer
@@ -170,7 +176,7 @@ async def test_half_a_message_and_no_more(
     with caplog.at_level(logging.INFO):
         assert await told(live, CALL + AUDIO[:100], ends=True) == b""
         assert "a stream ended before its call began" in caplog.text
-        monkeypatch.setattr(phone_socket, "OPEN_S", 0.2)
+        monkeypatch.setattr(endpoint, "OPEN_S", 0.2)
         assert await told(live, CALL + AUDIO[:100]) == b""
         assert "the stream does not say what call it is" in caplog.text
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backchannel import BACKCHANNELS, asks, meaning, takes_floor
+from agent.turn_taking.backchannel import BACKCHANNELS, asks, meaning, takes_floor
 
 HEARD = "We are open from nine to five. On Sundays we are"
 LEFT = " closed, and on holidays as well."

@@ -5,12 +5,12 @@ from typing import cast
 
 import pytest
 
-from agent import bench_abuse
-from agent.bench import main
-from agent.bench_abuse import QUIET, show, verdicts
-from agent.bench_calls import HeldCall
+from agent.cli.bench import main
+from agent.client.simulated_caller.spoken_turn import Exchange
 from agent.errors import BenchError
-from agent.exchange import Exchange
+from benchmarks.voice import abuse
+from benchmarks.voice.abuse import QUIET, show, verdicts
+from benchmarks.voice.harness import HeldCall
 
 
 @dataclass
@@ -56,6 +56,6 @@ def test_the_table_says_what_was_too_late(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_attackers_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_abuse, "ATTACKER", "192.0.2.1")
+    monkeypatch.setattr(abuse, "ATTACKER", "192.0.2.1")
     with pytest.raises(BenchError, match=r"192\.0\.2\.1"):
         main(["abuse", "tests/recordings", "--turns", "1"])

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import bench_churn, bench_phone
-from agent import client_events as ev
-from agent.bench_calls import HeldCall
+from agent.client import events as ev
+from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.codec.g711 import mulaw_encode
 from agent.errors import BenchError
-from agent.exchange import Exchange
-from agent.phone_peer import LineQuality, TwilioCall
-from agent.wire.g711 import mulaw_encode
+from benchmarks.callers.simulated_carrier import LineQuality, TwilioCall
+from benchmarks.voice import phone, phone_churn
+from benchmarks.voice.harness import HeldCall
 
 from .live import LiveServer
 from .models import model_path
@@ -160,23 +160,23 @@ UNANSWERED: dict[str, Any] = {**TURN, "e2e_server_ms": None, "stages": {}}
 
 def result_of(*exchanges: Exchange, greetings_ms: tuple[float, ...] = (90.0,)) -> dict[str, Any]:
     held = HeldCall((), list(exchanges))
-    calls = bench_phone.PhoneCalls(
+    calls = phone.PhoneCalls(
         [held], list(greetings_ms), 3, calls_s=10.0, cpu_s=2.5, turns=[TURN, UNANSWERED]
     )
-    line = bench_phone.figures(calls)
-    names = [*(line.name for line in bench_phone.LINES), bench_phone.INTERRUPTING]
+    line = phone.figures(calls)
+    names = [*(line.name for line in phone.LINES), phone.INTERRUPTING]
     return {
         "machine": "a machine",
         "date": "today",
         "lines": dict.fromkeys(names, line),
         "idle_cpu_s_per_call_min": 0.8,
-        "budget_ms": bench_phone.budget_ms([calls]),
+        "budget_ms": phone.budget_ms([calls]),
     }
 
 
 def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     result = result_of(exchange(500.0), exchange(600.0, 180.0))
-    bench_phone.show(result)
+    phone.show(result)
     told = capsys.readouterr().out
     good = next(line for line in told.splitlines() if line.startswith("good line"))
     assert good.split()[2:6] == ["2", "0", "500", "600"]
@@ -188,7 +188,7 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_gates() -> None:
-    parser = bench_phone._parser()
+    parser = phone._parser()
     strict = parser.parse_args(
         ["x", "--gate-p50", "400", "--gate-greeting", "80", "--gate-barge-in", "150"]
     )
@@ -196,27 +196,27 @@ def test_gates() -> None:
         ["x", "--gate-p50", "630", "--gate-greeting", "200", "--gate-barge-in", "250"]
     )
     result = result_of(exchange(500.0, 180.0))
-    missed = bench_phone.missed(result, strict)
+    missed = phone.missed(result, strict)
     assert [line.split(":")[1].split()[0] for line in missed] == ["p50", "barge-in", "greeting"]
-    assert bench_phone.missed(result, lenient) == []
-    assert len(bench_phone.missed(result_of(exchange(None), greetings_ms=()), lenient)) == 3
+    assert phone.missed(result, lenient) == []
+    assert len(phone.missed(result_of(exchange(None), greetings_ms=()), lenient)) == 3
 
 
 def test_what_calls_leave_behind_is_told() -> None:
     clean = {"memory_mb": 900.0, "threads": 16, "files": 18, "lines": 0}
     course = [930.0, 990.0, 1000.0]
     settled = {**clean, "memory_mb": 1000.0}
-    assert bench_churn.left({"before": clean, "after": settled, "course_mb": course}) == []
+    assert phone_churn.left({"before": clean, "after": settled, "course_mb": course}) == []
     leaking = {"memory_mb": 1200.0, "threads": 17, "files": 60, "lines": 1}
-    found = bench_churn.left({"before": clean, "after": leaking, "course_mb": course})
+    found = phone_churn.left({"before": clean, "after": leaking, "course_mb": course})
     assert [line.split(": ")[1] for line in found] == ["memory_mb", "threads", "files", "lines"]
     unknown = {"memory_mb": None, "threads": None, "files": None, "lines": 0}
-    assert bench_churn.left({"before": unknown, "after": unknown, "course_mb": [None]}) == []
+    assert phone_churn.left({"before": unknown, "after": unknown, "course_mb": [None]}) == []
 
 
 def test_churn_wants_a_server_of_its_own() -> None:
     with pytest.raises(BenchError, match="leave out --url"):
-        bench_phone.main(["x", "--churn", "5", "--url", "ws://127.0.0.1:1"])
+        phone.main(["x", "--churn", "5", "--url", "ws://127.0.0.1:1"])
 
 
 @pytest.mark.models
@@ -224,11 +224,11 @@ async def test_calls_that_end_in_every_way_leave_nothing(live: LiveServer) -> No
     async def tasks() -> int:
         return len(asyncio.all_tasks())
 
-    assert await bench_churn.churn(live.url, 6, at_once=2, agent="pirate") == []
+    assert await phone_churn.churn(live.url, 6, at_once=2, agent="pirate") == []
     await asyncio.to_thread(live.settle)
     before = await asyncio.to_thread(live.ask, tasks)
     # Half of the lines: on a busy machine a call that is over may hold its own a little longer.
-    assert await bench_churn.churn(live.url, 18, at_once=2, agent="pirate") == []
+    assert await phone_churn.churn(live.url, 18, at_once=2, agent="pirate") == []
     await asyncio.to_thread(live.settle)
     assert len(live.calls) == 0
     assert await asyncio.to_thread(live.ask, tasks) <= before
@@ -236,7 +236,7 @@ async def test_calls_that_end_in_every_way_leave_nothing(live: LiveServer) -> No
 
 @pytest.mark.models
 async def test_calls_that_are_not_taken_are_told(live: LiveServer) -> None:
-    errors = await bench_churn.churn(live.url, 6, at_once=6, agent="pirate")
+    errors = await phone_churn.churn(live.url, 6, at_once=6, agent="pirate")
     assert len(errors) == 6 - live.config.agent.max_sessions
     assert all("All lines are busy" in error for error in errors)
 
@@ -245,14 +245,14 @@ async def test_calls_that_are_not_taken_are_told(live: LiveServer) -> None:
 def test_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = (bench_phone.GOOD, LineQuality("bad", loss=0.02, jitter_ms=40.0))
-    monkeypatch.setattr(bench_phone, "LINES", lines)
-    monkeypatch.setattr(bench_phone, "GREETING", "Hello.")
+    lines = (phone.GOOD, LineQuality("bad", loss=0.02, jitter_ms=40.0))
+    monkeypatch.setattr(phone, "LINES", lines)
+    monkeypatch.setattr(phone, "GREETING", "Hello.")
     for name in ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad"):
         model_path(name)
     saved = tmp_path / "phone.json"
     one = RECORDINGS / "vm-changeto.wav"
-    assert bench_phone.main([str(one), "--turns", "1", "--json", str(saved)]) == 0
+    assert phone.main([str(one), "--turns", "1", "--json", str(saved)]) == 0
     result = json.loads(saved.read_text())
     assert list(result["lines"]) == ["good line", "bad", "interrupting"]
     for line in result["lines"].values():

@@ -9,12 +9,12 @@ import pytest
 import soundfile
 
 import asr
-from agent import bench_quiet
-from agent.bench_quiet import BLOCK_S, Tally, measure, report, sounds
-from agent.config_file import read_config
+from agent.config.sources import read_config
 from agent.errors import BenchError
-from agent.quiet_sounds import SOUNDS, make_sound
-from asr.transcripts import Hypothesis
+from asr.recognition.transcripts import Hypothesis
+from benchmarks.signals.noise import SOUNDS, make_sound
+from benchmarks.voice import false_triggers
+from benchmarks.voice.false_triggers import BLOCK_S, Tally, measure, report, sounds
 
 from .live_call import overlap, recording, transcript
 from .models import model_path
@@ -91,9 +91,9 @@ def test_a_gate_on_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     saved = tmp_path / "quiet.json"
     spoken = str(Path(__file__).parent / "recordings" / "all-circuits-busy-now.wav")
     quiet = ["--minutes", "1", "--gate-answers", "0", "--json", str(saved)]
-    assert bench_quiet.main(quiet) == 0
+    assert false_triggers.main(quiet) == 0
     assert json.loads(saved.read_text())["sounds"]["silence"]["answers"] == 0
-    assert bench_quiet.main([*quiet, spoken]) == 1
+    assert false_triggers.main([*quiet, spoken]) == 1
     assert "GATE MISSED: 1 answers > 0" in capsys.readouterr().out
 
 
@@ -102,10 +102,10 @@ def test_music_on_hold_is_no_words_and_who_comes_back_is_heard() -> None:
     """Through a telephone's line. The agent is not made to talk to the music."""
     for name in ("whisper-tiny.en", "silero-vad", "smart-turn"):
         model_path(name)
-    models = bench_quiet._models(read_config())
-    music = bench_quiet._on_the_line(make_sound("music", 1, 40.0), True)
+    models = false_triggers._models(read_config())
+    music = false_triggers._on_the_line(make_sound("music", 1, 40.0), True)
     words = recording("vm-nobodyavail", asr.RATE_HZ).astype(np.float32) / np.float32(32768)
-    back = bench_quiet._on_the_line(words, True)
+    back = false_triggers._on_the_line(words, True)
     silence = np.zeros(2 * asr.RATE_HZ, np.float32)
     pause = asr.EndpointingConfig(pause_ms=read_config().asr.pause_ms)
     listening = asr.ListenerConfig(endpointing=pause)

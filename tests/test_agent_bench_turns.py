@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import bench_turns, bench_voice
-from agent.bench_calls import HeldCall, in_batches
-from agent.bench_report import figures_of, missed_gates, show
-from agent.bench_ways import PARTS, WHOLE, ways
-from agent.config_file import read_config
+from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.config.sources import read_config
 from agent.errors import BenchError
-from agent.exchange import Exchange
-from agent.turn_recordings import Label, TurnRecording
+from benchmarks.signals.recordings import Label, TurnRecording
+from benchmarks.voice import conversations, turns
+from benchmarks.voice.harness import HeldCall, in_batches
+from benchmarks.voice.report import figures_of, missed_gates, show
+from benchmarks.voice.variants import PARTS, WHOLE, ways
 
 from .models import model_path
 
@@ -111,13 +111,13 @@ def test_figures_by_kind_and_gates(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(BenchError, match="leave out --url"):
-        bench_turns.main([str(RECORDINGS), "--naive", "--url", "ws://127.0.0.1:1"])
+        turns.main([str(RECORDINGS), "--naive", "--url", "ws://127.0.0.1:1"])
     with pytest.raises(BenchError, match="9999 recordings are needed"):
-        bench_turns.main([str(RECORDINGS), "--turns", "1", "--warm-up", "9998"])
+        turns.main([str(RECORDINGS), "--turns", "1", "--warm-up", "9998"])
     with pytest.raises(SystemExit):
-        bench_turns.main([str(RECORDINGS), "--turns", "0"])
+        turns.main([str(RECORDINGS), "--turns", "0"])
     with pytest.raises(SystemExit):
-        bench_turns.main([str(RECORDINGS), "--virtual", "--scales", "0,1"])
+        turns.main([str(RECORDINGS), "--virtual", "--scales", "0,1"])
 
 
 @pytest.mark.models
@@ -132,7 +132,7 @@ def test_two_recordings_in_two_ways(
     names = ("conf-locked", "vm-savefolder", "vm-changeto")
     arguments = [str(RECORDINGS / f"{name}.wav") for name in names]
     arguments += ["--turns", "2", "--warm-up", "1", "--naive", "--telephony"]
-    status = bench_turns.main([*arguments, "--json", str(out), "--gate-cut-ins", "100"])
+    status = turns.main([*arguments, "--json", str(out), "--gate-cut-ins", "100"])
     result = json.loads(out.read_text())
     assert (status, result["errors"]) == (0, [])
     assert result["summary"]["turns"] == 2
@@ -154,7 +154,7 @@ def test_a_conversation_with_barge_ins(
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
     out = tmp_path / "out.json"
     behaviour = ["--barge-in", "--backchannels", "--stereo", str(tmp_path / "calls")]
-    bench_voice.main([str(RECORDINGS), "--turns", "4", *behaviour, "--json", str(out)])
+    conversations.main([str(RECORDINGS), "--turns", "4", *behaviour, "--json", str(out)])
     result = json.loads(out.read_text())
     assert result["backchannel_source"] == "synthesized (hibari)"
     for client, found in result["backchannels"].items():
@@ -176,7 +176,7 @@ def test_a_conversation_with_barge_ins(
 def test_recordings_of_calls_need_a_folder_to_lie_in(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BenchError, match="Can't write to"):
-        bench_voice.main([str(RECORDINGS), "--stereo", str(tmp_path / "file")])
+        conversations.main([str(RECORDINGS), "--stereo", str(tmp_path / "file")])
 
 
 @pytest.mark.models
@@ -185,7 +185,7 @@ def test_a_curve_in_virtual_time(tmp_path: Path, capsys: pytest.CaptureFixture[s
         model_path(name)
     out = tmp_path / "out.json"
     arguments = [str(RECORDINGS), "--virtual", "--scales", "0.5,2", "--json", str(out)]
-    assert bench_turns.main(arguments) == 0
+    assert turns.main(arguments) == 0
     result = json.loads(out.read_text())
     sooner, later = result["curves"]["by the words"]
     assert sooner["turns"] == later["turns"] == len(list(RECORDINGS.glob("*.wav")))

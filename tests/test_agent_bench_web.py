@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.bench_web import BargeIn, WebFigures, compare, find_barge_in, show, verdicts
-from agent.browser import PageSound, find_browser
 from agent.errors import BenchError
+from benchmarks.callers.browser import PageSound, find_browser
+from benchmarks.voice.web import BargeIn, WebFigures, compare, find_barge_in, show, verdicts
 
 RATE_HZ = 1000
 """So that a sample is a millisecond."""

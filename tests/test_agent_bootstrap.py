@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent import bootstrap
-from agent.bootstrap import BootstrapError
+from agent.cli.setup import bootstrap
+from agent.cli.setup.bootstrap import BootstrapError
 
 from .fakes.wheels import write_wheel
 
@@ -113,7 +113,7 @@ def test_any_change_is_something_to_do(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("run", ["agent.bootstrap", "--extra piper", "models fetch", "halfsec serve"]),
+        ("run", ["agent.cli.setup.bootstrap", "--extra piper", "models fetch", "halfsec serve"]),
         ("test", ["--extra dev", "models fetch", "-m pytest"]),
         ("check", ["--extra dev", "ruff format --check", "ruff check", "mypy"]),
     ],

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.call import stretch_ns
-from agent.call_recording import Recorder
-from latency_budget.clock import ManualClock
+from agent.calls.call import stretch_ns
+from agent.calls.recording import Recorder
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
 
 from .overlap_call import begin, listen
 from .session_call import call_with

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.settings import ResponseOptions
-from latency_budget.ledger import TurnLedger
-from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import Stage, TurnId
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions
+from agent.turn_taking import events as ev
+from latency_budget.account.ledger import TurnLedger
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import Stage, TurnId
 
 from .guess_call import end, let_work, pause, remembering
 from .overlap_call import begin, listen, over, play

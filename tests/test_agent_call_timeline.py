@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.call_timeline import HOLD_NS, CallTimeline
+from agent.calls.recording_timeline import HOLD_NS, CallTimeline
 
 MS = 1_000_000
 RATE_HZ = 24_000

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from agent import client_events as ev
-from agent.caller import Caller
-from agent.client_errors import CallEndedError
-from latency_budget.clock import ManualClock
+from agent.client import events as ev
+from agent.client.errors import CallEndedError
+from agent.client.simulated_caller.caller import Caller
+from latency_budget.account.clock import ManualClock
 
 from .scripted_call import (
     ANSWERED,

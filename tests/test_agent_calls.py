@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.calls import MAX_TRACES, Calls, save_trace
-from agent.config import Config
-from latency_budget.actions import Action
-from latency_budget.clock import ManualClock
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import TurnLedger
-from latency_budget.marks import Mark, MarkName
-from latency_budget.trace import read_trace
-from latency_budget.turn import SessionId, TurnId
+from agent.calls.registry import MAX_TRACES, Calls, save_trace
+from agent.config.schema import Config
+from latency_budget.account.actions import Action
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.ledger import TurnLedger
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.reporting.trace import read_trace
+from latency_budget.storage.history import TurnEntry
 
 from .chain_turns import chain_turn
 

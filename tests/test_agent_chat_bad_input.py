@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from agent import http_requests
-from agent.wire.json_frames import MAX_MARKS
+from agent.codec.json_frame import MAX_MARKS
+from agent.http import json_body
 
 from .live import LiveServer
 from .live_call import call_to
@@ -196,7 +196,7 @@ async def test_control_tokens_are_text(live: LiveServer, role: str) -> None:
 
 
 async def test_a_body_without_end(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_requests, "BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(json_body, "BODY_TIMEOUT_S", 0.2)
     async with client(live) as http:
         reader, writer = await raw(live)
         writer.write(request_bytes(b"{", **{"Content-Length": "1000"}))
@@ -212,7 +212,7 @@ async def test_a_body_without_end(live: LiveServer, monkeypatch: pytest.MonkeyPa
 async def test_bodies_that_fit_only_alone(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_requests, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(json_body, "MAX_HELD_BYTES", 1000)
     async with client(live) as http:
         for _ in range(2):
             answer = await http.post(PATH, json=message("x " * 1000))

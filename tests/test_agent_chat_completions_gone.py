@@ -11,13 +11,13 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Message
 
-from agent.chat_completions import ChatCompletions
-from agent.config import Config
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
+from agent.config.schema import Config
+from agent.http.openai.chat import ChatCompletions
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
+from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import EngineConfig
 from llm_engine.engine import Engine, read_vocabulary
-from llm_engine.huggingface_tokenizer import load_tokenizer
 from tests.fakes.llm_models import GatedBackend, save_tiny_model
 
 FULL_STEPS = 40

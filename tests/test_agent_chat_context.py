@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.chat_context import ChatContext
-from agent.conversation import Conversation, ItemId, Message, Role
 from agent.errors import StageError
-from agent.ports import ChatMessage
+from agent.session.api.conversation import Conversation, ItemId, Message, Role
+from agent.session.context.chat_context import ChatContext
+from agent.session.ports.stage_ports import ChatMessage
 
 from .fakes.stages import FakeChat
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from agent.conversation import FunctionCall, ItemId, Message
-from agent.model_messages import joined, messages_of
-from agent.ports import ChatMessage
+from agent.session.api.conversation import FunctionCall, ItemId, Message
+from agent.session.context.chat_messages import joined, messages_of
+from agent.session.ports.stage_ports import ChatMessage
 
 from .test_agent_chat_context import REFUSED, Talk
 

@@ -118,7 +118,7 @@ def test_an_unforeseen_failure_is_one_line_too(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("division by\n zero")
 
-    monkeypatch.setattr("agent.cli_models.main", fail)
+    monkeypatch.setattr("agent.cli.models.main", fail)
     assert main(["models"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("halfsec: ZeroDivisionError: division by zero")
@@ -131,7 +131,7 @@ def test_an_interrupt_is_no_traceback(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.cli_models.main", interrupt)
+    monkeypatch.setattr("agent.cli.models.main", interrupt)
     assert main(["models"]) == 2
     assert capsys.readouterr().err == "halfsec: stopped\n"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agent.__main__ import main
-from agent.config_layers import load_config
-from agent.doctor import examine
-from agent.keys import KeyFile
+from agent.cli.doctor import examine
+from agent.config.layers import load_config
+from agent.http.auth.keys import KeyFile
 
 Output = pytest.CaptureFixture[str]
 

@@ -6,11 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from agent import client_events as ev
-from agent.client import Call, connect
-from agent.client_errors import CallEndedError
-from agent.conversation import ItemId, Message
-from agent.notices import (
+from agent.client import events as ev
+from agent.client.call import Call, connect
+from agent.client.errors import CallEndedError
+from agent.session.api.client_events import AppendAudio
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.server_events import (
     Extension,
     ItemRetrieved,
     Problem,
@@ -25,8 +26,7 @@ from agent.notices import (
     TranscriptFailed,
     Usage,
 )
-from agent.requests import AppendAudio
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 
 from .fakes.realtime_peer import SETTINGS, serving
 

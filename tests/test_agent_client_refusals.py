@@ -10,14 +10,11 @@ import httpx
 import pytest
 from websockets.asyncio.server import Server, serve
 
-from agent.client import connect, wait_ready
-from agent.client_errors import ConnectError, handshake_error
-from agent.conversation import ItemId
-from agent.notices import (
-    Problem,
-    SpeechStarted,
-)
-from latency_budget.clock import ManualClock
+from agent.client.call import connect, wait_ready
+from agent.client.errors import ConnectError, handshake_error
+from agent.session.api.conversation import ItemId
+from agent.session.api.server_events import Problem, SpeechStarted
+from latency_budget.account.clock import ManualClock
 
 from .fakes.realtime_peer import Peer, answer, serving
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import client_events as ev
-from agent.client import Call, connect
-from agent.client_errors import CallEndedError
-from agent.client_line import MAX_PAUSE_S, merged
-from agent.requests import AppendAudio, CreateItem, CreateResponse, UpdateSession
-from agent.talk import hold_call
-from latency_budget.clock import ManualClock
+from agent.client import events as ev
+from agent.client.call import Call, connect
+from agent.client.connection import MAX_PAUSE_S, merged
+from agent.client.errors import CallEndedError
+from agent.client.simulated_caller.talk import hold_call
+from agent.session.api.client_events import AppendAudio, CreateItem, CreateResponse, UpdateSession
+from latency_budget.account.clock import ManualClock
 
 from .fakes.realtime_peer import answer, serving
 from .live import LiveServer

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from agent import client_secrets
-from agent.client_secrets import ClientSecrets
 from agent.errors import ClientError
-from agent.principal import KeyLimits, Principal
-from agent.requests import CreateResponse, UpdateSession
-from agent.settings import SessionSettings
-from agent.wire.realtime.fixed_fields import fixed_fields, without_fixed
-from agent.wire.realtime.protocol import RealtimeProtocol
+from agent.http.auth import client_secrets
+from agent.http.auth.client_secrets import ClientSecrets
+from agent.http.auth.principal import KeyLimits, Principal
+from agent.realtime.protocol.fixed_fields import fixed_fields, without_fixed
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.client_events import CreateResponse, UpdateSession
+from agent.session.api.settings import SessionSettings
 
 from .wire_frames import one, refused, update
 

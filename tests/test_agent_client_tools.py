@@ -4,11 +4,11 @@ import asyncio
 import json
 from typing import Any
 
-from agent import client_events as ev
-from agent.client import Call, connect
-from agent.conversation import FunctionCall, FunctionOutput, ItemId
-from agent.notices import Notice, ReplyCalled, ReplyEnded, ReplyStarted, Usage
-from agent.requests import CreateItem, CreateResponse, UpdateSession
+from agent.client import events as ev
+from agent.client.call import Call, connect
+from agent.session.api.client_events import CreateItem, CreateResponse, UpdateSession
+from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId
+from agent.session.api.server_events import Notice, ReplyCalled, ReplyEnded, ReplyStarted, Usage
 
 from .fakes.realtime_peer import SETTINGS, Peer, serving
 

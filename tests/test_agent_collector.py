@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
-from agent.collector import leave_out_what_is_there
 from agent.errors import StageError
-from agent.stage_thread import StageThread
+from agent.stages.gc_freeze import leave_out_what_is_there
+from agent.stages.model_thread import StageThread
 
 
 class Model:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import SECTIONS, Config, Example
-from agent.config_file import read_config
-from agent.config_layers import load_config
+from agent.config.layers import load_config
+from agent.config.presets import PRESETS
+from agent.config.schema import SECTIONS, Config, Example
+from agent.config.sources import read_config
 from agent.errors import ConfigError
-from agent.presets import PRESETS
 
 
 def origin(config: Config, key: str) -> str:

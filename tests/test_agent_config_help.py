@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from agent.__main__ import main
-from agent.config import SECTIONS
-from agent.config_help import settings_file
-from agent.config_layers import load_config
-from agent.presets import PRESETS
+from agent.config.help import settings_file
+from agent.config.layers import load_config
+from agent.config.presets import PRESETS
+from agent.config.schema import SECTIONS
 
 
 @pytest.mark.parametrize("preset", PRESETS)

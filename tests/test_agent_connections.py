@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent import connections, voice_connection, waiting_messages
-from agent.access_settings import AccessSettings
-from agent.connections import HttpConnection
+from agent.config.access import AccessSettings
+from agent.http.hardening import http_protocol, message_queue, websocket_protocol
+from agent.http.hardening.http_protocol import HttpConnection
 
 from .connection_house import (
     PIECE_OF_A_FRAME,
@@ -33,7 +33,7 @@ async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
 
 
 async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_messages, "MAX_WAITING_BYTES", 0)
+    monkeypatch.setattr(message_queue, "MAX_WAITING_BYTES", 0)
     wire = await House(busy).call()
     wire.protocol.data_received(WHOLE_FRAME)
     wire.protocol.send_keepalive_ping()
@@ -44,7 +44,7 @@ async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice_connection, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(websocket_protocol, "CLOSE_TIMEOUT_S", 0.0)
     wire = await House(busy).call()
     wire.protocol.data_received(PIECE_OF_A_FRAME)
     wire.protocol.send_keepalive_ping()
@@ -56,7 +56,7 @@ async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_who_does_not_read_is_got_rid_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice_connection, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(websocket_protocol, "CLOSE_TIMEOUT_S", 0.0)
     wire = await House(brief).call()
     async with asyncio.timeout(30):
         await wire.aborted.wait()
@@ -65,7 +65,7 @@ async def test_who_does_not_read_is_got_rid_of(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_who_asks_nothing_is_got_rid_of(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(http_protocol, "REQUEST_TIMEOUT_S", 0.0)
     wire = House(busy).connect()
     if sent:
         wire.protocol.data_received(sent)
@@ -74,7 +74,7 @@ async def test_who_asks_nothing_is_got_rid_of(monkeypatch: pytest.MonkeyPatch, s
 
 
 async def test_a_call_is_not_a_request_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(http_protocol, "REQUEST_TIMEOUT_S", 0.0)
     wire = await House(busy).call()
     for _ in range(10):
         await asyncio.sleep(0.001)
@@ -91,7 +91,9 @@ async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
     with caplog.at_level(logging.WARNING):
         silent = [house.connect() for _ in range(7)]
     assert [wire.aborted.is_set() for wire in silent] == [True] * 5 + [False] * 2
-    told = [record for record in caplog.records if record.name == "agent.connections"]
+    told = [
+        record for record in caplog.records if record.name == "agent.http.hardening.http_protocol"
+    ]
     assert len(told) == 3  # the first, the second, the fourth
     newcomer = await house.call()
     assert b" 101 " in newcomer.sent
@@ -121,7 +123,7 @@ async def endless(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.01)
     wire = House(endless).connect()
     wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await asyncio.sleep(0)
@@ -138,7 +140,7 @@ async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
 async def test_the_rest_of_a_response_is_not_kept_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(http_protocol, "CLOSE_TIMEOUT_S", 0.01)
 
     wire = House(short, timeout_keep_alive=0).connect()
     wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.conversation import (
+from agent.errors import ClientError
+from agent.session.api.conversation import (
     MAX_ITEMS,
     ROOT,
     Conversation,
@@ -17,7 +18,6 @@ from agent.conversation import (
     ItemId,
     Message,
 )
-from agent.errors import ClientError
 
 A, B, C, GONE = ItemId("a"), ItemId("b"), ItemId("c"), ItemId("gone")
 

@@ -15,12 +15,12 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.__main__ import main as halfsec
-from agent.config import Config
-from agent.config_layers import load_config
-from agent.doctor import Finding
-from agent.doctor_telephony import STREAM, VOICE, examine, main
-from agent.server import listen, make_server
-from agent.tls import certificate_of, keep_own, server_context, trust
+from agent.cli.doctor import Finding
+from agent.cli.doctor_telephony import STREAM, VOICE, examine, main
+from agent.config.layers import load_config
+from agent.config.schema import Config
+from agent.http.auth.tls import certificate_of, keep_own, server_context, trust
+from agent.server.server import listen, make_server
 
 from .phone_house import AUTH_TOKEN, SALES, House, phone_house
 

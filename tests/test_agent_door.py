@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from agent.access import Access
-from agent.config import Config
-from agent.config_layers import load_config
-from agent.door import MAX_HELD, Door, open_paths
-from agent.keys import KeyFile
-from agent.pages import WEB_DEMO
-from agent.principal import KeyLimits, Principal, principal_of
-from agent.visitors import Visitors
-from agent.wrong_keys import FREE_TRIES
-from latency_budget.clock import ManualClock, unix_ns
+from agent.config.layers import load_config
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.middleware import MAX_HELD, Door, open_paths
+from agent.http.auth.origin_check import Visitors
+from agent.http.auth.principal import KeyLimits, Principal, principal_of
+from agent.http.auth.throttle import FREE_TRIES
+from agent.http.static_files import WEB_DEMO
+from latency_budget.account.clock import ManualClock, unix_ns
 
 SOCKET = "/v1/realtime"
 CALLS = ["/v1/sessions", "/v1/models", "/metrics", "/v1/latency/turns", "/nothing-here", "/app.js/"]

@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import client_events as ev
-from agent.caller import Caller
-from agent.client import connect
-from agent.conversation import ItemId
-from agent.ducking import DUCKED, FALL_NS, RISE_NS, Ducking
-from agent.loudspeaker import Loudspeaker
-from agent.notices import Extension, ReplyAudio, ReplyEnded, ReplyStarted, SpeechStarted, Usage
+from agent.client import events as ev
+from agent.client.call import connect
+from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.ducking import DUCKED, FALL_NS, RISE_NS, Ducking
+from agent.client.simulated_caller.playback import Loudspeaker
+from agent.session.api.conversation import ItemId
+from agent.session.api.server_events import (
+    Extension,
+    ReplyAudio,
+    ReplyEnded,
+    ReplyStarted,
+    SpeechStarted,
+    Usage,
+)
 
 from .fakes.realtime_peer import SETTINGS, Peer, serving
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.end_of_turn import IdleRules, TurnRules, required_silence_ms, rules_for
-from agent.settings import Eagerness, SemanticVad, ServerVad, TurnDetection
-from agent.turn_score import EAGERNESS, Evidence, shipped_score
+from agent.session.api.settings import Eagerness, SemanticVad, ServerVad, TurnDetection
+from agent.turn_taking.end_of_turn import IdleRules, TurnRules, required_silence_ms, rules_for
+from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, shipped_score
 
 EVIDENCE = st.builds(
     Evidence,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agent.exchange import Exchange
-from agent.figures import (
+from agent.client.simulated_caller.spoken_turn import Exchange
+from benchmarks.statistics import (
     Speculation,
     actions_of,
     chains_ms,
@@ -13,9 +13,9 @@ from agent.figures import (
     summarize_exchanges,
     wilson_interval,
 )
-from latency_budget.actions import Action, ActionTaken
-from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import TurnId
+from latency_budget.account.actions import Action, ActionTaken
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import TurnId
 
 from .chain_turns import chain_marks
 

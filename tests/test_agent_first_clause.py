@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from agent import bench
-from agent.bench_clause import Answer, figures_of
-from agent.config import AgentProfile, Example
-from agent.config_file import read_config
-from agent.first_clause import cutting, example_messages, shaped, without_opener
-from agent.ports import ChatMessage
-from agent.presets import PRESETS
-from tts.speakable import PieceCutter
+from agent.cli import bench
+from agent.config.presets import PRESETS
+from agent.config.schema import AgentProfile, Example
+from agent.config.sources import read_config
+from agent.session.ports.stage_ports import ChatMessage
+from agent.session.response.opening_clause import cutting, example_messages, shaped, without_opener
+from benchmarks.voice.opening_clause import Answer, figures_of
+from tts.text_chunker import PieceCutter
 
 from .models import model_path
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent import fit_turns
-from agent.turn_score import EAGERNESS, Evidence, TurnScore
-from agent.turn_trials import KnownPause, figures, known_turns, outcome, trials_of
-from asr.turn_model import EMBEDDING, read_head
-from asr.turn_pauses import Pause
+from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, TurnScore
+from asr.speech_detection.turn_model import EMBEDDING, read_head
+from benchmarks.end_of_turn import fit
+from benchmarks.end_of_turn.evaluation import KnownPause, figures, known_turns, outcome, trials_of
+from benchmarks.end_of_turn.turn_pauses import Pause
 
 
 def pause(**changes: object) -> Pause:
@@ -51,15 +51,15 @@ def recorded(folder: Path, seed: int = 2) -> Path:
 def test_what_tells_is_found_and_beats_the_plain_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fit_turns, "HEAD_FILE", tmp_path / "head.json")
-    monkeypatch.setattr(fit_turns, "SCORE_FILE", tmp_path / "score.json")
-    monkeypatch.setattr(fit_turns, "HEAD_RIDGE", 30.0)  # fewer pauses than the real ones
-    monkeypatch.setattr(fit_turns, "BASES_MS", range(200, 1001, 200))
-    monkeypatch.setattr(fit_turns, "SLOPES_MS", (0, 100, 200))
-    monkeypatch.setattr(fit_turns, "LEASTS_MS", dict.fromkeys(EAGERNESS, (224, 320)))
+    monkeypatch.setattr(fit, "HEAD_FILE", tmp_path / "head.json")
+    monkeypatch.setattr(fit, "SCORE_FILE", tmp_path / "score.json")
+    monkeypatch.setattr(fit, "HEAD_RIDGE", 30.0)  # fewer pauses than the real ones
+    monkeypatch.setattr(fit, "BASES_MS", range(200, 1001, 200))
+    monkeypatch.setattr(fit, "SLOPES_MS", (0, 100, 200))
+    monkeypatch.setattr(fit, "LEASTS_MS", dict.fromkeys(EAGERNESS, (224, 320)))
     path = recorded(tmp_path)
     saved = tmp_path / "figures.json"
-    assert fit_turns.main([str(path), "--write", "--json", str(saved)]) == 0
+    assert fit.main([str(path), "--write", "--json", str(saved)]) == 0
     assert "held_back auto fitted" in capsys.readouterr().out
 
     weights, _ = read_head(tmp_path / "head.json")
@@ -69,10 +69,10 @@ def test_what_tells_is_found_and_beats_the_plain_rules(
     assert waits[0] < waits[1]
     assert list(score.waits) == list(EAGERNESS)
 
-    prices = fit_turns.PRICES_MS["auto"]
+    prices = fit.PRICES_MS["auto"]
     held_back = json.loads(saved.read_text())["held_back"]
     costs = {
-        name: fit_turns.cost_ms(held_back[f"auto {name}"], prices)
+        name: fit.cost_ms(held_back[f"auto {name}"], prices)
         for name in ("fitted", "one silence", "by words")
     }
     assert costs["fitted"] < min(costs["one silence"], costs["by words"])
@@ -88,10 +88,10 @@ def test_the_head_is_the_ridge_regression_of_all_numbers() -> None:
         standard = (embeddings - embeddings.mean(axis=0)) / embeddings.std(axis=0)
         matrix = np.hstack([np.ones((90, 1)), standard])
         labels = np.array([one.is_end for one in pauses], float)
-        penalty = np.array([0.0] + [fit_turns.HEAD_RIDGE] * size)
-        expected = matrix @ fit_turns.newton(matrix, labels, penalty)
-        heard = fit_turns.Heard(pauses, embeddings)
-        assert np.abs(fit_turns.fit_head(heard).log_odds(heard) - expected).max() < 1e-3
+        penalty = np.array([0.0] + [fit.HEAD_RIDGE] * size)
+        expected = matrix @ fit.newton(matrix, labels, penalty)
+        heard = fit.Heard(pauses, embeddings)
+        assert np.abs(fit.fit_head(heard).log_odds(heard) - expected).max() < 1e-3
 
 
 def test_an_answer_a_cut_in_and_a_missed_turn() -> None:
@@ -132,9 +132,11 @@ def test_rates_stand_with_their_interval() -> None:
 
 
 def test_pauses_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_turns.main([str(tmp_path / "none.jsonl")]) == 2
-    assert "make them with `python -m asr.turn_pauses`" in capsys.readouterr().err
+    assert fit.main([str(tmp_path / "none.jsonl")]) == 2
+    assert (
+        "make them with `python -m benchmarks.end_of_turn.turn_pauses`" in capsys.readouterr().err
+    )
     path = recorded(tmp_path)
     np.save(f"{path}.npy", np.zeros((3, EMBEDDING), np.float32))
-    assert fit_turns.main([str(path)]) == 2
+    assert fit.main([str(path)]) == 2
     assert "3 embeddings beside it" in capsys.readouterr().err

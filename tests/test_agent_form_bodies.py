@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agent.form_bodies import read_form
-from agent.http_answers import guarded
+from agent.http.multipart import read_form
+from agent.http.responses import guarded
 
 KIND = "multipart/form-data; boundary=B"
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.frame_order import MAX_EARLY, MAX_LATE, FrameOrder
+from agent.telephony.media.reorder_buffer import MAX_EARLY, MAX_LATE, FrameOrder
 
 
 def passed(places: list[int | None]) -> list[list[int]]:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agent import client_events as ev
-from agent.heard_words import HeardWords
+from agent.client import events as ev
+from benchmarks.voice.history_check import HeardWords
 
 RATE_HZ = 1000
 FIRST, SECOND = "Sure, one moment please. ", "The office is open until five o'clock today."

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pytest
 
 import asr
-from agent import events as ev
-from agent import hearing as hearing_module
-from agent.audio_inbox import MAX_JOB, MAX_WAITING, AudioInbox
-from agent.hearing import Hearing, endpointing_for
-from agent.ports import FULL_EFFORT, Effort, Heard
-from agent.settings import SemanticVad
-from agent.stage_thread import StageThread
-from latency_budget.clock import ManualClock
+from agent.session.api.settings import SemanticVad
+from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
+from agent.stages import speech_input as hearing_module
+from agent.stages.audio_queue import MAX_JOB, MAX_WAITING, AudioInbox
+from agent.stages.model_thread import StageThread
+from agent.stages.speech_input import Hearing, endpointing_for
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
 
 RATE_HZ: Final = 16_000
 PATIENCE_S: Final = 60.0

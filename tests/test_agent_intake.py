@@ -7,12 +7,24 @@ import numpy as np
 import pytest
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from agent.access_settings import AccessSettings
+from agent.config.access import AccessSettings
 from agent.errors import IdleClientError
-from agent.intake import CHARS_PER_MESSAGE, MESSAGES_AT_ONCE, MESSAGES_PER_S, WORK, Intake
-from agent.requests import AppendAudio, CancelResponse, CommitAudio, CreateResponse, UpdateSession
-from agent.settings import ResponseOptions, SessionSettings
-from latency_budget.clock import ManualClock
+from agent.realtime.receive_limiter import (
+    CHARS_PER_MESSAGE,
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    WORK,
+    Intake,
+)
+from agent.session.api.client_events import (
+    AppendAudio,
+    CancelResponse,
+    CommitAudio,
+    CreateResponse,
+    UpdateSession,
+)
+from agent.session.api.settings import ResponseOptions, SessionSettings
+from latency_budget.account.clock import ManualClock
 
 
 class Peer:

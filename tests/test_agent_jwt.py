@@ -13,13 +13,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from agent.access import Access
-from agent.access_settings import AccessSettings
-from agent.config import Config
+from agent.config.access import AccessSettings
+from agent.config.schema import Config
 from agent.errors import IssuerUnreachableError
-from agent.jwt_tokens import FRESH_S, MAX_JWKS_BYTES, MAX_JWT_CHARS, RETRY_S, JwtTokens
-from agent.keys import KeyFile
-from latency_budget.clock import ManualClock, unix_ns
+from agent.http.auth.authenticator import Access
+from agent.http.auth.jwt import FRESH_S, MAX_JWKS_BYTES, MAX_JWT_CHARS, RETRY_S, JwtTokens
+from agent.http.auth.keys import KeyFile
+from latency_budget.account.clock import ManualClock, unix_ns
 
 SETTINGS = AccessSettings(
     jwt_issuer="https://login.example",

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 import soxr
 
-from agent.key_tones import HIGH_HZ, KEYS, LOW_HZ, RATE_HZ, Int16, KeyEar, sound_of
-from agent.wire.g711 import alaw_decode, alaw_encode, mulaw_decode, mulaw_encode
+from agent.codec.g711 import alaw_decode, alaw_encode, mulaw_decode, mulaw_encode
+from agent.telephony.media.dtmf import HIGH_HZ, KEYS, LOW_HZ, RATE_HZ, Int16, KeyEar, sound_of
 
 RECORDINGS = Path(__file__).with_name("recordings")
 

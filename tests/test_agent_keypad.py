@@ -1,6 +1,6 @@
 """What keys make an entry, and when it is over."""
 
-from agent.keypad import LATE_NS, MAX_KEYS, Keypad
+from agent.telephony.media.dtmf_aggregator import LATE_NS, MAX_KEYS, Keypad
 
 S = 1_000_000_000
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import tokens
-from agent.keys import MAX_KEYS, KeyFile, KeyFileError, KeyRing
-from agent.principal import KeyLimits
-from agent.tokens import MAX_TOKEN_CHARS, new_token
+from agent.http.auth import token_format
+from agent.http.auth.keys import MAX_KEYS, KeyFile, KeyFileError, KeyRing
+from agent.http.auth.principal import KeyLimits
+from agent.http.auth.token_format import MAX_TOKEN_CHARS, new_token
 
 NOW = 1_790_000_000
 
@@ -75,7 +75,7 @@ def test_what_is_not_the_key_is_compared_once_all_the_same(
         compared.append((len(left), len(right)))
         return left == right
 
-    monkeypatch.setattr(tokens, "compare_digest", counting)
+    monkeypatch.setattr(token_format, "compare_digest", counting)
     assert keys.find(change(text), NOW) is None  # type: ignore[operator]
     assert compared == [(32, 32)]
     assert keys.find(text, NOW) is not None

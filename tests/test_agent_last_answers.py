@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from agent.last_answers import LastAnswers
+from agent.http.hardening.shutdown_middleware import LastAnswers
 
 from .connection_house import House, end
 

@@ -12,19 +12,19 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from agent.access import Access
-from agent.calls import Calls
-from agent.config import Config
-from agent.keys import KeyFile
-from agent.latency_endpoints import MAX_PAGE, LatencyEndpoints
-from agent.models import ModelStore
-from agent.refusals import MAX_KEPT
-from agent.server import create_app
-from agent.service_endpoints import Endpoints
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
-from latency_budget.store import TurnStore
-from latency_budget.turn import SessionId
+from agent.calls.registry import Calls
+from agent.calls.rejections import MAX_KEPT
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.endpoints.health_and_sessions import Endpoints
+from agent.http.endpoints.latency import MAX_PAGE, LatencyEndpoints
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import SessionId
+from latency_budget.storage.store import TurnStore
 
 from .test_latency_store import stored
 

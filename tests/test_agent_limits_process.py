@@ -7,7 +7,7 @@ import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import InvalidStatus
 
-from agent.call_desk import EXPIRED, IDLE
+from agent.calls.service import EXPIRED, IDLE
 from agent.errors import CLOSE_NORMAL
 
 from .live_call import LiveCall, call_to, silence

@@ -11,17 +11,17 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from agent import live_events
-from agent.access import Access
-from agent.calls import Calls
-from agent.config import Config
-from agent.keys import KeyFile
-from agent.latency_endpoints import LatencyEndpoints
-from agent.live_events import MAX_KEPT, MAX_LISTENERS, LiveEvents
-from agent.principal import ANYONE, SCOPE_KEY, KeyLimits
-from latency_budget.clock import ManualClock, SystemClock
-from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import SessionId, Stage, TurnId
+from agent.calls.registry import Calls
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import ANYONE, SCOPE_KEY, KeyLimits
+from agent.http.endpoints.latency import LatencyEndpoints
+from agent.observability import live_events
+from agent.observability.live_events import MAX_KEPT, MAX_LISTENERS, LiveEvents
+from latency_budget.account.clock import ManualClock, SystemClock
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, Stage, TurnId
 
 from .live import LiveServer
 from .live_call import call_to

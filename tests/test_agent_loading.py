@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import llm_engine
-from agent.config import Config, LlmSettings, ServiceSettings
-from agent.conversion import TELL_EVERY_NS, Conversion
-from agent.loading import Loading
-from agent.models import ModelStore
-from latency_budget.clock import ManualClock, SystemClock
+from agent.config.schema import Config, LlmSettings, ServiceSettings
+from agent.stages.load_progress import TELL_EVERY_NS, Conversion
+from agent.stages.loading import Loading
+from agent.stages.model_store.catalogue import ModelStore
+from latency_budget.account.clock import ManualClock, SystemClock
 from tests.fakes.llm_models import save_tiny_model
 
 

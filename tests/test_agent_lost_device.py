@@ -8,19 +8,19 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
-from agent.calls import Calls
-from agent.config_layers import load_config
-from agent.model_home import HANGS_S
-from agent.models import ModelStore
-from agent.server import _end_when_lost
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
+from agent.calls.registry import Calls
+from agent.config.layers import load_config
+from agent.server.server import _end_when_lost
+from agent.stages.llm_failover import HANGS_S
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import Plan, StepHandle
+from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.cuda.followers import Patience
+from llm_engine.cuda.tensor_parallel.workers import Patience
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
-from llm_engine.huggingface_tokenizer import load_tokenizer
 from tests.fakes.llm_models import LosableBackend, ScriptedBackend, save_tiny_model
 
 

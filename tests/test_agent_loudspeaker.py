@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.loudspeaker import Loudspeaker, Position
+from agent.client.simulated_caller.playback import Loudspeaker, Position
 
 MS = 1_000_000
 RATE_HZ = 8_000

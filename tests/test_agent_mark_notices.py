@@ -3,16 +3,16 @@
 import json
 from typing import Any
 
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import ItemId, Message
-from agent.mark_notices import MAX_TOLD, MarkNotices
-from agent.notices import Extension, Notice
-from agent.settings import ResponseOptions, SessionSettings
-from agent.wire.realtime import RealtimeProtocol
-from latency_budget.clock import ManualClock
-from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import TurnId
+from agent.observability.live_marks import MAX_TOLD, MarkNotices
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.server_events import Extension, Notice
+from agent.session.api.settings import ResponseOptions, SessionSettings
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import TurnId
 
 from .guess_call import change, end, last_voiced, let_work, pause, said
 from .session_call import Call, call_with

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent.config_layers import load_config
-from agent.mcp_tools import McpServers, McpTool
-from agent.tools import ToolError
+from agent.config.layers import load_config
+from agent.tools.api import ToolError
+from agent.tools.mcp_tools import McpServers, McpTool
 
 HERE = Path(__file__).parent
 LIBRARY = [sys.executable, str(HERE / "mcp_server.py")]

@@ -10,21 +10,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 import llm_engine
-from agent.access import Access
-from agent.calls import Calls
-from agent.config import Config, LlmSettings
-from agent.connections import HttpConnection
-from agent.keys import KeyFile
-from agent.metrics import Metrics, engine_state, engine_stats
-from agent.models import ModelStore
-from agent.server import create_app
-from agent.server_tools import MAX_COUNTED, OTHERS, ServerTools
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import TurnLedger
-from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import SessionId, Stage, TurnId
+from agent.calls.registry import Calls
+from agent.config.schema import Config, LlmSettings
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.endpoints.metrics import Metrics, engine_state, engine_stats
+from agent.http.hardening.http_protocol import HttpConnection
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from agent.tools.server_tools import MAX_COUNTED, OTHERS, ServerTools
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.ledger import TurnLedger
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, Stage, TurnId
+from latency_budget.storage.history import TurnEntry
 from tests.fakes.llm_models import save_tiny_model
 
 from .live import LiveServer
@@ -230,7 +230,7 @@ async def test_an_engine_that_gives_no_answer(
     await stages.thinker.start()
     engine = stages.thinker.model
     assert engine is not None
-    monkeypatch.setattr("agent.metrics.ANSWER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("agent.http.endpoints.metrics.ANSWER_TIMEOUT_S", 0.0)
     samples = await scrape(http)
     assert not [name for name, _ in samples if name.startswith("halfsec_llm_")]
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import soundfile
 
-from agent.microphone import Microphone, RecordingError, load_recording
+from agent.client.simulated_caller.microphone import Microphone, RecordingError, load_recording
 
 MS = 1_000_000
 

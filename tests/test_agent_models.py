@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import model_fetch
-from agent.config import LlmSettings
-from agent.config_layers import load_config
-from agent.model_fetch import ModelFetcher
-from agent.models import (
+from agent.config.layers import load_config
+from agent.config.schema import LlmSettings
+from agent.stages.model_store import fetch
+from agent.stages.model_store.catalogue import (
     HubReference,
     Model,
     ModelError,
@@ -24,6 +23,7 @@ from agent.models import (
     needed_models,
     parse_catalogue,
 )
+from agent.stages.model_store.fetch import ModelFetcher
 
 from .fakes.wheels import model, model_file, write_wheel
 
@@ -376,10 +376,10 @@ def test_a_list_that_is_wrong(text: str, words: str) -> None:
 def test_wheel_names_are_compared_as_pip_does(tmp_path: Path) -> None:
     for name in ("other-1.0-py3-none-any.whl", "weights_one-1.1-py3-none-any.whl", "x.whl"):
         (tmp_path / name).touch()
-    assert model_fetch._find_wheel("weights-one==1.0", tmp_path) is None
+    assert fetch._find_wheel("weights-one==1.0", tmp_path) is None
     wanted = tmp_path / "Weights.One-1.0-1-py3-none-any.whl"
     wanted.touch()
-    assert model_fetch._find_wheel("weights-one==1.0", tmp_path) == wanted
+    assert fetch._find_wheel("weights-one==1.0", tmp_path) == wanted
 
 
 @pytest.mark.models

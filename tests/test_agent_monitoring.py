@@ -12,17 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 import latency_budget
-from agent.call_recording import Recorder
-from agent.calls import Calls
-from agent.config import Config, LlmSettings
-from agent.metrics import Metrics
-from agent.models import ModelStore
-from agent.otlp import OtlpSender
-from agent.stages import Stages
-from agent.trace_export import TraceExporter
-from latency_budget.clock import SystemClock
-from latency_budget.rung import MIN_TURNS
-from latency_budget.store import TurnStore
+from agent.calls.recording import Recorder
+from agent.calls.registry import Calls
+from agent.config.schema import Config, LlmSettings
+from agent.http.endpoints.metrics import Metrics
+from agent.observability.otlp import OtlpSender
+from agent.observability.trace_export import TraceExporter
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
+from latency_budget.enforcement.action_effect import MIN_TURNS
+from latency_budget.storage.store import TurnStore
 from tests.fakes.llm_models import save_tiny_model
 
 from .chain_turns import chain_turn

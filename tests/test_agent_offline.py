@@ -16,15 +16,16 @@ from starlette.types import Message
 
 import asr
 import tts
-from agent import form_bodies, places
-from agent.config import Config
-from agent.speaking import VoiceStage
-from agent.speech import SpeechEndpoint
-from agent.stage_thread import BACKGROUND, NORMAL, StageThread
-from agent.stages import Stages
-from agent.transcriptions import Transcriptions
-from asr.file_pieces import MAX_PIECE_S
-from asr.whisper_prompt import Manner
+from agent.config.schema import Config
+from agent.http import multipart
+from agent.http.openai import concurrency_limit
+from agent.http.openai.speech import SpeechEndpoint
+from agent.http.openai.transcriptions import Transcriptions
+from agent.stages.model_thread import BACKGROUND, NORMAL, StageThread
+from agent.stages.registry import Stages
+from agent.stages.speech_output import VoiceStage
+from asr.recognition.whisper_prompt import Manner
+from asr.speech_detection.file_segments import MAX_PIECE_S
 
 WAIT_S: Final = 30
 """Only a hang takes so long."""
@@ -244,12 +245,12 @@ async def test_work_for_a_client_that_went_stops_within_a_step(
 @pytest.mark.parametrize("path", [TRANSCRIPTIONS, SPEECH])
 async def test_one_request_too_many_is_told_to_come_again(service: Service, path: str) -> None:
     gate = service.gate
-    clients = [Client(service, path) for _ in range(places.MAX_AT_ONCE)]
+    clients = [Client(service, path) for _ in range(concurrency_limit.MAX_AT_ONCE)]
     body, kind = request(path, stream=False)
     async with asyncio.TaskGroup() as group:
         for client in clients:
             group.create_task(client.ask(body, kind))
-        await until_waiting(service.thread(path), places.MAX_AT_ONCE - 1)
+        await until_waiting(service.thread(path), concurrency_limit.MAX_AT_ONCE - 1)
         late = Client(service, path)
         await late.ask(body, kind)
         assert (late.status, late.headers[b"retry-after"]) == (503, b"2")
@@ -269,7 +270,7 @@ async def test_an_endless_upload_is_read_to_the_limit_and_no_further(service: Se
         client._incoming.put_nowait({"type": "http.request", "body": data, "more_body": True})
     await client.call([(b"content-type", FORM)])
     assert client.status == 413
-    assert client.num_read <= (form_bodies.MAX_FORM_BYTES >> 20) + 2
+    assert client.num_read <= (multipart.MAX_FORM_BYTES >> 20) + 2
 
 
 async def test_one_that_owns_up_to_its_length_is_not_read_at_all(service: Service) -> None:
@@ -281,14 +282,14 @@ async def test_one_that_owns_up_to_its_length_is_not_read_at_all(service: Servic
 async def test_one_that_never_ends_is_given_up(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(form_bodies, "UPLOAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(multipart, "UPLOAD_TIMEOUT_S", 0.05)
     client = Client(service, TRANSCRIPTIONS)
     await client.call([(b"content-type", FORM)])
     assert client.status == 408
 
 
 async def test_who_goes_while_sending_leaves_nothing(service: Service) -> None:
-    for _ in range(places.MAX_AT_ONCE + 1):
+    for _ in range(concurrency_limit.MAX_AT_ONCE + 1):
         client = Client(service, TRANSCRIPTIONS)
         client.go()
         await client.call([(b"content-type", FORM)])

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agent.opening_streams import CROWDED_OUT, MAX_STREAMS, OpeningStreams
-from agent.wire.telephony.line import LineError
+from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS, OpeningStreams
 
 
 class Waiting:

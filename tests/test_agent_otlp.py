@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.call import Call
-from agent.calls import Calls
-from agent.config import Config
-from agent.config_layers import load_config
-from agent.otlp import OtlpSender
-from agent.server import _exporter
-from agent.trace_export import CollectorError, TraceExporter
-from agent.turn_spans import spans_of
-from latency_budget.clock import ManualClock
-from latency_budget.turn import SessionId
+from agent.calls.call import Call
+from agent.calls.registry import Calls
+from agent.config.layers import load_config
+from agent.config.schema import Config
+from agent.observability.otlp import OtlpSender
+from agent.observability.spans import spans_of
+from agent.observability.trace_export import CollectorError, TraceExporter
+from agent.server.server import _exporter
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import SessionId
 
 from .otlp_collector import START_NS, Collector, attributes, turn
 from .test_latency_store import NOW_NS

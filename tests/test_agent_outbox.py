@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agent.outbox import MAX_AGE_NS, MAX_BYTES, Outbox, SlowReader
-from latency_budget.clock import ManualClock
+from agent.realtime.send_queue import MAX_AGE_NS, MAX_BYTES, Outbox, SlowReader
+from latency_budget.account.clock import ManualClock
 
 
 async def test_frames_come_out_in_order() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from agent.own_server import own_server
+from benchmarks.callers.server_process import own_server
 
 from .models import model_path
 from .service_process import PATIENCE_S, ROOT

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.paced_queue import FRAME_NS, MAX_BEHIND_NS, PacedQueue
-from agent.wire.telephony.audiosocket import CLEAR, MARK, MessageReader
-from agent.wire.telephony.line import Frame
+from agent.telephony.carriers.audiosocket import CLEAR, MARK, MessageReader
+from agent.telephony.carriers.media_stream import Frame
+from agent.telephony.media.paced_sender import FRAME_NS, MAX_BEHIND_NS, PacedQueue
 
 SLIN, SLIN16 = 0x10, 0x12
 SIZE = 320

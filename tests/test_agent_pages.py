@@ -4,8 +4,8 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from agent.door import open_paths
-from agent.pages import WEB_DEMO, Pages
+from agent.http.auth.middleware import open_paths
+from agent.http.static_files import WEB_DEMO, Pages
 
 
 async def test_pages_are_served_by_their_names() -> None:

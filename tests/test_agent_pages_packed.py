@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from agent.pages import WEB_DEMO, Pages
+from agent.http.static_files import WEB_DEMO, Pages
 
 
 @pytest.mark.parametrize(

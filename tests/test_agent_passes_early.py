@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 import asr
-from agent import events as ev
-from agent.hearing import Hearing, endpointing_for
-from agent.ports import Heard
-from agent.settings import SemanticVad
-from agent.stage_thread import StageThread
-from latency_budget.clock import ManualClock
+from agent.session.api.settings import SemanticVad
+from agent.session.ports.stage_ports import Heard
+from agent.stages.model_thread import StageThread
+from agent.stages.speech_input import Hearing, endpointing_for
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
 
 RATE_HZ: Final = 16_000
 PATIENCE_S: Final = 60.0

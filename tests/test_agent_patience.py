@@ -6,7 +6,7 @@ import threading
 import anyio
 import pytest
 
-from agent.patience import NUM_TICKS, finished_on_thread, patience
+from agent.stages.stall_timeout import NUM_TICKS, finished_on_thread, patience
 
 
 class Skew:

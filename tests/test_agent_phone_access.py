@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.phone_access import (
+from agent.http.auth.principal import ANYONE, UNPROVEN, Principal
+from agent.telephony.carriers.media_stream import MULAW, StreamStarted
+from agent.telephony.stream_auth import (
     TOKEN,
     TOKEN_S,
     CallTokens,
@@ -14,9 +16,7 @@ from agent.phone_access import (
     completed,
     proven,
 )
-from agent.principal import ANYONE, UNPROVEN, Principal
-from agent.wire.telephony.line import MULAW, StreamStarted
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 
 SALES = Principal("sales", "key", key_id="key:1")
 CALL = ExpectedCall(SALES, "pirate", "+15550100", "+15550199", carrier="Twilio")

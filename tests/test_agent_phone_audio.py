@@ -11,17 +11,17 @@ import numpy.typing as npt
 import pytest
 
 import asr
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import ItemId
-from agent.listening import Listening
-from agent.phone_line import PhoneLine
-from agent.playback import FRAME_MS, Playback
-from agent.settings import SessionSettings
-from agent.wire.g711 import mulaw_decode, mulaw_encode
-from agent.wire.telephony.asterisk import Asterisk
-from agent.wire.telephony.line import Frame
-from agent.wire.telephony.twilio import Twilio
+from agent.codec.g711 import mulaw_decode, mulaw_encode
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId
+from agent.session.api.settings import SessionSettings
+from agent.session.ports.playback import FRAME_MS, Playback
+from agent.stages.guarded_listener import Listening
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.media_stream import Frame
+from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.media_session import PhoneLine
 from tts.resample import StreamResampler
 
 from .test_agent_wire_twilio import media, start

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agent.access_settings import AccessSettings
-from agent.call_desk import LINES_OF_ADDRESS
-from agent.principal import ANYONE, Principal
-from agent.session_start import SessionStart, session_start
-from agent.wire.telephony.asterisk import Asterisk
-from agent.wire.telephony.audiosocket import AudioSocket
-from agent.wire.telephony.line import FlowChanged, Frame, MarkReached, PhoneEvent
-from agent.wire.telephony.twilio import Twilio
-from latency_budget.clock import ManualClock
+from agent.calls.service import LINES_OF_ADDRESS
+from agent.calls.session_start import SessionStart, session_start
+from agent.config.access import AccessSettings
+from agent.http.auth.principal import ANYONE, Principal
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.audiosocket import AudioSocket
+from agent.telephony.carriers.media_stream import FlowChanged, Frame, MarkReached, PhoneEvent
+from agent.telephony.carriers.twilio import Twilio
+from latency_budget.account.clock import ManualClock
 
 from .phone_scene import CHAR_S, SILENCE, Carrier, PhoneScene, play
 from .test_agent_phone_call import QUIET, hold, messages

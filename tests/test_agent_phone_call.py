@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import notices as say
-from agent.call_socket import Parting, Take
-from agent.conversation import ItemId
 from agent.errors import StageError
-from agent.phone_call import MAX_REASON_BYTES, PhoneCall
-from agent.phone_line import PhoneLine
-from agent.principal import FILE_KEY, Principal
-from agent.settings import SessionSettings
-from agent.wire.telephony.asterisk import Asterisk
-from agent.wire.telephony.line import Frame
-from latency_budget.clock import ManualClock
+from agent.http.auth.principal import FILE_KEY, Principal
+from agent.realtime.socket import Parting, Take
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId
+from agent.session.api.settings import SessionSettings
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.media_stream import Frame
+from agent.telephony.media_session import PhoneLine
+from agent.telephony.transport import MAX_REASON_BYTES, PhoneCall
+from latency_budget.account.clock import ManualClock
 
 from .fakes.stages import Calling
 from .phone_scene import Carrier, PhoneScene, play

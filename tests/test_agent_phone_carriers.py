@@ -14,14 +14,14 @@ import httpx
 import jwt
 import pytest
 
-from agent.call_desk import CallDesk, HeldCall
+from agent.calls.service import CallDesk, HeldCall
 from agent.errors import CLOSE_POLICY
-from agent.phone_webhooks import CLOSED_WORDS
-from agent.wire.telephony.line import StreamStarted
-from agent.wire.telephony.plivo import Plivo
-from agent.wire.telephony.vonage import Vonage
-from agent.wire.webhooks.webhook import FORM
-from latency_budget.clock import unix_ns
+from agent.telephony.carriers.media_stream import StreamStarted
+from agent.telephony.carriers.plivo import Plivo
+from agent.telephony.carriers.vonage import Vonage
+from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.webhooks import CLOSED_WORDS
+from latency_budget.account.clock import unix_ns
 
 from .phone_house import (
     PUBLIC,

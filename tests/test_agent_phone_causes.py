@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from agent.call_desk import CallOver
-from agent.call_socket import Parting, Take
-from agent.conversation import ModelCall
+from agent.calls.service import CallOver
 from agent.errors import StageError
-from agent.phone_call import PhoneCall
-from agent.phone_line import PhoneLine
-from agent.phone_plan import Cause
-from agent.principal import FILE_KEY, Principal
-from agent.session import Session
-from agent.wire.telephony.audiosocket import UUID, AudioSocket, message
-from latency_budget.call_records import CallRecord
-from latency_budget.clock import ManualClock
+from agent.http.auth.principal import FILE_KEY, Principal
+from agent.realtime.socket import Parting, Take
+from agent.session.api.conversation import ModelCall
+from agent.session.session import Session
+from agent.telephony.call_plan import Cause
+from agent.telephony.carriers.audiosocket import UUID, AudioSocket, message
+from agent.telephony.media_session import PhoneLine
+from agent.telephony.transport import PhoneCall
+from latency_budget.account.clock import ManualClock
+from latency_budget.storage.call_records import CallRecord
 
 from .fakes.stages import Calling
 from .phone_scene import Carrier, PhoneScene, play

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.call_recording import Recorder
-from agent.key_tones import TONE_HZ
-from agent.wire.g711 import mulaw_decode
-from latency_budget.call_records import CallRecord
-from latency_budget.clock import ManualClock
+from agent.calls.recording import Recorder
+from agent.codec.g711 import mulaw_decode
+from agent.telephony.media.dtmf import TONE_HZ
+from latency_budget.account.clock import ManualClock
+from latency_budget.storage.call_records import CallRecord
 
 from .phone_scene import CHAR_S, Carrier, PhoneScene, play
 from .test_agent_phone_record import Kept

@@ -13,14 +13,14 @@ import requests
 from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import MaxRetryError, ProtocolError
 
-from agent import cli_call
 from agent.__main__ import main as halfsec
-from agent.answering_machine import MachineWatch
-from agent.call_desk import CallDesk, HeldCall
-from agent.call_order import DialError, number_of
-from agent.entry import Entry
-from agent.phone_call import PhoneCall
-from agent.principal import ANYONE
+from agent.calls.service import CallDesk, HeldCall
+from agent.cli import call
+from agent.http.auth.cli_credentials import Entry
+from agent.http.auth.principal import ANYONE
+from agent.telephony.media.amd import MachineWatch
+from agent.telephony.outbound.order import DialError, number_of
+from agent.telephony.transport import PhoneCall
 
 from .dialing_house import TwilioApi, ordered, token_of
 from .phone_house import (
@@ -299,8 +299,8 @@ async def served(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
         return whole(**{**options, "transport": httpx.MockTransport(answer)})
 
     monkeypatch.setattr(httpx, "Client", client)
-    monkeypatch.setattr(cli_call, "entry_here", lambda config, key: Entry(key or LOCAL_KEY))
-    monkeypatch.setattr(cli_call, "entry_at", lambda url, key: Entry(key))
+    monkeypatch.setattr(call, "entry_here", lambda config, key: Entry(key or LOCAL_KEY))
+    monkeypatch.setattr(call, "entry_at", lambda url, key: Entry(key))
     return house
 
 
@@ -354,7 +354,7 @@ def test_without_a_server_it_says_so(
     whole = httpx.Client(transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "Client", lambda **_: whole)
     with pytest.raises(DialError, match=words):
-        cli_call.order_call("ws://localhost:1/v1/realtime", Entry(), {"to": "+1"})
+        call.order_call("ws://localhost:1/v1/realtime", Entry(), {"to": "+1"})
 
 
 def test_numbers() -> None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from agent import requests as ask
-from agent.phone_keys import KEYS_PER_S, PhoneKeys
-from agent.session import Session
-from latency_budget.clock import ManualClock
+from agent.session.api import client_events as ask
+from agent.session.session import Session
+from agent.telephony.dtmf_input import KEYS_PER_S, PhoneKeys
+from latency_budget.account.clock import ManualClock
 
 from .phone_scene import CHAR_S, Carrier, PhoneScene
 from .test_agent_phone_call import QUIET, hold, messages

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import ItemId
-from agent.key_tones import sound_of
-from agent.phone_line import HungUp, PhoneLine
-from agent.phone_output import MAX_MARKS
-from agent.settings import SemanticVad, ServerVad, SessionSettings
-from agent.wire.g711 import mulaw_decode, mulaw_encode
-from agent.wire.telephony.asterisk import Asterisk
-from agent.wire.telephony.line import LineError
-from agent.wire.telephony.twilio import Twilio
+from agent.codec.g711 import mulaw_decode, mulaw_encode
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId
+from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.media.dtmf import sound_of
+from agent.telephony.media_output import MAX_MARKS
+from agent.telephony.media_session import HungUp, PhoneLine
 
 from .test_agent_wire_twilio import frame, media, start
 

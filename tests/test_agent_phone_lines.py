@@ -6,12 +6,12 @@ import asyncio
 import pytest
 from twilio.request_validator import RequestValidator
 
-from agent import phone_socket, phone_webhooks
-from agent.call_desk import CallDesk, HeldCall
+from agent.calls.service import CallDesk, HeldCall
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
-from agent.identifiers import new_session_id
-from agent.opening_streams import CROWDED_OUT, MAX_STREAMS
-from agent.wire.webhooks.webhook import FORM
+from agent.session.api.ids import new_session_id
+from agent.telephony import endpoint, webhooks
+from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS
 
 from .phone_house import AUTH_TOKEN, PUBLIC, SALES, House, Stream, basic, token_in
 from .test_agent_phone_carriers import plivo_start
@@ -178,7 +178,7 @@ async def test_who_comes_back_from_a_transfer_may_do_so_again(house: House) -> N
 
 
 async def test_old_questions_are_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phone_webhooks, "MAX_ANSWERED", 2)
+    monkeypatch.setattr(webhooks, "MAX_ANSWERED", 2)
     token = token_in(await house.twilio())
     await house.stream("twilio", start(customParameters={"token": token}))
     for name in ("CA2", "CA3"):
@@ -193,7 +193,7 @@ async def test_a_call_that_cannot_begin_leaves_nothing(
     def planned(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(phone_socket, "planned", planned)
+    monkeypatch.setattr(endpoint, "planned", planned)
     for call_id in ("CA1", "CA2", "CA3"):  # of two lines
         parameters = {"token": token_in(await house.twilio(CallSid=call_id))}
         with pytest.raises(ExceptionGroup):

@@ -12,11 +12,11 @@ import pytest
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from agent import phone_socket
+from agent.codec.g711 import mulaw_encode
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
-from agent.principal import KeyLimits
-from agent.wire.g711 import mulaw_encode
-from latency_budget.history import TurnEntry
+from agent.http.auth.principal import KeyLimits
+from agent.telephony import endpoint
+from latency_budget.storage.history import TurnEntry
 
 from .live import LiveServer
 from .live_call import overlap, recording, transcript
@@ -130,7 +130,7 @@ async def test_what_is_no_stream_is_closed_with_the_reason(
 async def test_a_stream_that_does_not_say_what_it_is_gets_no_line(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phone_socket, "OPEN_S", 0.2)
+    monkeypatch.setattr(endpoint, "OPEN_S", 0.2)
     async with websockets_client.connect(stream_of(live, "telnyx")) as socket:
         await socket.wait_closed()
         assert (socket.close_code, socket.close_reason) == (
@@ -160,7 +160,7 @@ def shut(live: LiveServer) -> Iterator[LiveServer]:
 
 async def test_a_stream_of_nobody_is_refused(shut: LiveServer) -> None:
     async with phone_call(shut.http, token="ct_" + 12 * "0") as peer:
-        assert await closed(peer) == (CLOSE_POLICY, phone_socket.NOT_OURS[:123])
+        assert await closed(peer) == (CLOSE_POLICY, endpoint.NOT_OURS[:123])
 
 
 async def test_a_wrong_key_is_refused_at_the_handshake(shut: LiveServer) -> None:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from agent import events as ev
-from agent.answering_machine import LONG_NS, MENU_NS, WATCH_NS, MachineWatch
-from agent.config_layers import load_config
+from agent.codec.g711 import mulaw_decode
+from agent.config.layers import load_config
 from agent.errors import ConfigError
-from agent.key_tones import KeyEar
-from agent.phone_conduct import NAVIGATE
-from agent.phone_menu import Answering, answering
-from agent.ports import Heard
-from agent.settings import SemanticVad
-from agent.wire.g711 import mulaw_decode
-from latency_budget.call_records import CallRecord
-from latency_budget.clock import ManualClock
+from agent.session.api.settings import SemanticVad
+from agent.session.ports.stage_ports import Heard
+from agent.telephony.announcements import NAVIGATE
+from agent.telephony.media.amd import LONG_NS, MENU_NS, WATCH_NS, MachineWatch
+from agent.telephony.media.dtmf import KeyEar
+from agent.telephony.media.ivr import Answering, answering
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
+from latency_budget.storage.call_records import CallRecord
 
 from .fakes.stages import Calling
 from .phone_scene import Carrier, PhoneScene, play

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from agent import requests as ask
-from agent.conversation import ItemId
-from agent.phone_output import MAX_HELD_MS, PhoneOutput
-from agent.wire.g711 import mulaw_decode, mulaw_encode
-from agent.wire.telephony.line import Dialect, Frame, StreamStarted
+from agent.codec.g711 import mulaw_decode, mulaw_encode
+from agent.session.api import client_events as ask
+from agent.session.api.conversation import ItemId
+from agent.telephony.carriers.media_stream import Dialect, Frame, StreamStarted
+from agent.telephony.media_output import MAX_HELD_MS, PhoneOutput
 
 from .test_agent_wire_telephony import ASTERISK, EXOTEL, VONAGE, Vectors, begun
 

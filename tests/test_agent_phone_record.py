@@ -10,17 +10,17 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.access import Access
-from agent.config import Config
-from agent.keys import KeyFile
-from agent.models import ModelStore
-from agent.phone_numbers import shown_number
-from agent.server import create_app
-from agent.stages import Stages
-from latency_budget.call_records import CallRecord, read_calls
-from latency_budget.clock import ManualClock, SystemClock, iso_of
-from latency_budget.store import NS_PER_DAY, TurnStore
-from latency_budget.store_query import StoreError
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from agent.telephony.numbers import shown_number
+from latency_budget.account.clock import ManualClock, SystemClock, iso_of
+from latency_budget.storage.call_records import CallRecord, read_calls
+from latency_budget.storage.store import NS_PER_DAY, TurnStore
+from latency_budget.storage.store_query import StoreError
 
 from .fakes.stages import Calling
 from .phone_scene import Carrier, PhoneScene, play

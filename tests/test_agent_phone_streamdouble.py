@@ -17,8 +17,8 @@ from streamdouble.chaos import Impairments
 from streamdouble.scenario import Dtmf, Hangup, Say, Scenario, Step, Wait
 from streamdouble.session import Session, SessionConfig, SessionResult
 
-from agent.wire.g711 import mulaw_encode
-from latency_budget.history import TurnEntry
+from agent.codec.g711 import mulaw_encode
+from latency_budget.storage.history import TurnEntry
 
 from .live import LiveServer
 from .live_call import overlap, recording, transcript

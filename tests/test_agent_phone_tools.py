@@ -14,19 +14,25 @@ import pytest
 from twilio.http import HttpClient
 from twilio.http.response import Response
 
-from agent import doctor
-from agent.config_layers import load_config
-from agent.conversation import ModelCall
+from agent.cli import doctor
+from agent.codec.g711 import mulaw_decode
+from agent.config.layers import load_config
+from agent.config.telephony import TelephonySettings
 from agent.errors import ConfigError, StageError
-from agent.key_tones import KeyEar
-from agent.phone_line import PhoneLine
-from agent.phone_tools import SAY_GOODBYE
-from agent.phone_transfer import NOT_SET_UP, REFUSED, Handover, TransferError, TwilioTransfer
-from agent.telephony_settings import TelephonySettings
-from agent.wire.g711 import mulaw_decode
-from agent.wire.telephony.plivo import Plivo
-from agent.wire.telephony.vonage import Vonage
-from latency_budget.clock import ManualClock, unix_ns
+from agent.session.api.conversation import ModelCall
+from agent.telephony.call_tools import SAY_GOODBYE
+from agent.telephony.carriers.plivo import Plivo
+from agent.telephony.carriers.vonage import Vonage
+from agent.telephony.media.dtmf import KeyEar
+from agent.telephony.media_session import PhoneLine
+from agent.telephony.outbound.transfer import (
+    NOT_SET_UP,
+    REFUSED,
+    Handover,
+    TransferError,
+    TwilioTransfer,
+)
+from latency_budget.account.clock import ManualClock, unix_ns
 
 from .fakes.stages import Calling
 from .phone_scene import CHAR_S, Carrier, PhoneScene, play

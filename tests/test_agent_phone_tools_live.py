@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agent import phone_keys
 from agent.errors import CLOSE_NORMAL
-from agent.key_tones import KeyEar
-from agent.settings import ResponseOptions
+from agent.session.api.settings import ResponseOptions
+from agent.telephony import dtmf_input
+from agent.telephony.media.dtmf import KeyEar
 
 from .live import LiveServer
 from .phone_peer import PhonePeer, phone_call
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.models
 def call_next(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """What is pressed is answered with this tool, whatever the model thinks of it."""
     forced = partial(ResponseOptions, tool_choice={"type": "function", "name": name})
-    monkeypatch.setattr(phone_keys, "ResponseOptions", forced)
+    monkeypatch.setattr(dtmf_input, "ResponseOptions", forced)
 
 
 async def press(peer: PhonePeer) -> None:

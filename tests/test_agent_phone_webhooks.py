@@ -12,14 +12,14 @@ import httpx
 import pytest
 from twilio.request_validator import RequestValidator
 
-from agent import phone_webhooks
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
-from agent.identifiers import new_session_id
-from agent.phone_webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
-from agent.stages import Status
-from agent.wire.webhooks import WEBHOOKS
-from agent.wire.webhooks.webhook import FORM
-from latency_budget.clock import unix_ns
+from agent.session.api.ids import new_session_id
+from agent.stages.registry import Status
+from agent.telephony import webhooks
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
+from latency_budget.account.clock import unix_ns
 
 from .phone_house import (
     AUTH_TOKEN,
@@ -276,7 +276,7 @@ async def test_a_call_without_an_id_is_none(house: House) -> None:
 async def test_a_body_that_does_not_come_is_not_waited_for(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phone_webhooks, "BODY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(webhooks, "BODY_TIMEOUT_S", 0.0)
 
     async def never() -> AsyncIterator[bytes]:
         yield b"CallSid="

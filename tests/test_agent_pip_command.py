@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.pip_command import PipError, StatusLine, explain, run_pip
+from agent.cli.setup.pip import PipError, StatusLine, explain, run_pip
 
 from .fakes.wheels import write_wheel
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.playback import FRAME_MS, HeardWord, Playback, samples_claimed
+from agent.session.ports.playback import FRAME_MS, HeardWord, Playback, samples_claimed
 
 RATE_HZ = 24_000
 MS = 1_000_000

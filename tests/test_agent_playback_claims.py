@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.playback_claims import MAX_MARKS, SLACK_NS, TRUSTED_NS, PlaybackClaims
-from latency_budget.marks import MarkName
+from agent.session.ports.playback_reports import MAX_MARKS, SLACK_NS, TRUSTED_NS, PlaybackClaims
+from latency_budget.account.marks import MarkName
 
 MS = 1_000_000
 RELEASED_MS = 1000

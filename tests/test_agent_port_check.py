@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from agent.__main__ import main
-from agent.port_check import halfsec_runs, listening_problem
+from agent.server.startup_checks.port import halfsec_runs, listening_problem
 
 
 @contextmanager

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config_layers import load_config
+from agent.config.layers import load_config
 from agent.errors import ConfigError
-from agent.models import ModelError, ModelStore, load_catalogue
-from agent.preflight import check_gpu, check_models
+from agent.server.startup_checks.preflight import check_gpu, check_models
+from agent.stages.model_store.catalogue import ModelError, ModelStore, load_catalogue
 from llm_engine.cuda.device import Found
 
 

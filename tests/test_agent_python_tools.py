@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from agent.python_tools import MAX_THREADS, BadToolError, PythonTool, text_of
-from agent.tool_loop import ToolLoop
-from agent.tools import ToolError, mark_of, tool
+from agent.tools.api import ToolError, mark_of, tool
+from agent.tools.event_loop import ToolLoop
+from agent.tools.python_tools import MAX_THREADS, BadToolError, PythonTool, text_of
 
 
 class Unit(Enum):

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.call_recording import Recorder
-from agent.key_tones import HIGH_HZ, LOW_HZ, sound_of
-from agent.ports import NoRecording
-from agent.quiet_keys import QuietKeys
-from agent.wire.g711 import mulaw_encode
-from latency_budget.clock import ManualClock
+from agent.calls.recording import Recorder
+from agent.codec.g711 import mulaw_encode
+from agent.session.ports.stage_ports import NoRecording
+from agent.telephony.media.dtmf import HIGH_HZ, LOW_HZ, sound_of
+from agent.telephony.media.dtmf_redaction import QuietKeys
+from latency_budget.account.clock import ManualClock
 
 from .live_call import recording
 from .phone_scene import Carrier, PhoneScene, play

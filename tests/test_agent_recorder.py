@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import call_recording
-from agent.call_recording import MAX_WAITING_S, PROBE_EVERY, CallRecording, Recorder
-from agent.playback import Outgoing, Playback
-from latency_budget.clock import ManualClock
+from agent.calls import recording as call_recording
+from agent.calls.recording import MAX_WAITING_S, PROBE_EVERY, CallRecording, Recorder
+from agent.session.ports.playback import Outgoing, Playback
+from latency_budget.account.clock import ManualClock
 
 from .test_agent_call_recording import FRAME, MS, RATE_HZ, Int16, noise, read
 

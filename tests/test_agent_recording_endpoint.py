@@ -14,18 +14,18 @@ import pytest
 import soundfile
 from starlette.requests import Request
 
-from agent.access import Access
-from agent.call_recording import Recorder
-from agent.calls import Calls
-from agent.config import Config
-from agent.keys import KeyFile
-from agent.models import ModelStore
-from agent.principal import KeyLimits
-from agent.server import create_app
-from agent.service_endpoints import Endpoints
-from agent.stages import Stages
-from latency_budget.clock import ManualClock, unix_ns
-from latency_budget.turn import SessionId
+from agent.calls.recording import Recorder
+from agent.calls.registry import Calls
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import KeyLimits
+from agent.http.endpoints.health_and_sessions import Endpoints
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import ManualClock, unix_ns
+from latency_budget.account.turn import SessionId
 
 from .test_agent_call_recording import RATE_HZ
 from .test_agent_latency_endpoints import Ready

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from agent.__main__ import main
-from agent.call_recording import Recorder
-from agent.stereo_turns import FRAME_S, read_turns
-from latency_budget.clock import SystemClock
+from agent.calls.recording import Recorder
+from benchmarks.voice.stereo_latency import FRAME_S, read_turns
+from latency_budget.account.clock import SystemClock
 
 from .live import LiveServer
 from .live_call import RECORDINGS

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import IdleRules, TurnRules
-from agent.records import (
+from agent.observability.event_codec import (
     Record,
     RecordError,
     command_from_record,
     event_from_record,
     to_record,
 )
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import IdleRules, TurnRules
+from latency_budget.account.turn import TurnId
 
 EVENTS = st.one_of([st.from_type(kind) for kind in get_args(ev.Event)])
 COMMANDS = st.one_of([st.from_type(kind) for kind in get_args(cmd.Command)])

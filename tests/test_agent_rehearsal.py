@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import asr
-from agent.rehearsal import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
-from latency_budget.clock import ManualClock
+from agent.stages.fault_injection import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Plan, StepHandle, StepResult
 from tests.fakes.llm_models import ScriptedBackend
 from tts import SpeakablePiece, SpeechChunk

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.events import ReplyStands, RulesChanged
-from agent.notices import ReplyAudio, ReplyEnded
-from agent.replay import Difference, ReplayError, ReplayResult, main, replay
-from agent.requests import CreateResponse
-from agent.settings import ResponseOptions
-from agent.turn_log import TurnLog
-from agent.turn_taking import TurnTaking
-from latency_budget.marks import MarkName
-from latency_budget.trace import Trace, TraceWriter, read_trace
-from latency_budget.turn import SessionId
+from agent.cli.replay import Difference, ReplayError, ReplayResult, main, replay
+from agent.observability.turn_recorder import TurnLog
+from agent.session.api.client_events import CreateResponse
+from agent.session.api.server_events import ReplyAudio, ReplyEnded
+from agent.session.api.settings import ResponseOptions
+from agent.turn_taking.events import ReplyStands, RulesChanged
+from agent.turn_taking.machine import TurnTaking
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import SessionId
+from latency_budget.reporting.trace import Trace, TraceWriter, read_trace
 from tests.scenarios.calls import RECORDED
 from tests.scenarios.plausible import RULES, Session
 from tests.scenarios.timeline import NS_PER_MS

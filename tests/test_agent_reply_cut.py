@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from agent.notices import Notice, ReplyAudio
-from agent.playback import Playback
-from agent.reply import ReplyRun
-from agent.reply_state import Reply
-from agent.settings import ResponseOptions, SessionSettings
-from latency_budget.clock import ManualClock
-from latency_budget.deadline import Deadline
-from latency_budget.turn import TurnId
+from agent.session.api.server_events import Notice, ReplyAudio
+from agent.session.api.settings import ResponseOptions, SessionSettings
+from agent.session.ports.playback import Playback
+from agent.session.response.response import Reply
+from agent.session.response.task import ReplyRun
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.deadline import Deadline
+from latency_budget.account.turn import TurnId
 
 from .fakes.stages import FakeChat, FakeVoice
 

@@ -10,7 +10,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from agent.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, HeadCheck
+from agent.http.hardening.header_limits import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_TARGET_BYTES,
+    HeadCheck,
+)
 
 from .connection_house import HANDSHAKE, House, end
 

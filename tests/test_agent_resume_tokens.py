@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.conversation import ItemId, Message
-from agent.notices import Resumed, SessionCreated
-from agent.resume_tokens import PREFIX, ResumeTokens
-from agent.settings import SessionSettings
-from agent.waiting_calls import WaitingCalls
-from agent.wire.realtime.items import item_json
-from agent.wire.realtime.resumed import MAX_CHARS, MAX_ITEMS
+from agent.calls.suspended import WaitingCalls
+from agent.realtime.protocol.items import item_json
+from agent.realtime.protocol.resumed import MAX_CHARS, MAX_ITEMS
+from agent.realtime.resume_tokens import PREFIX, ResumeTokens
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.server_events import Resumed, SessionCreated
+from agent.session.api.settings import SessionSettings
 
 from .wire_frames import make, say
 

@@ -9,14 +9,14 @@ import pytest
 from openai.types.realtime import ClientSecretCreateResponse
 from openai.types.realtime.realtime_session_create_response import RealtimeSessionCreateResponse
 
-from agent.access import Access
-from agent.config_layers import load_config
-from agent.keys import KeyFile
-from agent.models import ModelStore
-from agent.principal import KeyLimits
-from agent.server import create_app
-from agent.stages import Stages
-from latency_budget.clock import ManualClock, SystemClock, unix_ns
+from agent.config.layers import load_config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import KeyLimits
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import ManualClock, SystemClock, unix_ns
 
 PATH = "/v1/realtime/client_secrets"
 PIRATE = '[agents.pirate]\ninstructions = "Say arr."\n'

@@ -12,11 +12,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 import asr
-from agent import model_home, passes, speaking, stage_thread
 from agent.errors import StageError
-from agent.reply import APOLOGY
-from llm_engine.core import EngineCore
-from tts.hibari import HibariEngine
+from agent.session.response.task import APOLOGY
+from agent.stages import llm_failover, model_thread, speech_output, transcription_jobs
+from llm_engine.core.engine_core import EngineCore
+from tts.voices.hibari import HibariEngine
 
 from .live import LiveServer
 from .live_call import LiveCall, audio_of, call_to, overlap, silence, transcript, words_of
@@ -97,7 +97,7 @@ def hearing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
         monkeypatch,
         asr.WhisperTranscriber,
         "transcribe",
-        deadline=(passes, "DECODE_TIMEOUT_S"),
+        deadline=(transcription_jobs, "DECODE_TIMEOUT_S"),
         hits=lambda kwargs: kwargs["fallback"],
     )
     yield fault
@@ -113,14 +113,14 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
 
 @pytest.fixture
 def thinking_fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    fault = Fault(monkeypatch, EngineCore, "step", deadline=(model_home, "HANGS_S"))
+    fault = Fault(monkeypatch, EngineCore, "step", deadline=(llm_failover, "HANGS_S"))
     yield fault
     fault.release()
 
 
 @pytest.fixture
 def voice(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    fault = Fault(monkeypatch, HibariEngine, "speak", deadline=(speaking, "VOICE_TIMEOUT_S"))
+    fault = Fault(monkeypatch, HibariEngine, "speak", deadline=(speech_output, "VOICE_TIMEOUT_S"))
     yield fault
     fault.release()
 
@@ -262,7 +262,7 @@ async def test_a_stage_that_cannot_be_rebuilt_at_once(
 ) -> None:
     """New calls are told to come back, `/readyz` says why, and nobody needs to ask for the cure."""
     live.expected = ["stage llm"]
-    monkeypatch.setattr(stage_thread, "RETRY_S", (0.0,))
+    monkeypatch.setattr(model_thread, "RETRY_S", (0.0,))
     stage = live.stages.thinker
     build, found, mended = stage._build, threading.Event(), threading.Event()
 

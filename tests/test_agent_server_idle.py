@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.replay import replay
+from agent.cli.replay import replay
 
 from .live import LiveServer
 from .live_call import call_to, words_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from agent.wire.json_frames import MAX_FRAME_BYTES
+from agent.codec.json_frame import MAX_FRAME_BYTES
 
 from .live import LiveServer
 from .live_call import (

@@ -13,12 +13,12 @@ from openai import AsyncOpenAI, AuthenticationError, PermissionDeniedError
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from agent.client import connect
-from agent.client_errors import ConnectError
+from agent.client.call import connect
+from agent.client.errors import ConnectError
 from agent.errors import CLOSE_NOT_RESUMED
-from agent.keys import KeyFile
-from agent.principal import KeyLimits
-from latency_budget.clock import unix_ns
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import KeyLimits
+from latency_budget.account.clock import unix_ns
 
 from .live import LiveServer
 

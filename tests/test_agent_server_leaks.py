@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.hearing import Hearing
-from agent.session import Session
-from agent.wire.realtime import RealtimeProtocol
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.session import Session
+from agent.stages.speech_input import Hearing
 
 from .live import LiveServer
 from .live_call import LiveCall, call_to, recording

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from starlette.applications import Starlette
 
-from agent import server_log
-from agent.server_log import Seldom
+from agent.observability import server_log
+from agent.observability.server_log import Seldom
 
 from .connection_house import House, end
 

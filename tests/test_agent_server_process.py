@@ -11,7 +11,7 @@ import websockets.asyncio.client as websockets_client
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
-from latency_budget.store_query import read_turns
+from latency_budget.storage.store_query import read_turns
 
 from .live_call import call_to
 from .models import model_path

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from agent import notices as say
-from agent.config import ServiceSettings
-from agent.config_layers import load_config
-from agent.conversation import ItemId, ModelCall
+from agent.config.layers import load_config
+from agent.config.schema import ServiceSettings
 from agent.errors import StageError
-from agent.ports import Tools
-from agent.server_tools import CallTools, ServerTools, ToolCounts
-from agent.tools import ToolError
-from latency_budget.clock import ManualClock, SystemClock
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, ModelCall
+from agent.session.ports.stage_ports import Tools
+from agent.tools.api import ToolError
+from agent.tools.server_tools import CallTools, ServerTools, ToolCounts
+from latency_budget.account.clock import ManualClock, SystemClock
 
 from . import virtual_time
 from .fakes.stages import Calling

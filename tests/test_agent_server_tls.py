@@ -7,16 +7,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent.address import local_voice_url
-from agent.client import connect
-from agent.client_errors import ConnectError
-from agent.config_layers import load_config
-from agent.entry import entry_here
-from agent.keys import KeyFile
-from agent.local_key import local_key
-from agent.principal import KeyLimits
-from agent.tls import trust
-from latency_budget.clock import unix_ns
+from agent.client.call import connect
+from agent.client.errors import ConnectError
+from agent.config.layers import load_config
+from agent.config.public_url import local_voice_url
+from agent.http.auth.cli_credentials import entry_here
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.local_key import local_key
+from agent.http.auth.principal import KeyLimits
+from agent.http.auth.tls import trust
+from latency_budget.account.clock import unix_ns
 
 from .models import model_path
 from .service_process import PATIENCE_S, service

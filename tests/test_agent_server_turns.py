@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from agent.replay import replay
-from latency_budget.trace import Trace, read_trace
+from agent.cli.replay import replay
+from latency_budget.reporting.trace import Trace, read_trace
 
 from .live import LiveServer
 from .live_call import (

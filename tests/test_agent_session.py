@@ -4,24 +4,24 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.briefing import Briefing
-from agent.chat_context import ChatContext
-from agent.config import AgentProfile
-from agent.conversation import Conversation, ItemId, ItemReference, Message
+from agent.config.schema import AgentProfile
 from agent.errors import StageError
-from agent.playback import Playback
-from agent.reply import APOLOGY
-from agent.reply_state import Reply
-from agent.settings import ResponseOptions, SemanticVad, SessionSettings
-from agent.warming import Warming
-from latency_budget.clock import SystemClock
-from latency_budget.deadline import Deadline
-from latency_budget.record import Origin
-from latency_budget.turn import TurnId
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import Conversation, ItemId, ItemReference, Message
+from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSettings
+from agent.session.context.chat_context import ChatContext
+from agent.session.context.prefill_scheduler import Warming
+from agent.session.ports.playback import Playback
+from agent.session.response.briefing import Briefing
+from agent.session.response.response import Reply
+from agent.session.response.task import APOLOGY
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.deadline import Deadline
+from latency_budget.account.turn import TurnId
+from latency_budget.account.turn_record import Origin
 
 from .fakes.stages import SAMPLES_PER_CHAR, FakeChat, FakeVoice
 from .session_call import call_with

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.settings import ResponseOptions
-from agent.turn_tables import Agent, Caller
-from latency_budget.clock import ManualClock
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions
+from agent.turn_taking import events as ev
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat
@@ -184,7 +184,7 @@ def test_nothing_of_a_guess_is_left(ahead: bool) -> None:
 
 
 def test_a_silent_caller_is_not_asked_while_the_client_is_away() -> None:
-    from agent.end_of_turn import IdleRules
+    from agent.turn_taking.end_of_turn import IdleRules
 
     async def test(clock: ManualClock) -> None:
         idle = IdleRules(idle_after_ms=5000, idle_hangup_ms=8000)

@@ -10,12 +10,12 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.model_messages import messages_of
-from agent.settings import ResponseOptions
-from latency_budget.clock import ManualClock
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions
+from agent.session.context.chat_messages import messages_of
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat

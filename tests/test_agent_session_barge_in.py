@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.turn_tables import Agent
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
+from agent.turn_taking.tables import Agent
 
 from .fakes.remembering import RememberingChat
 from .overlap_call import (

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.config import AgentProfile
-from agent.conversation import ItemId, Message
-from agent.settings import ResponseOptions
-from agent.turn_tables import Agent, Caller
-from latency_budget.clock import ManualClock
+from agent.config.schema import AgentProfile
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.settings import ResponseOptions
+from agent.turn_taking import events as ev
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat

@@ -10,15 +10,15 @@ import random
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.loudspeaker import Loudspeaker
-from agent.model_messages import messages_of
-from agent.settings import ResponseOptions
-from agent.turn_tables import Agent, Caller
-from latency_budget.clock import ManualClock
+from agent.client.simulated_caller.playback import Loudspeaker
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions
+from agent.session.context.chat_messages import messages_of
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat

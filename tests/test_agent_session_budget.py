@@ -1,9 +1,9 @@
 """A whole session on fake stages: what its turns are held to."""
 
-from agent import notices as say
-from agent.config_layers import load_config
-from agent.end_of_turn import asked_wait_ms
-from agent.settings import SemanticVad, ServerVad
+from agent.config.layers import load_config
+from agent.session.api import server_events as say
+from agent.session.api.settings import SemanticVad, ServerVad
+from agent.turn_taking.end_of_turn import asked_wait_ms
 
 from .guess_call import change, end, pause, remembering
 

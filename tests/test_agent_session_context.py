@@ -4,16 +4,17 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening, warming
-from agent import requests as ask
-from agent.conversation import ItemId, Message
 from agent.errors import StageError
-from agent.identifiers import Identifiers
-from agent.ports import Heard
-from agent.settings import ResponseOptions, SemanticVad
-from latency_budget.turn import SessionId
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.ids import Identifiers
+from agent.session.api.settings import ResponseOptions, SemanticVad
+from agent.session.context import prefill_scheduler
+from agent.session.ports.stage_ports import Heard
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
+from latency_budget.account.turn import SessionId
 
 from .session_call import call_with
 
@@ -34,7 +35,7 @@ async def test_changes_are_warmed_before_anybody_speaks() -> None:
 async def test_nothing_is_warmed_during_a_reply_but_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(warming, "QUIET_S", 0)
+    monkeypatch.setattr(prefill_scheduler, "QUIET_S", 0)
     async with call_with("Fine.") as call:
         await call.chat.warmed.wait()
         call.chat.warmed.clear()

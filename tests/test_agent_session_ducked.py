@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent.turn_tables import Agent
+from agent.session.api import server_events as say
+from agent.turn_taking import events as ev
+from agent.turn_taking.tables import Agent
 
 from .fakes.remembering import RememberingChat
 from .overlap_call import (

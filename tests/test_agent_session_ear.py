@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import ItemId
-from agent.ports import Heard
-from agent.unheard import REPORT_S
-from latency_budget.clock import ManualClock
-from latency_budget.ear import MAX_TRANSPORT_NS
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import records_of
-from latency_budget.trace import read_trace
-from latency_budget.turn import Stage
+from agent.observability.pending_records import REPORT_S
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId
+from agent.session.ports.stage_ports import Heard
+from agent.turn_taking import events as ev
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.ledger import records_of
+from latency_budget.account.playback_time import MAX_TRANSPORT_NS
+from latency_budget.account.turn import Stage
+from latency_budget.reporting.trace import read_trace
+from latency_budget.storage.history import TurnEntry
 
 from .guess_call import let_work
 from .session_call import Call, call_with

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent import notices as say
-from agent import reopening
-from agent.enforcement import SLOW_PASS_MS
-from agent.ports import FULL_EFFORT, Effort, Speech
-from agent.settings import ServerVad
-from latency_budget.actions import Action
-from latency_budget.clock import SystemClock
-from latency_budget.policy import Policy
-from latency_budget.rung import MIN_TURNS, TRY_EVERY
-from tts.speakable import SpeakablePiece
+from agent.session.api import server_events as say
+from agent.session.api.settings import ServerVad
+from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Speech
+from agent.session.response.budget_actions import SLOW_PASS_MS
+from agent.turn_taking import reopening
+from latency_budget.account.actions import Action
+from latency_budget.account.clock import SystemClock
+from latency_budget.enforcement.action_effect import MIN_TURNS, TRY_EVERY
+from latency_budget.enforcement.policy import Policy
+from tts.text_chunker import SpeakablePiece
 
 from .chain_turns import chain_turn
 from .fakes.stages import FakeChat, FakeVoice

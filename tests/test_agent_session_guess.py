@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import warming
 from agent.errors import StageError
-from agent.guessing import MAX_GUESSES
-from agent.ports import ChatMessage, Speech
-from agent.reply import APOLOGY
-from agent.settings import ServerVad
-from tts.speakable import SpeakablePiece
+from agent.session.api import server_events as say
+from agent.session.api.settings import ServerVad
+from agent.session.context import prefill_scheduler
+from agent.session.ports.stage_ports import ChatMessage, Speech
+from agent.session.response.task import APOLOGY
+from agent.turn_taking import events as ev
+from agent.turn_taking.preemptive import MAX_GUESSES
+from tts.text_chunker import SpeakablePiece
 
 from .fakes.stages import FakeVoice
 from .guess_call import change, end, ended, known, let_work, pause, remembering, said, told
@@ -283,7 +283,7 @@ async def test_a_call_that_ends_with_a_guess_open_leaves_no_task(is_held: bool) 
 
 
 async def test_a_warm_up_gives_way_to_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warming, "QUIET_S", 0)
+    monkeypatch.setattr(prefill_scheduler, "QUIET_S", 0)
     async with call_with("Fine.") as call:
         call.chat.warming = asyncio.Event()
         await call.chat.warmed.wait()

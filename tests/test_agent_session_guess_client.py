@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.conversation import ROOT, ItemId, Message
 from agent.errors import StageError
-from agent.ports import ChatMessage
-from agent.settings import ResponseOptions, ServerVad
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ROOT, ItemId, Message
+from agent.session.api.settings import ResponseOptions, ServerVad
+from agent.session.ports.stage_ports import ChatMessage
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
 
 from .guess_call import change, end, ended, known, let_work, pause, remembering, said, told
 from .session_call import Call, call_with

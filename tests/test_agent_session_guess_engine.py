@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agent.conversation import Modality
+from agent.session.api.conversation import Modality
 from llm_engine.engine import Engine
 
 from .engine_call import EngineCall, call_on

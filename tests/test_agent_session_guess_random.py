@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import ROOT, ItemId, Message
-from agent.model_messages import messages_of
-from agent.ports import ChatMessage
-from agent.settings import ResponseOptions, SemanticVad, ServerVad
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ROOT, ItemId, Message
+from agent.session.api.settings import ResponseOptions, SemanticVad, ServerVad
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage
 
 from .fakes import stages
 from .fakes.remembering import RememberingChat

@@ -2,18 +2,18 @@
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.call_desk import close_for
-from agent.calls import Calls
-from agent.config import AgentProfile, Config
-from agent.conversation import Message
-from agent.end_of_turn import IdleRules
+from agent.calls.registry import Calls
+from agent.calls.service import close_for
+from agent.config.schema import AgentProfile, Config
 from agent.errors import SilentCallError
-from agent.settings import ServerVad, SessionSettings
-from latency_budget.clock import ManualClock
-from latency_budget.turn import SessionId
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import Message
+from agent.session.api.settings import ServerVad, SessionSettings
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import IdleRules
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import SessionId
 
 from .session_call import Call, call_with
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import Message
-from agent.settings import SessionSettings
-from agent.wire.realtime import RealtimeProtocol
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import Message
+from agent.session.api.settings import SessionSettings
+from agent.turn_taking import events as ev
 
 from .session_call import call_with
 

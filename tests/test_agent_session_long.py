@@ -8,14 +8,14 @@ import numpy.typing as npt
 import pytest
 
 import asr
-from agent import notices as say
-from agent import requests as ask
-from agent import session
-from agent.config import AgentProfile
-from agent.hearing import Hearing, endpointing_for
-from agent.settings import SemanticVad
-from agent.stage_thread import StageThread
-from latency_budget.clock import SystemClock
+from agent.config.schema import AgentProfile
+from agent.session import session
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.settings import SemanticVad
+from agent.stages.model_thread import StageThread
+from agent.stages.speech_input import Hearing, endpointing_for
+from latency_budget.account.clock import SystemClock
 
 from .fakes.stages import FakeChat, FakeVoice
 from .session_call import Call

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from agent import notices as say
-from agent import reopening
-from agent.config import AgentProfile
+from agent.config.schema import AgentProfile
 from agent.errors import StageError
-from agent.reply import APOLOGY
-from agent.settings import ServerVad
-from latency_budget.clock import SystemClock
+from agent.session.api import server_events as say
+from agent.session.api.settings import ServerVad
+from agent.session.response.task import APOLOGY
+from agent.turn_taking import reopening
+from latency_budget.account.clock import SystemClock
 
 from .fakes.remembering import RememberingChat
 from .guess_call import change, end, ended, known, last_voiced, let_work, pause, remembering, said

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from agent import notices as say
-from agent import requests as ask
-from agent.config import AgentProfile
-from agent.conversation import ItemId, Message
+from agent.cli.replay import replay
+from agent.config.schema import AgentProfile
 from agent.errors import StageError
-from agent.replay import replay
-from agent.reply import APOLOGY
-from agent.settings import MAX_PACE_MS, ResponseOptions, ServerVad
-from latency_budget.clock import SystemClock
-from latency_budget.marks import MarkName
-from latency_budget.trace import read_trace
-from latency_budget.turn import Stage
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.settings import MAX_PACE_MS, ResponseOptions, ServerVad
+from agent.session.response.task import APOLOGY
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import Stage
+from latency_budget.reporting.trace import read_trace
 
 from .guess_call import change, end, ended, known, last_voiced, let_work, pause, remembering, said
 from .session_call import Call, call_with

@@ -6,16 +6,16 @@ two items of the caller's, and an empty reply between them.
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.config import AgentProfile
+from agent.config.schema import AgentProfile
 from agent.errors import StageError
-from agent.ports import ChatMessage, Heard
-from agent.settings import ResponseOptions, ServerVad
-from latency_budget.marks import MarkName
-from latency_budget.trace import read_trace
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions, ServerVad
+from agent.session.ports.stage_ports import ChatMessage, Heard
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
+from latency_budget.account.marks import MarkName
+from latency_budget.reporting.trace import read_trace
 
 from .guess_call import change, end, ended, known, pause, remembering, said, told
 from .reopen_call import (

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.conversation import ROOT, ItemId, Message
-from agent.ports import Heard
-from agent.settings import ResponseOptions
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ROOT, ItemId, Message
+from agent.session.api.settings import ResponseOptions
+from agent.session.ports.stage_ports import Heard
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
 
 from .fakes.stages import FakeChat
 from .guess_call import change, known, let_work, remembering, said

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agent import notices as say
-from agent import reopening
-from agent.turn_tables import Agent
+from agent.session.api import server_events as say
+from agent.turn_taking import reopening
+from agent.turn_taking.tables import Agent
 from llm_engine.engine import Engine
 
 from .engine_call import EngineCall, call_on

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from agent import events as ev
-from agent import notices as say
-from agent import reopening
-from agent import requests as ask
-from agent.conversation import ItemId, Message
-from agent.settings import ResponseOptions
-from agent.turn_tables import Agent
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.settings import ResponseOptions
+from agent.turn_taking import events as ev
+from agent.turn_taking import reopening
+from agent.turn_taking.tables import Agent
 
 from .fakes import stages
 from .fakes.remembering import RememberingChat

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent import notices as say
-from agent import reopening
+from agent.session.api import server_events as say
+from agent.turn_taking import reopening
 
 from .guess_call import let_work, remembering
 from .reopen_call import FIRST, LONG, SECOND, answered, ask_first, go_on, say_rest

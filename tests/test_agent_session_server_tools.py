@@ -5,23 +5,18 @@ import json
 
 import pytest
 
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import (
-    ItemId,
-    Message,
-    ModelCall,
-    ToolRound,
-)
 from agent.errors import StageError
-from agent.model_messages import messages_of
-from agent.ports import ChatMessage
-from agent.settings import ResponseOptions, SemanticVad
-from agent.turn_tables import Agent
-from agent.wording import INTERRUPTED, MAX_ROUNDS, TOO_LONG
-from latency_budget.clock import ManualClock
-from latency_budget.marks import MarkName
-from latency_budget.turn import Stage
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message, ModelCall, ToolRound
+from agent.session.api.settings import ResponseOptions, SemanticVad
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage
+from agent.session.response.generation import INTERRUPTED, MAX_ROUNDS, TOO_LONG
+from agent.turn_taking.tables import Agent
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import Stage
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat

@@ -5,19 +5,14 @@ import json
 
 import pytest
 
-from agent import item_requests
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import (
-    FunctionCall,
-    FunctionOutput,
-    ItemId,
-    ModelCall,
-)
 from agent.errors import StageError
-from agent.model_messages import messages_of
-from agent.ports import ChatMessage, Tools
-from agent.settings import ResponseOptions
+from agent.session import item_operations
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, ModelCall
+from agent.session.api.settings import ResponseOptions
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage, Tools
 
 from .fakes.remembering import RememberingChat
 from .fakes.stages import Calling
@@ -186,7 +181,7 @@ async def test_tools_that_take_too_long_to_check_are_refused(
     async def for_ever(tools: Tools) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(item_requests, "CHECK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(item_operations, "CHECK_TIMEOUT_S", 0.0)
     async with call_with("One.") as call:
         monkeypatch.setattr(call.chat, "check_tools", for_ever)
         await equip(call)

@@ -14,15 +14,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.conversation import ModelCall
 from agent.errors import StageError
-from agent.notices import Problem
-from agent.ports import ReplyToken, Tools
-from agent.settings import SessionSettings
-from agent.turn_tables import Agent
-from agent.wire.realtime import RealtimeProtocol
-from latency_budget.clock import ManualClock
-from latency_budget.turn import TurnId
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.conversation import ModelCall
+from agent.session.api.server_events import Problem
+from agent.session.api.settings import SessionSettings
+from agent.session.ports.stage_ports import ReplyToken, Tools
+from agent.turn_taking.tables import Agent
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import TurnId
 
 from . import virtual_time
 from .fakes.remembering import RememberingChat

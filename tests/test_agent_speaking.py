@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tts
-from agent.reply import APOLOGY
-from agent.speaking import Speaking, VoiceStage
+from agent.session.response.task import APOLOGY
+from agent.stages.speech_output import Speaking, VoiceStage
 
 OPENERS = ("One moment,", "Sure,")
 

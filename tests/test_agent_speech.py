@@ -11,10 +11,10 @@ import openai
 import pytest
 import soundfile
 
-from agent.reading_aloud import pieces_of
-from agent.speech_request import MAX_INPUT_CHARS
-from asr.scoring import normalized
-from tts.normalize import join_words, spoken_words
+from agent.http.openai.offline_synthesis import pieces_of
+from agent.http.openai.speech_request import MAX_INPUT_CHARS
+from benchmarks.asr.scoring import normalized
+from tts.text.normalize import join_words, spoken_words
 from tts.voice import split_sentences
 
 from .live import LiveServer

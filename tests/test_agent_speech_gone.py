@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent import speech
-from agent.audio_encoding import Encoder, encoder_for
-from agent.speech_request import SpeechFormat
+from agent.http.openai import speech
+from agent.http.openai.audio_encoding import Encoder, encoder_for
+from agent.http.openai.speech_request import SpeechFormat
 
 from .live import LiveServer
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from agent import stage_thread
 from agent.errors import ClientError, StageError
-from agent.stage_thread import BACKGROUND, MAX_WAITING, URGENT, StageThread
+from agent.stages import model_thread
+from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, StageThread
 
 
 class Model:
@@ -157,7 +157,7 @@ async def test_a_model_that_cannot_be_built_says_why() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_thread, "RETRY_S", (0.0,))
+    monkeypatch.setattr(model_thread, "RETRY_S", (0.0,))
 
 
 async def test_a_model_that_cannot_be_rebuilt_is_tried_again_without_being_asked(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.config import AsrSettings, Config, LlmSettings
-from agent.models import ModelStore
-from agent.stages import Stages
-from latency_budget.clock import SystemClock
+from agent.config.schema import AsrSettings, Config, LlmSettings
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from agent import client_events as ev
-from agent.stereo_check import (
+from agent.client import events as ev
+from agent.client.simulated_caller.stereo_recording import stereo
+from benchmarks.voice.stereo_check import (
     Account,
     StereoCall,
     missed_stereo,
@@ -16,8 +17,7 @@ from agent.stereo_check import (
     show_stereo,
     stereo_figures,
 )
-from agent.stereo_recording import stereo
-from agent.stereo_turns import FileTurn, FileTurns
+from benchmarks.voice.stereo_latency import FileTurn, FileTurns
 
 from .scripted_call import ANSWERED, MS, RATE_HZ, Scene, Script, audio, done, heard, loud, speech
 from .scripted_call import started as begun

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import BenchError
-from agent.stereo_turns import FileTurns, find_turns, read_turns
+from benchmarks.voice.stereo_latency import FileTurns, find_turns, read_turns
 
 RATE_HZ = 8_000
 Sound = tuple[float, float, float]

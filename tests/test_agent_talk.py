@@ -9,8 +9,8 @@ import pytest
 import soundfile
 
 from agent.__main__ import main
-from agent.replay import replay
-from latency_budget.trace import read_trace
+from agent.cli.replay import replay
+from latency_budget.reporting.trace import read_trace
 
 from .live import LiveServer
 from .live_call import RECORDINGS, overlap, recording, transcript

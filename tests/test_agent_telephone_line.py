@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agent.telephone_line import LINE_RATE_HZ, over_telephone
-from asr.audio import last_voiced_sample
+from asr.audio.samples import last_voiced_sample
+from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
 
 
 def tone(

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from agent.__main__ import main as halfsec
-from agent.config_layers import load_config
+from agent.config.layers import load_config
 from agent.errors import ConfigError
-from agent.telephony_check import check_telephony
+from agent.server.startup_checks.telephony import check_telephony
 
 
 def check(**telephony: Any) -> None:

@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 
 import llm_engine
-from agent import model_home
 from agent.errors import StageError
-from agent.notices import Usage
-from agent.ports import ChatMessage
-from agent.stage_thread import StageThread
-from agent.thinking import Chat
-from latency_budget.clock import SystemClock
-from latency_budget.turn import TurnId
-from llm_engine.tool_calls import ToolCall
+from agent.session.api.server_events import Usage
+from agent.session.ports.stage_ports import ChatMessage
+from agent.stages import llm_failover
+from agent.stages.llm_chat import Chat
+from agent.stages.model_thread import StageThread
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.tool_calls import ToolCall
 
 
 class StubConversation:
@@ -103,7 +103,7 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
     stage = StubStage()
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
-    monkeypatch.setattr(model_home, "HANGS_S", 0.0)
+    monkeypatch.setattr(llm_failover, "HANGS_S", 0.0)
     async with asyncio.TaskGroup() as group:
         warming = group.create_task(chat.preview(""))
         for _ in range(100):
@@ -120,7 +120,7 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
     conversation = stage.engine.opened[0]
-    monkeypatch.setattr(model_home, "HANGS_S", 0.0)
+    monkeypatch.setattr(llm_failover, "HANGS_S", 0.0)
 
     async def read() -> list[str]:
         tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)

@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 import llm_engine
-from agent.config import Config, LlmSettings
-from agent.models import ModelStore
-from agent.ports import ChatMessage, ChatPort
-from agent.stage_thread import StageThread
-from agent.stages import Stages
-from agent.thinking import Chat
-from latency_budget.clock import SystemClock
-from latency_budget.turn import TurnId
+from agent.config.schema import Config, LlmSettings
+from agent.session.ports.stage_ports import ChatMessage, ChatPort
+from agent.stages.llm_chat import Chat
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.model_thread import StageThread
+from agent.stages.registry import Stages
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
 from tests.fakes.llm_models import save_tiny_model
 
 from .test_agent_thinking import StubConversation, StubEngine, StubStage

@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from agent import event_loop, tls
-from agent.access_check import check_access, needs_key, tell_of_access
-from agent.address import local_voice_url, page_url
-from agent.config import Config
-from agent.config_layers import load_config
-from agent.entry import entry_at, entry_here
+from agent.config.layers import load_config
+from agent.config.public_url import local_voice_url, page_url
+from agent.config.schema import Config
 from agent.errors import ConfigError
-from agent.keys import KeyFile
-from agent.local_key import forget_local_key, local_key, make_local_key
-from agent.principal import KeyLimits
-from agent.tls import (
+from agent.http.auth import tls
+from agent.http.auth.cli_credentials import entry_at, entry_here
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.local_key import forget_local_key, local_key, make_local_key
+from agent.http.auth.principal import KeyLimits
+from agent.http.auth.tls import (
     Certificate,
     certificate_of,
     client_context,
@@ -33,6 +32,8 @@ from agent.tls import (
     server_context,
     trust,
 )
+from agent.server import event_loop
+from agent.server.startup_checks.access import check_access, needs_key, tell_of_access
 
 
 @pytest.fixture(autouse=True)

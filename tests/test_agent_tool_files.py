@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import doctor
 from agent.__main__ import main
-from agent.config_layers import load_config
+from agent.cli import doctor
+from agent.config.layers import load_config
 from agent.errors import ConfigError
-from agent.tool_check import check_tools
+from agent.server.startup_checks.tools import check_tools
 
 TOOL = '''
 from agent.tools import tool
@@ -144,7 +144,9 @@ def test_the_command_says_so_before_it_listens(
     file = tmp_path / "halfsec.toml"
     file.write_text(settings("weather.py"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent.preflight.check_models", lambda config, store: None)
+        patch.setattr(
+            "agent.server.startup_checks.preflight.check_models", lambda config, store: None
+        )
         assert main(["serve", "--config", str(file)]) == 2
     assert "server_tools: there is no file" in capsys.readouterr().err
 

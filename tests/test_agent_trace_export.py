@@ -10,17 +10,17 @@ from typing import cast
 import pytest
 from starlette.requests import Request
 
-from agent.access import Access
-from agent.calls import Calls
-from agent.config import Config
-from agent.keys import KeyFile
-from agent.metrics import Metrics
-from agent.service_endpoints import Endpoints
-from agent.stages import Stages
-from agent.trace_export import MAX_BATCH, MAX_WAITING, TraceExporter
-from agent.turn_spans import Finished, FinishedCall
-from latency_budget.clock import ManualClock
-from latency_budget.turn import SessionId
+from agent.calls.registry import Calls
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile
+from agent.http.endpoints.health_and_sessions import Endpoints
+from agent.http.endpoints.metrics import Metrics
+from agent.observability.spans import Finished, FinishedCall
+from agent.observability.trace_export import MAX_BATCH, MAX_WAITING, TraceExporter
+from agent.stages.registry import Stages
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import SessionId
 
 from .otlp_collector import PATIENCE_S, Answer, Collector, free_port, serving, turn
 

@@ -10,8 +10,8 @@ import openai
 import pytest
 import soundfile
 
-from asr.files import read_file
-from asr.scoring import normalized, word_errors
+from asr.audio.files import read_file
+from benchmarks.asr.scoring import normalized, word_errors
 
 from .live import LiveServer
 from .test_asr_files import RECORDINGS

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from agent.errors import BenchError
-from agent.turn_recordings import find_recordings
+from benchmarks.signals.recordings import find_recordings
 
 
 def write(path: Path, seconds: float) -> Path:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.fit_turns import newton
-from agent.turn_score import (
+from agent.turn_taking.end_of_turn_model import (
     EAGERNESS,
     MAX_DANGLING_MS,
     MAX_NUMBER_MS,
@@ -24,6 +23,7 @@ from agent.turn_score import (
     shipped_score,
     word_class,
 )
+from benchmarks.end_of_turn.fit import newton
 
 LINE = Wait(base_ms=500, slope_ms=100, least_ms=250, most_ms=900)
 SCORE = TurnScore({"sound": 1.0, "closed": 0.5}, {"closed": 2.0}, dict.fromkeys(EAGERNESS, LINE))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.turn_spans import (
+from agent.observability.spans import (
     FinishedCall,
     FinishedTurn,
     SpanData,
@@ -15,12 +15,12 @@ from agent.turn_spans import (
     spans_of,
     turn_id,
 )
-from latency_budget.actions import Action, ActionTaken
-from latency_budget.budget import EMBEDDED
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import TurnLedger
-from latency_budget.marks import Mark, MarkName
-from latency_budget.turn import SessionId, TurnId
+from latency_budget.account.actions import Action, ActionTaken
+from latency_budget.account.budget import EMBEDDED
+from latency_budget.account.ledger import TurnLedger
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.storage.history import TurnEntry
 
 SESSION = SessionId("sess_a")
 OFFSET_NS = 1_800_000_000_000_000_000

@@ -9,9 +9,10 @@ from typing import get_args
 
 import pytest
 
-from agent import events as ev
-from agent.end_of_turn import TurnRules
-from agent.turn_tables import (
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.machine import TurnTaking
+from agent.turn_taking.tables import (
     AGENT,
     CALLER,
     Agent,
@@ -24,8 +25,7 @@ from agent.turn_tables import (
     diagram,
     next_state,
 )
-from agent.turn_taking import TurnTaking
-from latency_budget.turn import TurnId
+from latency_budget.account.turn import TurnId
 
 ROOT = Path(__file__).resolve().parents[1]
 EVENTS: tuple[type, ...] = get_args(ev.Event)
@@ -167,7 +167,7 @@ def test_diagram_draws_each_row_once() -> None:
 
 
 def test_diagram_is_printed_by_the_module() -> None:
-    command = [sys.executable, "-m", "agent.turn_tables"]
+    command = [sys.executable, "-m", "agent.turn_taking.tables"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == diagram() + "\n"
 
@@ -175,4 +175,4 @@ def test_diagram_is_printed_by_the_module() -> None:
 def test_architecture_shows_the_present_diagram() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```mermaid\n(stateDiagram-v2\n.*?)\n```$", text, re.MULTILINE | re.DOTALL)
-    assert shown == [diagram()], "paste what `python -m agent.turn_tables` prints"
+    assert shown == [diagram()], "paste what `python -m agent.turn_taking.tables` prints"

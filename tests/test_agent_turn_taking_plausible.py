@@ -8,12 +8,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import TurnRules
-from agent.turn_tables import Agent, Caller
-from agent.turn_taking import TurnTaking
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.machine import TurnTaking
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.turn import TurnId
 from tests.scenarios.plausible import DUCKS, RULES, Session, time_out
 from tests.scenarios.timeline import QUICK
 

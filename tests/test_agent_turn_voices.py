@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import soundfile
 
-from agent.turn_voices import MAX_WORDS, main
-from asr.bench import find_recordings, read_transcripts
+from benchmarks.asr.latency import find_recordings, read_transcripts
+from benchmarks.end_of_turn.synthetic_readers import MAX_WORDS, main
 
 
 def turns(folder: Path, *texts: str) -> Path:
@@ -35,7 +35,7 @@ def test_each_text_is_read_once_under_its_recordings_name(tmp_path: Path) -> Non
 
 def test_no_turns_and_no_such_voice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), str(tmp_path / "out"), "--voice", "hibari"]) == 2
-    assert "make them with `python -m asr.turn_data`" in capsys.readouterr().err
+    assert "make them with `python -m benchmarks.end_of_turn.turn_data`" in capsys.readouterr().err
     source = turns(tmp_path / "turns", "Hello there, you.")
     assert main([str(source), str(tmp_path / "out"), "--voice", "nobody"]) == 2
     assert "nobody" in capsys.readouterr().err

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 
 import asr
-from agent.end_of_turn import TurnRules
-from agent.virtual_turns import Played, Timing, Track, play
-from asr.transcripts import Hypothesis
+from agent.turn_taking.end_of_turn import TurnRules
+from asr.recognition.transcripts import Hypothesis
+from benchmarks.end_of_turn.simulation import Played, Timing, Track, play
 
 Float32 = npt.NDArray[np.float32]
 

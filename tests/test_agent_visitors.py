@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.config import ServiceSettings
-from agent.visitors import Visitors, name_of
+from agent.config.schema import ServiceSettings
+from agent.http.auth.origin_check import Visitors, name_of
 
 LOCAL = ("127.0.0.1:8080", "localhost", "LOCALHOST:8472", "localhost.:80", "[::1]:8080",
          "127.8.9.1", "page.localhost:8080")  # fmt: skip

@@ -10,19 +10,19 @@ import pytest
 from starlette.websockets import WebSocket
 
 from agent import errors
-from agent.access_settings import AccessSettings
-from agent.call_desk import CallOver
-from agent.call_socket import SEND_TIMEOUT_S, CallSocket
-from agent.calls import Calls
-from agent.config import Config
-from agent.notices import Extension
-from agent.outbox import SlowReader
-from agent.resume_tokens import ResumeTokens
-from agent.settings import SessionSettings
-from agent.voice_call import Resuming, VoiceCall
-from agent.wire.realtime import RealtimeProtocol
-from latency_budget.clock import ManualClock
-from latency_budget.turn import SessionId
+from agent.calls.registry import Calls
+from agent.calls.service import CallOver
+from agent.config.access import AccessSettings
+from agent.config.schema import Config
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.realtime.resume_tokens import ResumeTokens
+from agent.realtime.send_queue import SlowReader
+from agent.realtime.socket import SEND_TIMEOUT_S, CallSocket
+from agent.realtime.transport import Resuming, VoiceCall
+from agent.session.api.server_events import Extension
+from agent.session.api.settings import SessionSettings
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import SessionId
 
 from . import virtual_time
 from .session_call import call_with

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import voice_connection, waiting_messages
-from agent.sliced_input import SLICE_BYTES
-from agent.voice_connection import FRAMES_AT_ONCE, MAX_PHONE_FRAME_BYTES
+from agent.http.hardening import message_queue, websocket_protocol
+from agent.http.hardening.cooperative_parser import SLICE_BYTES
+from agent.http.hardening.websocket_protocol import FRAMES_AT_ONCE, MAX_PHONE_FRAME_BYTES
 
 from .connection_house import HANDSHAKE, House, Wire, end
 
@@ -150,7 +150,7 @@ async def test_fragments_take_the_room_of_what_is_in_them() -> None:
 
 
 async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice_connection, "FRAMES_PER_S", 0.01)
+    monkeypatch.setattr(websocket_protocol, "FRAMES_PER_S", 0.01)
     _, wire = await call()
     wire.protocol.data_received(text(b"", first=0x01) + EMPTY_FRAGMENT * (FRAMES_AT_ONCE + 3000))
     await turns(400)
@@ -178,7 +178,7 @@ async def test_who_is_made_to_wait_gets_his_pongs() -> None:
 
 
 async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_messages, "MAX_WAITING_BYTES", 20_000)
+    monkeypatch.setattr(message_queue, "MAX_WAITING_BYTES", 20_000)
     reader, wire = await call()
     reader.may_read.clear()
     wire.protocol.data_received(text(b"x" * 4000) * 40)
@@ -197,7 +197,7 @@ async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.Monkey
 async def test_what_waits_is_forgotten_when_the_client_has_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_messages, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(message_queue, "KEPT_BYTES", 20_000)
     reader, wire = await call()
     reader.may_read.clear()
     wire.protocol.data_received(b"".join(text(b"%d" % each + b" " * 4000) for each in range(40)))

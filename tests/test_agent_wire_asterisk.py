@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.wire.telephony.asterisk import MAX_MESSAGE, Asterisk
-from agent.wire.telephony.line import (
+from agent.telephony.carriers.asterisk import MAX_MESSAGE, Asterisk
+from agent.telephony.carriers.media_stream import (
     MULAW,
     FlowChanged,
     KeyPressed,

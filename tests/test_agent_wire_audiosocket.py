@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.wire.telephony.audiosocket import (
+from agent.telephony.carriers.audiosocket import (
     CLEAR,
     END,
     ERROR,
@@ -20,7 +20,7 @@ from agent.wire.telephony.audiosocket import (
     MessageReader,
     message,
 )
-from agent.wire.telephony.line import (
+from agent.telephony.carriers.media_stream import (
     CallerAudio,
     KeyPressed,
     LineError,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.wire.webhooks import WEBHOOKS
-from agent.wire.webhooks.webhook import CallNews, WebhookRequest
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.webhook import CallNews, WebhookRequest
 
 from .test_agent_wire_webhooks import AT, post, sent
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.wire.g711 import alaw_decode, alaw_encode, mulaw_decode, mulaw_encode
+from agent.codec.g711 import alaw_decode, alaw_encode, mulaw_decode, mulaw_encode
 
 EVERY_SAMPLE = np.arange(-32768, 32768).astype(np.int16)
 EVERY_CODE = bytes(range(256))

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.notices import Problem
-from agent.requests import Request
+from agent.session.api.client_events import Request
+from agent.session.api.server_events import Problem
 from tests.wire_frames import make
 
 JSON_VALUES = st.recursive(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from agent.conversation import ItemId, Message, Modality
-from agent.notices import (
+from agent.session.api.conversation import ItemId, Message, Modality
+from agent.session.api.server_events import (
     AudioCommitted,
     ItemAdded,
     Notice,
@@ -30,7 +30,7 @@ from agent.notices import (
     TranscriptDelta,
     Usage,
 )
-from agent.settings import SessionSettings
+from agent.session.api.settings import SessionSettings
 from tests.wire_frames import make, say
 
 SETTINGS = {

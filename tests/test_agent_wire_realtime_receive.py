@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.conversation import ROOT, FunctionCall, FunctionOutput, ItemId, ItemReference, Message
-from agent.notices import ItemAdded
-from agent.requests import (
+from agent.codec.g711 import mulaw_encode
+from agent.codec.json_frame import MAX_DEPTH, MAX_FRAME_BYTES, MAX_MARKS
+from agent.realtime.protocol.fields import MAX_TEXT_CHARS
+from agent.session.api.client_events import (
     AppendAudio,
     CancelResponse,
     ClearAudio,
@@ -22,10 +23,16 @@ from agent.requests import (
     RetrieveItem,
     TruncateItem,
 )
-from agent.settings import ResponseOptions
-from agent.wire.g711 import mulaw_encode
-from agent.wire.json_frames import MAX_DEPTH, MAX_FRAME_BYTES, MAX_MARKS
-from agent.wire.realtime.fields import MAX_TEXT_CHARS
+from agent.session.api.conversation import (
+    ROOT,
+    FunctionCall,
+    FunctionOutput,
+    ItemId,
+    ItemReference,
+    Message,
+)
+from agent.session.api.server_events import ItemAdded
+from agent.session.api.settings import ResponseOptions
 from tests.wire_frames import make, one, refused, update
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.conversation import ItemId, Message
+from agent.codec.g711 import alaw_decode, mulaw_decode
 from agent.errors import InternalError
-from agent.notices import (
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.server_events import (
     AudioCommitted,
     ItemAdded,
     Notice,
@@ -25,8 +26,7 @@ from agent.notices import (
     TranscriptDelta,
     Usage,
 )
-from agent.settings import SessionSettings
-from agent.wire.g711 import alaw_decode, mulaw_decode
+from agent.session.api.settings import SessionSettings
 from tests.wire_frames import make, say
 
 U1, A1 = ItemId("item_u1"), ItemId("item_a1")

@@ -1,7 +1,8 @@
 """Sessions, items, transcripts, errors: what the dialect says outside of responses."""
 
-from agent.conversation import FunctionCall, FunctionOutput, ItemId, Message
-from agent.notices import (
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, Message
+from agent.session.api.server_events import (
     AudioCleared,
     AudioCommitted,
     Extension,
@@ -16,8 +17,7 @@ from agent.notices import (
     TranscriptCompleted,
     TranscriptFailed,
 )
-from agent.settings import SemanticVad, ServerVad, SessionSettings
-from agent.wire.realtime.protocol import RealtimeProtocol
+from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
 from tests.wire_frames import make, say
 
 U1, A1 = ItemId("item_u1"), ItemId("item_a1")

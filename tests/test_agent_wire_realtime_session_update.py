@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent.notices import Problem, SessionUpdated
-from agent.requests import UpdateSession
-from agent.settings import SemanticVad, ServerVad, SessionSettings
+from agent.session.api.client_events import UpdateSession
+from agent.session.api.server_events import Problem, SessionUpdated
+from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
 from tests.wire_frames import make, one, refused, say, update, update_refused
 
 

@@ -1,6 +1,6 @@
 """What each carrier says, after the examples of its documentation, and what it is told.
 
-The pages are named in the modules of `agent/wire/telephony`; Twilio has a file of its own.
+The pages are named in the modules of `agent/telephony/carriers`; Twilio has a file of its own.
 """
 
 import base64
@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.wire.telephony.asterisk import Asterisk
-from agent.wire.telephony.exotel import Exotel
-from agent.wire.telephony.jambonz import Jambonz
-from agent.wire.telephony.line import (
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.exotel import Exotel
+from agent.telephony.carriers.jambonz import Jambonz
+from agent.telephony.carriers.media_stream import (
     MULAW,
     CallerAudio,
     Dialect,
@@ -31,9 +31,9 @@ from agent.wire.telephony.line import (
     StreamStarted,
     StreamStopped,
 )
-from agent.wire.telephony.plivo import Plivo
-from agent.wire.telephony.telnyx import Telnyx
-from agent.wire.telephony.vonage import Vonage
+from agent.telephony.carriers.plivo import Plivo
+from agent.telephony.carriers.telnyx import Telnyx
+from agent.telephony.carriers.vonage import Vonage
 
 AUDIO = bytes(range(160)) * 2
 TEXT = base64.b64encode(AUDIO).decode()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.wire.telephony.line import (
+from agent.telephony.carriers.media_stream import (
     MULAW,
     CallerAudio,
     KeyPressed,
@@ -21,7 +21,7 @@ from agent.wire.telephony.line import (
     StreamStarted,
     StreamStopped,
 )
-from agent.wire.telephony.twilio import Twilio
+from agent.telephony.carriers.twilio import Twilio
 
 SID = "MZXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX"
 CALL = "CAXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.wire.webhooks import WEBHOOKS, plivo, twilio
-from agent.wire.webhooks.webhook import (
+from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
+from agent.telephony.carriers.webhooks.webhook import (
     FORM,
     MAX_ESCAPES,
     MAX_FIELDS,

@@ -1,5 +1,6 @@
 """Who signed a webhook, what it asks, and what it is answered: each carrier as its documentation,
-or its own library, has it. The pages are named in the modules of `agent/wire/webhooks`."""
+or its own library, has it. The pages are named in the modules of
+`agent/telephony/carriers/webhooks`."""
 
 import base64
 import hashlib
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 from twilio.request_validator import RequestValidator
 from twilio.twiml.voice_response import Connect, Stream, VoiceResponse
 
-from agent.wire.webhooks import WEBHOOKS, plivo, twilio
-from agent.wire.webhooks.webhook import (
+from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
+from agent.telephony.carriers.webhooks.webhook import (
     FORM,
     TOLERANCE_S,
     CarrierCall,

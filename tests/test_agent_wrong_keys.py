@@ -1,6 +1,6 @@
 """Who presents many wrong keys."""
 
-from agent.wrong_keys import FORGET_S, FREE_TRIES, MAX_ADDRESSES, WrongKeys
+from agent.http.auth.throttle import FORGET_S, FREE_TRIES, MAX_ADDRESSES, WrongKeys
 
 SECOND = 10**9
 

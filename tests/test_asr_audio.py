@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.audio import (
+from asr.audio.samples import (
     RATE_HZ,
     VOICED_FRAME,
     finite,

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.bench_asr import main as main_with_telephone
-from asr import bench_finals
-from asr.audio import voiced_rms
-from asr.bench import at_level, find_recordings, half_of, main, read_transcripts
+from asr.audio.files import read_file
+from asr.audio.samples import voiced_rms
 from asr.errors import AudioError
-from asr.files import read_file
+from benchmarks.asr import finals
+from benchmarks.asr.command import main as main_with_telephone
+from benchmarks.asr.latency import at_level, find_recordings, half_of, main, read_transcripts
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -96,15 +96,15 @@ def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_bench_reports_when_the_last_words_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = bench_finals.Cost.measured
+    measured = finals.Cost.measured
 
-    def on_an_idle_machine(recognizer: Any, audio: Any) -> bench_finals.Cost:
+    def on_an_idle_machine(recognizer: Any, audio: Any) -> finals.Cost:
         """In virtual time passes take what they took when this was written."""
         found = measured(recognizer, audio)
         assert min(found.encode_ms_per_s, found.decode_ms_per_token, found.tokens_per_s) > 0
         return replace(found, encode_ms_per_s=4.44, decode_ms_per_token=4.0)
 
-    monkeypatch.setattr(bench_finals.Cost, "measured", on_an_idle_machine)
+    monkeypatch.setattr(finals.Cost, "measured", on_an_idle_machine)
     out = tmp_path / "out.json"
     arguments = [str(RECORDINGS), "--transcripts", str(RECORDINGS / "transcripts.json")]
     arguments += ["--model", str(model_path("whisper-tiny.en")), "--json", str(out)]

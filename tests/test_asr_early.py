@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from asr.audio import RATE_HZ, Pcm
-from asr.early import EarlyWords
-from asr.endpointing import SpeechPaused
-from asr.files import read_file
-from asr.listener import Listener
-from asr.scoring import normalized
-from asr.streaming import StreamingConfig, StreamingTranscriber
-from asr.transcripts import DecodeJob, FinalTranscript, Hypothesis
-from asr.utterance import ListenerConfig
-from asr.vad import SileroVad, VadState
-from asr.whisper import WhisperTranscriber
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ, Pcm
+from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis
+from asr.recognition.whisper import WhisperTranscriber
+from asr.speech_detection.endpointing import SpeechPaused
+from asr.speech_detection.vad import SileroVad, VadState
+from asr.stream.asr_stream import Listener
+from asr.stream.streaming import StreamingConfig, StreamingTranscriber
+from asr.stream.utterance import ListenerConfig
+from benchmarks.asr.scoring import normalized
 from tests.models import model_path
 from tests.test_asr_files import RECORDINGS
 from tests.test_asr_listener import LoudnessVad, feed, listener, said, silence

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.endpointing import (
+from asr.speech_detection.endpointing import (
     FRAME,
     Endpointer,
     EndpointEvent,

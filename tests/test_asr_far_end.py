@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from asr.endpointing import FRAME
-from asr.far_end import DOUBTFUL, MIN_KNOWN, REACH, FarEnd, level_of
+from asr.speech_detection.echo_gate import DOUBTFUL, MIN_KNOWN, REACH, FarEnd, level_of
+from asr.speech_detection.endpointing import FRAME
 
 FAR = 0.1
 

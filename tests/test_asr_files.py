@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.audio import RATE_HZ
+from asr.audio.files import FileLimits, read_blocks, read_file
+from asr.audio.samples import RATE_HZ
 from asr.errors import AudioError
-from asr.files import FileLimits, read_blocks, read_file
 
 RECORDINGS = Path(__file__).parent / "recordings"
 TEXTS = json.loads((RECORDINGS / "transcripts.json").read_text())

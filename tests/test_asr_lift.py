@@ -4,15 +4,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.bench_asr import by_telephone
-from asr import lift
-from asr.audio import RATE_HZ
-from asr.bench import at_level
-from asr.files import read_file
-from asr.lift import MAX_GAIN_DB, RISE_DB, SUSPECTED, WANTED_DB, VoiceLift
-from asr.listener import Listener
-from asr.utterance import ListenerConfig
-from asr.vad import FRAME, SileroVad, VadState
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ
+from asr.speech_detection import agc
+from asr.speech_detection.agc import MAX_GAIN_DB, RISE_DB, SUSPECTED, WANTED_DB, VoiceLift
+from asr.speech_detection.vad import FRAME, SileroVad, VadState
+from asr.stream.asr_stream import Listener
+from asr.stream.utterance import ListenerConfig
+from benchmarks.asr.command import by_telephone
+from benchmarks.asr.latency import at_level
 from tests.models import model_path
 from tests.test_asr_files import RECORDINGS
 
@@ -134,7 +134,7 @@ def test_more_of_a_quiet_caller_is_heard_and_nothing_else_of_others(
         return detector.voiced
 
     quiet, usual = voiced(-58), voiced(-20)
-    monkeypatch.setattr(lift, "MAX_GAIN_DB", 0.0)
+    monkeypatch.setattr(agc, "MAX_GAIN_DB", 0.0)
     assert voiced(-20) == usual
     assert voiced(-58) < 0.95 * quiet
     assert quiet > 0.9 * usual

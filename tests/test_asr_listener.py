@@ -4,18 +4,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asr.audio import RATE_HZ, VOICED_FRAME
-from asr.endpointing import (
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ, VOICED_FRAME
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
+from asr.speech_detection.endpointing import (
     EndpointEvent,
     SpeechPaused,
     SpeechResumed,
     SpeechStarted,
 )
-from asr.files import read_file
-from asr.listener import Listener
-from asr.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
-from asr.utterance import ListenerConfig
-from asr.vad import FRAME, SileroVad, VadState, VoiceDetector
+from asr.speech_detection.vad import FRAME, SileroVad, VadState, VoiceDetector
+from asr.stream.asr_stream import Listener
+from asr.stream.utterance import ListenerConfig
 from tests.models import model_path
 from tests.test_asr_files import RECORDINGS
 

@@ -2,10 +2,15 @@
 
 import pytest
 
-from asr.audio import RATE_HZ
-from asr.endpointing import EndpointingConfig, SilenceGrew, SpeechPaused, SpeechStarted
+from asr.audio.samples import RATE_HZ
 from asr.errors import BufferFullError
-from asr.transcripts import Hypothesis
+from asr.recognition.transcripts import Hypothesis
+from asr.speech_detection.endpointing import (
+    EndpointingConfig,
+    SilenceGrew,
+    SpeechPaused,
+    SpeechStarted,
+)
 from tests.test_asr_listener import feed, listener, only_final, push_to_talk, said, silence
 
 

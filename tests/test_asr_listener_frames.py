@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.audio import RATE_HZ, AudioFrame
-from asr.endpointing import EndpointEvent, SpeechStarted
+from asr.audio.samples import RATE_HZ, AudioFrame
 from asr.errors import AudioError
-from asr.vad import FRAME
+from asr.speech_detection.endpointing import EndpointEvent, SpeechStarted
+from asr.speech_detection.vad import FRAME
 from tests.test_asr_listener import listener, said, silence
 
 

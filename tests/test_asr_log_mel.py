@@ -3,8 +3,8 @@ import numpy.typing as npt
 import pytest
 from faster_whisper.feature_extractor import FeatureExtractor
 
-from asr.files import read_file
-from asr.log_mel import WINDOW, LogMel
+from asr.audio.files import read_file
+from asr.recognition.log_mel import WINDOW, LogMel
 from tests.test_asr_files import RECORDINGS
 
 Pcm = npt.NDArray[np.float32]

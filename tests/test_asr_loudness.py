@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from asr.audio import Pcm
-from asr.loudness import HALF, MAX_DISAGREED, Loudness
+from asr.audio.samples import Pcm
+from asr.speech_detection.energy_endpoint import HALF, MAX_DISAGREED, Loudness
 
 FRAME = 2 * HALF
 

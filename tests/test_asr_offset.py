@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from asr.audio import RATE_HZ
-from asr.offset import OffsetRemover
+from asr.audio.dc_blocker import OffsetRemover
+from asr.audio.samples import RATE_HZ
 
 
 def tone(hz: float, seconds: float = 2.0) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.recording import Recording
-from asr.vad import FRAME
+from asr.speech_detection.vad import FRAME
+from asr.stream.audio_buffer import Recording
 
 
 def counted(first: int, count: int) -> np.ndarray:

@@ -1,6 +1,12 @@
 import pytest
 
-from asr.repetition import compression_ratio, is_degenerate, loop_at, repeats_ending, unlooped
+from asr.recognition.repetition import (
+    compression_ratio,
+    is_degenerate,
+    loop_at,
+    repeats_ending,
+    unlooped,
+)
 
 
 def test_a_phrase_that_follows_itself_is_a_loop() -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.audio import RATE_HZ
+from asr.audio.resample import Resampler
+from asr.audio.samples import RATE_HZ
 from asr.errors import AudioError
-from asr.resample import Resampler
 
 RATES = [4000, 8000, 11025, 16000, 22050, 24000, 44100, 48000, 96000]
 

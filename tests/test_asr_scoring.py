@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.scoring import WordErrors, normalized, word_errors
+from benchmarks.asr.scoring import WordErrors, normalized, word_errors
 
 SENTENCES = st.lists(st.sampled_from(["call", "the", "pound", "key", "busy"]), max_size=8)
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.stabilizer import Stabilizer
+from asr.recognition.stabilizer import Stabilizer
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "C", "b.", "d,"]), max_size=12).map(" ".join)
 

@@ -6,16 +6,16 @@ import numpy.typing as npt
 import pytest
 import soxr
 
-from asr.audio import RATE_HZ
-from asr.endpointing import SpeechPaused, SpeechStarted
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ
 from asr.errors import AudioError, ModelError
-from asr.files import read_file
-from asr.scoring import normalized
-from asr.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
-from asr.transcripts import FinalTranscript, PartialTranscript
-from asr.utterance import ListenerConfig
-from asr.vad import SileroVad
-from asr.whisper import WhisperTranscriber
+from asr.recognition.transcripts import FinalTranscript, PartialTranscript
+from asr.recognition.whisper import WhisperTranscriber
+from asr.speech_detection.endpointing import SpeechPaused, SpeechStarted
+from asr.speech_detection.vad import SileroVad
+from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
+from asr.stream.utterance import ListenerConfig
+from benchmarks.asr.scoring import normalized
 from tests.models import model_path
 from tests.test_asr_vad import not_speech
 

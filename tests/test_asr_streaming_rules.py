@@ -3,11 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 
-from asr.endpointing import SpeechPaused, SpeechResumed
-from asr.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
-from asr.transcripts import FinalTranscript, Hypothesis
-from asr.utterance import ListenerConfig
-from asr.vad import FRAME, VadState
+from asr.recognition.transcripts import FinalTranscript, Hypothesis
+from asr.speech_detection.endpointing import SpeechPaused, SpeechResumed
+from asr.speech_detection.vad import FRAME, VadState
+from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
+from asr.stream.utterance import ListenerConfig
 
 Pcm = npt.NDArray[np.float32]
 

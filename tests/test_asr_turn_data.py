@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.audio import RATE_HZ, Pcm, last_voiced_sample
+from asr.audio.samples import RATE_HZ, Pcm, last_voiced_sample
 from asr.errors import AudioError
-from asr.turn_data import (
+from benchmarks.end_of_turn.turn_data import (
     MIN_APART_S,
     PAUSE_MS,
     Source,
@@ -130,7 +130,9 @@ def test_turns_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "turns.jsonl").write_text(json.dumps(dataclasses.asdict(made[0])) + "\n")
     assert read_turns(tmp_path) == [made[0]]
     (tmp_path / "turns.jsonl").write_text('{"name": 1}\n')
-    with pytest.raises(AudioError, match=r"make them with `python -m asr.turn_data`"):
+    with pytest.raises(
+        AudioError, match=r"make them with `python -m benchmarks.end_of_turn.turn_data`"
+    ):
         read_turns(tmp_path)
     with pytest.raises(AudioError, match="no turns in it"):
         read_turns(tmp_path / "nowhere")

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.audio import RATE_HZ, Pcm
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ, Pcm
 from asr.errors import ModelError
-from asr.files import read_file
-from asr.turn_model import EMBEDDING, TRAINED_S, WINDOW_S, TurnModel
-from asr.turn_window import states_graph
+from asr.speech_detection.turn_model import EMBEDDING, TRAINED_S, WINDOW_S, TurnModel
+from asr.speech_detection.turn_model_graph import states_graph
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"

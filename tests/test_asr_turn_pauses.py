@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.audio import RATE_HZ
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ
 from asr.errors import AudioError
-from asr.files import read_file
-from asr.turn_data import Source, command_turn, hesitant_turn
-from asr.turn_model import EMBEDDING
-from asr.turn_pauses import Models, main, pauses_of, read_embeddings, read_pauses
+from asr.speech_detection.turn_model import EMBEDDING
+from benchmarks.end_of_turn.turn_data import Source, command_turn, hesitant_turn
+from benchmarks.end_of_turn.turn_pauses import Models, main, pauses_of, read_embeddings, read_pauses
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -66,7 +66,9 @@ def test_the_command_writes_pauses_and_embeddings(tmp_path: Path) -> None:
 def test_pauses_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "pauses.jsonl"
     path.write_text("[]\n")
-    with pytest.raises(AudioError, match=r"make them with `python -m asr.turn_pauses`"):
+    with pytest.raises(
+        AudioError, match=r"make them with `python -m benchmarks.end_of_turn.turn_pauses`"
+    ):
         read_pauses(path)
     with pytest.raises(AudioError, match="not readable"):
         read_embeddings(path)

@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asr.audio import RATE_HZ
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ
 from asr.errors import ModelError
-from asr.files import read_file
-from asr.vad import FRAME, SileroVad, VadState
+from asr.speech_detection.vad import FRAME, SileroVad, VadState
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"

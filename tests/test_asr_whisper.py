@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.audio import RATE_HZ
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ
 from asr.errors import ModelError
-from asr.files import read_file
-from asr.scoring import normalized, word_errors
-from asr.whisper import (
+from asr.recognition.whisper import (
     FULL_WINDOW,
     MAX_PIECE_S,
     MIN_PIECE_S,
@@ -17,6 +16,7 @@ from asr.whisper import (
     WindowPolicy,
     pieces,
 )
+from benchmarks.asr.scoring import normalized, word_errors
 from tests.models import model_path
 
 RECORDINGS = Path(__file__).parent / "recordings"

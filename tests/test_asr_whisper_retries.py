@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asr.audio import RATE_HZ
-from asr.whisper import WhisperTranscriber, WindowPolicy
+from asr.audio.samples import RATE_HZ
+from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
 
 
 @dataclass

@@ -16,8 +16,8 @@ HEAVY = {"torch", "ctranslate2", "onnxruntime", "transformers", "faster_whisper"
 
 NOT_WITH = {
     "latency_budget": HEAVY | {"numpy", "asyncio"},
-    "agent.turn_taking": HEAVY,
-    "agent.config_layers": HEAVY | {"numpy", "asyncio"},
+    "agent.turn_taking.machine.machine": HEAVY,
+    "agent.config.layers": HEAVY | {"numpy", "asyncio"},
     "agent.__main__": HEAVY | {"numpy", "asyncio", "huggingface_hub"},
     "asr": {"torch", "transformers", "piper"},
     "tts": {"torch", "transformers", "piper"},  # piper-tts is GPL: only where it is asked for

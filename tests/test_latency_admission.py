@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from latency_budget.admission import (
+from latency_budget.enforcement.admission import (
     EVIDENCE_NS,
     FULL,
     MAX_TURNS,
@@ -13,7 +13,7 @@ from latency_budget.admission import (
     Admission,
     Crowd,
 )
-from latency_budget.lags import Lags
+from latency_budget.enforcement.stage_latencies import Lags
 
 S = 10**9
 

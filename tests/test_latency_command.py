@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.latency.ledger_cost import measure
 from latency_budget import ManualClock, Mark, MarkName, SessionId, TraceWriter, TurnId
 from latency_budget.__main__ import main
-from latency_budget.bench import measure
 
 ROOT = Path(__file__).parent.parent
 MS = 1_000_000

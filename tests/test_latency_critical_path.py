@@ -6,8 +6,8 @@ from random import Random
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from latency_budget import Span, Stage, critical_path
-from latency_budget.critical_path import busy_ns
+from latency_budget import Span, Stage
+from latency_budget.account.critical_path import busy_ns, critical_path
 
 TIMES = st.integers(min_value=-200, max_value=400)
 ANY_SPAN = st.builds(Span, st.sampled_from(list(Stage)), TIMES, TIMES)

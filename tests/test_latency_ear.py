@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.budget import EMBEDDED
-from latency_budget.ear import MAX_TRANSPORT_NS
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import records_of
-from latency_budget.marks import Mark, MarkName
-from latency_budget.record import TurnRecord
-from latency_budget.report import summarize
-from latency_budget.store import TurnStore
-from latency_budget.store_query import TurnFilter, read_turns
-from latency_budget.store_schema import StoredTurn
-from latency_budget.turn import SessionId, Stage, TurnId
+from latency_budget.account.budget import EMBEDDED
+from latency_budget.account.ledger import records_of
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.playback_time import MAX_TRANSPORT_NS
+from latency_budget.account.turn import SessionId, Stage, TurnId
+from latency_budget.account.turn_record import TurnRecord
+from latency_budget.reporting.report import summarize
+from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.store import TurnStore
+from latency_budget.storage.store_query import TurnFilter, read_turns
+from latency_budget.storage.store_schema import StoredTurn
 
 from .test_latency_ledger import MS, TIGHT, ledger_of
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from latency_budget.__main__ import main
-from latency_budget.compare import MIN_TURNS, CompareError, compare, mann_whitney
-from latency_budget.gate import GateError, misses, read_gate
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import records_of
-from latency_budget.marks import Mark, MarkName
-from latency_budget.record import TurnRecord
-from latency_budget.report import summarize
-from latency_budget.store import TurnStore
-from latency_budget.store_schema import StoredTurn
-from latency_budget.turn import SessionId, TurnId
+from latency_budget.account.ledger import records_of
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.account.turn_record import TurnRecord
+from latency_budget.reporting.compare import MIN_TURNS, CompareError, compare, mann_whitney
+from latency_budget.reporting.report import summarize
+from latency_budget.reporting.thresholds import GateError, misses, read_gate
+from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.store import TurnStore
+from latency_budget.storage.store_schema import StoredTurn
 
 MS = 1_000_000
 
@@ -189,7 +189,7 @@ def test_a_large_store_is_read_in_part_unless_more_is_asked_for(
 ) -> None:
     path = str(store_of(tmp_path / "turns.sqlite", run(450, 40, 10, 1)))
     for most, said in ((10, []), (9, ["only the newest 9 turns were read; --last N takes more"])):
-        monkeypatch.setattr("latency_budget.sources.MAX_READ", most)
+        monkeypatch.setattr("latency_budget.reporting.trace_or_store.MAX_READ", most)
         assert main([path, "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["errors"] == said

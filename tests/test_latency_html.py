@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from latency_budget import SessionId, Stage, TurnRecord, budget_profile, summarize
 from latency_budget.__main__ import main
-from latency_budget.actions import Action, ActionTaken
-from latency_budget.budget import EMBEDDED, Budget
-from latency_budget.compare import compare
-from latency_budget.gate import read_gate
-from latency_budget.history import TurnEntry
-from latency_budget.html_charts import MAX_BINS, bins_of
-from latency_budget.html_report import Report, html_report
-from latency_budget.html_turns import MAX_DRAWN, MAX_LISTED, MAX_WORDS
-from latency_budget.markup import Html, tag
-from latency_budget.sources import Source
+from latency_budget.account.actions import Action, ActionTaken
+from latency_budget.account.budget import EMBEDDED, Budget
+from latency_budget.reporting.compare import compare
+from latency_budget.reporting.html_charts import MAX_BINS, bins_of
+from latency_budget.reporting.html_report import Report, html_report
+from latency_budget.reporting.html_turns import MAX_DRAWN, MAX_LISTED, MAX_WORDS
+from latency_budget.reporting.markup import Html, tag
+from latency_budget.reporting.thresholds import read_gate
+from latency_budget.reporting.trace_or_store import Source
+from latency_budget.storage.history import TurnEntry
 
 from .test_latency_gate import run, store_of
 from .test_latency_report import turn

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from latency_budget.machine import cpu_s, machine, resident_mb, usable_cores
+from latency_budget.host import cpu_s, machine, resident_mb, usable_cores
 
 
 def test_the_machine_has_a_name_and_cores() -> None:

@@ -7,10 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latency_budget import Mark, MarkName, TurnId, TurnLedger
-from latency_budget.actions import Action, ActionTaken
-from latency_budget.lags import Lags, Progress, lags_of
-from latency_budget.policy import CALM_TURNS, SET_ASIDE_TURNS, STANDING, ActionState, Policy
-from latency_budget.rung import COMPARED, MIN_SAMPLES, MIN_TURNS, TRY_EVERY
+from latency_budget.account.actions import Action, ActionTaken
+from latency_budget.enforcement.action_effect import COMPARED, MIN_SAMPLES, MIN_TURNS, TRY_EVERY
+from latency_budget.enforcement.policy import (
+    CALM_TURNS,
+    SET_ASIDE_TURNS,
+    STANDING,
+    ActionState,
+    Policy,
+)
+from latency_budget.enforcement.stage_latencies import Lags, Progress, lags_of
 
 from .chain_turns import MS, chain_turn
 

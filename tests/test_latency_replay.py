@@ -8,14 +8,14 @@ import pytest
 
 from latency_budget import SessionId
 from latency_budget.__main__ import main
-from latency_budget.actions import Action, ActionTaken
-from latency_budget.clock import unix_ns
-from latency_budget.history import TurnEntry
-from latency_budget.policy import Policy
-from latency_budget.replay import foresight_table, replay
-from latency_budget.rung import MIN_TURNS
-from latency_budget.store import TurnStore
-from latency_budget.store_schema import StoredTurn
+from latency_budget.account.actions import Action, ActionTaken
+from latency_budget.account.clock import unix_ns
+from latency_budget.enforcement.action_effect import MIN_TURNS
+from latency_budget.enforcement.policy import Policy
+from latency_budget.reporting.replay import foresight_table, replay
+from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.store import TurnStore
+from latency_budget.storage.store_schema import StoredTurn
 
 from .chain_turns import chain_turn
 

@@ -22,9 +22,9 @@ from latency_budget import (
     summarize,
     summary_table,
     turn_json,
-    waterfall,
     waterfall_json,
 )
+from latency_budget.reporting.waterfall import waterfall
 
 MS = 1_000_000
 

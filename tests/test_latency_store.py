@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from latency_budget import store_schema
-from latency_budget.budget import EMBEDDED, budget_profile
-from latency_budget.history import TurnEntry
-from latency_budget.ledger import records_of
-from latency_budget.marks import Mark, MarkName
-from latency_budget.record import TurnRecord
-from latency_budget.store import MAX_WAITING, NS_PER_DAY, TurnStore
-from latency_budget.store_query import StoreError, TurnFilter, read_turns
-from latency_budget.store_schema import MIGRATIONS, StoredTurn, budget_of
-from latency_budget.turn import SessionId, TurnId
+from latency_budget.account.budget import EMBEDDED, budget_profile
+from latency_budget.account.ledger import records_of
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.account.turn_record import TurnRecord
+from latency_budget.storage import store_schema
+from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.store import MAX_WAITING, NS_PER_DAY, TurnStore
+from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.storage.store_schema import MIGRATIONS, StoredTurn, budget_of
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -181,7 +181,7 @@ def test_a_file_that_was_deleted_is_begun_anew(store: TurnStore, path: Path) -> 
 
 
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("latency_budget.store.BUSY_MS", 1)
+    monkeypatch.setattr("latency_budget.storage.store.BUSY_MS", 1)
     store = TurnStore(path, wall_ns=lambda: NOW_NS)
     store.start()
     assert store.flush()
@@ -242,7 +242,7 @@ def test_older_files_are_brought_up_to_date(path: Path, monkeypatch: pytest.Monk
     store.close()
     more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)", "INSERT INTO later VALUES (7)"))
     monkeypatch.setattr(store_schema, "MIGRATIONS", more)
-    monkeypatch.setattr("latency_budget.store_query.MIGRATIONS", more)
+    monkeypatch.setattr("latency_budget.storage.store_query.MIGRATIONS", more)
     with pytest.raises(
         StoreError, match=f"version {len(MIGRATIONS)}, and this program reads version {len(more)}"
     ):

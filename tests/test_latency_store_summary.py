@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latency_budget import budget_profile, summarize
-from latency_budget.history import TurnEntry, tally_of
-from latency_budget.record import StageTime, TurnRecord
-from latency_budget.store_query import StoreError, TurnFilter, read_turns
-from latency_budget.store_schema import StoredTurn, insert, migrate
-from latency_budget.store_summary import MAX_WINDOWS, NS_PER_S, STEPS, summarize_store
-from latency_budget.turn import SessionId, Stage
+from latency_budget.account.turn import SessionId, Stage
+from latency_budget.account.turn_record import StageTime, TurnRecord
+from latency_budget.storage.history import TurnEntry, tally_of
+from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.storage.store_schema import StoredTurn, insert, migrate
+from latency_budget.storage.store_summary import MAX_WINDOWS, NS_PER_S, STEPS, summarize_store
 
 from .test_latency_store import record, stored
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latency_budget import Mark, MarkName, SessionId, TraceError, TraceWriter, TurnId, read_trace
-from latency_budget.trace import MAX_LINE_CHARS, Kind, TraceRecord
+from latency_budget.reporting.trace import MAX_LINE_CHARS, Kind, TraceRecord
 
 HEADER = '{"format":1,"session":"s1","started_unix_ns":5,"config_fingerprint":"f"}\n'
 RECORD = '{"at_ns":10,"kind":"event","turn":0,"type":"speech_paused"}\n'

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latency_budget import Mark, MarkName, TurnId, TurnLedger
-from latency_budget.actions import Action, ActionTaken
-from latency_budget.report import waterfall_json
-from latency_budget.trace import TraceError, TraceWriter, read_trace
-from latency_budget.turn import SessionId, Stage
-from latency_budget.waterfall import waterfall
+from latency_budget.account.actions import Action, ActionTaken
+from latency_budget.account.turn import SessionId, Stage
+from latency_budget.reporting.report import waterfall_json
+from latency_budget.reporting.trace import TraceError, TraceWriter, read_trace
+from latency_budget.reporting.waterfall import waterfall
 
 TURN = TurnId(7)
 MS = 1_000_000

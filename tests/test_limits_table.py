@@ -10,32 +10,22 @@ from typing import Any, Final
 import pytest
 
 import asr
-from agent import (
-    call_socket,
-    connections,
-    conversation,
-    event_loop,
-    form_bodies,
-    http_requests,
-    intake,
-    outbox,
-    places,
-    request_heads,
-    speech_request,
-    voice_connection,
-    waiting_messages,
-    wrong_keys,
-)
-from agent.access_settings import AccessSettings
-from agent.call_recording import MAX_WAITING_S
-from agent.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
-from agent.config import ServiceSettings
-from agent.live_events import MAX_LISTENERS
-from agent.notices import Problem
-from agent.wire import json_frames as frames
-from agent.wire.realtime import fields, items, parse, protocol, response_create
-from agent.wire.realtime import session_update as updates
-from llm_engine import openai_tools
+from agent.calls.recording import MAX_WAITING_S
+from agent.codec import json_frame as frames
+from agent.config.access import AccessSettings
+from agent.config.schema import ServiceSettings
+from agent.http import json_body, multipart
+from agent.http.auth import throttle
+from agent.http.auth.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
+from agent.http.hardening import header_limits, http_protocol, message_queue, websocket_protocol
+from agent.http.openai import chat_tools, concurrency_limit, speech_request
+from agent.observability.live_events import MAX_LISTENERS
+from agent.realtime import receive_limiter, send_queue, socket
+from agent.realtime.protocol import fields, items, parse, protocol, response_create
+from agent.realtime.protocol import session_update as updates
+from agent.server import event_loop
+from agent.session.api import conversation
+from agent.session.api.server_events import Problem
 
 from .limit_words import number, seconds
 from .phone_limits import PHONE_ROWS
@@ -49,7 +39,7 @@ SERVICE: Final = ServiceSettings()
 # Of each row: its default, and the test that shows what the client sees.
 ROWS: Final[dict[str, tuple[str, str]]] = {
     "connections at once": (
-        f"`agent.max_sessions` + {connections.SPARE_CONNECTIONS}",
+        f"`agent.max_sessions` + {http_protocol.SPARE_CONNECTIONS}",
         "test_agent_connections.py::test_at_the_limit_who_has_asked_nothing_for_longest_makes_room",
     ),
     "connections from an address, `access.connections_per_address`": (
@@ -73,19 +63,19 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_tls.py::test_who_says_nothing_is_hung_up_on",
     ),
     "time for a request's head": (
-        seconds(connections.REQUEST_TIMEOUT_S),
+        seconds(http_protocol.REQUEST_TIMEOUT_S),
         "test_agent_connections.py::test_who_asks_nothing_is_got_rid_of",
     ),
     "a request's head": (
-        f"{request_heads.MAX_HEAD_BYTES // 1024} KiB",
+        f"{header_limits.MAX_HEAD_BYTES // 1024} KiB",
         "test_agent_request_heads.py::test_too_much_is_refused",
     ),
     "its headers": (
-        number(request_heads.MAX_HEADERS),
+        number(header_limits.MAX_HEADERS),
         "test_agent_request_heads.py::test_too_much_is_refused",
     ),
     "path and query": (
-        f"{request_heads.MAX_TARGET_BYTES // 1024} KiB",
+        f"{header_limits.MAX_TARGET_BYTES // 1024} KiB",
         "test_agent_request_heads.py::test_too_much_is_refused",
     ),
     "lengths and hosts of a request": (
@@ -93,7 +83,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_request_heads.py::test_nothing_is_smuggled",
     ),
     "a JSON body": (
-        number(http_requests.MAX_BODY_BYTES),
+        number(json_body.MAX_BODY_BYTES),
         "test_agent_chat_bad_input.py::test_a_body_without_end",
     ),
     "its brackets and commas": (
@@ -101,19 +91,19 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_chat_bad_input.py::test_everything_refused_and_nobody_disturbed",
     ),
     "all tools of a chat request": (
-        f"{number(openai_tools.MAX_TOOLS_CHARS)} characters",
+        f"{number(chat_tools.MAX_TOOLS_CHARS)} characters",
         "test_llm_engine_openai_tools.py::test_what_is_refused_names_the_field",
     ),
     "time for a body": (
-        seconds(http_requests.BODY_TIMEOUT_S),
+        seconds(json_body.BODY_TIMEOUT_S),
         "test_agent_chat_bad_input.py::test_a_body_without_end",
     ),
     "bodies held at once": (
-        number(http_requests.MAX_HELD_BYTES),
+        number(json_body.MAX_HELD_BYTES),
         "test_agent_chat_bad_input.py::test_bodies_that_fit_only_alone",
     ),
     "an upload": (
-        number(form_bodies.MAX_FORM_BYTES),
+        number(multipart.MAX_FORM_BYTES),
         "test_agent_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further",
     ),
     "charsets of an upload's texts": (
@@ -125,7 +115,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_server_log.py::test_requests_that_are_none_do_not_fill_the_log",
     ),
     "time for an upload": (
-        seconds(form_bodies.UPLOAD_TIMEOUT_S),
+        seconds(multipart.UPLOAD_TIMEOUT_S),
         "test_agent_offline.py::test_one_that_never_ends_is_given_up",
     ),
     "characters to read aloud": (
@@ -133,11 +123,11 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_speech.py::test_what_is_refused_says_why",
     ),
     "uploads at once; texts to read aloud": (
-        f"{places.MAX_AT_ONCE}; {places.MAX_AT_ONCE}",
+        f"{concurrency_limit.MAX_AT_ONCE}; {concurrency_limit.MAX_AT_ONCE}",
         "test_agent_offline.py::test_one_request_too_many_is_told_to_come_again",
     ),
     "time to read on in a response": (
-        seconds(connections.STALL_TIMEOUT_S),
+        seconds(http_protocol.STALL_TIMEOUT_S),
         "test_agent_connections.py::test_who_does_not_read_on_is_cut_off",
     ),
     "listeners at `/v1/latency/events`": (
@@ -153,7 +143,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up",
     ),
     "wrong keys from an address": (
-        f"{wrong_keys.FREE_TRIES}, one more every {wrong_keys.FORGET_S:g} s",
+        f"{throttle.FREE_TRIES}, one more every {throttle.FORGET_S:g} s",
         "test_agent_door.py::test_only_so_many_wait",
     ),
     "client secrets; of one key": (
@@ -193,16 +183,17 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_attacks_network.py::test_nothing_is_ever_decompressed",
     ),
     "messages": (
-        f"{intake.MESSAGES_PER_S} a second after the first {number(intake.MESSAGES_AT_ONCE)}",
+        f"{receive_limiter.MESSAGES_PER_S} a second after the first "
+        f"{number(receive_limiter.MESSAGES_AT_ONCE)}",
         "test_agent_intake.py::test_what_makes_work_counts_as_many_messages",
     ),
     "frames of messages, pings among them": (
-        f"{number(voice_connection.FRAMES_PER_S)} a second after the first "
-        f"{number(voice_connection.FRAMES_AT_ONCE)}",
+        f"{number(websocket_protocol.FRAMES_PER_S)} a second after the first "
+        f"{number(websocket_protocol.FRAMES_AT_ONCE)}",
         "test_agent_voice_connection.py::test_frames_are_parsed_no_faster_than_allowed",
     ),
     "messages that the call has not dealt with": (
-        f"{waiting_messages.MAX_WAITING_BYTES >> 20} MiB",
+        f"{message_queue.MAX_WAITING_BYTES >> 20} MiB",
         "test_agent_voice_connection.py::test_nothing_is_parsed_beyond_what_may_wait",
     ),
     "text that is not UTF-8, frames that break RFC 6455": (
@@ -218,7 +209,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_asr_listener_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it",
     ),
     "what waits for a client, and how long": (
-        f"{number(outbox.MAX_BYTES)}; {call_socket.SEND_TIMEOUT_S:g} s",
+        f"{number(send_queue.MAX_BYTES)}; {socket.SEND_TIMEOUT_S:g} s",
         "test_agent_outbox.py::test_who_does_not_read_for_long_is_cut_off",
     ),
     "JSON: levels": (

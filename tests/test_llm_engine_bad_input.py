@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from latency_budget.clock import SystemClock
+from latency_budget.account.clock import SystemClock
+from llm_engine.chat.template import ROLES, ChatMessage, Role
+from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import MAX_STOP_CHARS, EngineConfig, SamplingParams
+from llm_engine.core.output import TokenChunk
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
-from llm_engine.huggingface_tokenizer import load_tokenizer
-from llm_engine.reply import TokenChunk
-from llm_engine.template import ROLES, ChatMessage, Role
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_gguf, save_tiny_model
 
 CONTEXT = 400

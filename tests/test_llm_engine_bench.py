@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from llm_engine.bench import __main__ as command
-from llm_engine.bench import comparison as bench
-from llm_engine.bench import report, rounds
-from llm_engine.bench.contestant import Remote, Turn
+from benchmarks.llm import __main__ as command
+from benchmarks.llm import comparison as bench
+from benchmarks.llm import report, rounds
+from benchmarks.llm.contestant import Remote, Turn
 from llm_engine.errors import EngineError
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 

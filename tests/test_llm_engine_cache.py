@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine.core.output import FinishReason
+from llm_engine.core.request import RequestId
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.reply import FinishReason
-from llm_engine.requests import RequestId
 from tests.fakes.llm_core import Bench, alone
 
 

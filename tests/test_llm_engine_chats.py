@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from llm_engine.chats import MAX_IDLE
+from llm_engine.chat.conversation_pool import MAX_IDLE
+from llm_engine.chat.template import ChatMessage
 from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.core.output import Usage
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
-from llm_engine.reply import Usage
-from llm_engine.template import ChatMessage
 from tests.fakes.llm_models import save_tiny_model
 
 SYSTEM = ChatMessage("system", "You are short.")

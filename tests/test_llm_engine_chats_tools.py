@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Bpe
 
-from llm_engine.call_reader import CallReader
+from agent.http.openai.chat_request import parse_chat_request
+from agent.http.openai.chat_response import Completion
+from llm_engine.chat.call_reader import CallReader
+from llm_engine.chat.tool_calls import HERMES, LLAMA, Dialect
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.constraints import Constraints
+from llm_engine.core.output import Usage
+from llm_engine.core.request import RequestId
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
-from llm_engine.openai_answers import Completion
-from llm_engine.openai_api import parse_chat_request
-from llm_engine.reply import Usage
-from llm_engine.requests import RequestId
-from llm_engine.tool_calls import HERMES, LLAMA, Dialect
-from llm_engine.weights import load_checkpoint
+from llm_engine.structured_output.compiled import Constraints
 from tests.fakes import chat_templates
 from tests.fakes.llm_core import Bench
 from tests.fakes.llm_models import CHATML, save_tiny_model

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latency_budget.clock import ManualClock
-from latency_budget.turn import TurnId
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, Slot
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.constraints import MAX_COMPILED, Constraints
-from llm_engine.core import EngineCore
-from llm_engine.drafts import Draft, Drafter, NgramDrafter
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.output import FinishReason
+from llm_engine.core.request import Output, Request, RequestId
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
-from llm_engine.grammar import Grammar
-from llm_engine.reply import FinishReason
-from llm_engine.requests import Output, Request, RequestId
-from llm_engine.weights import load_checkpoint
+from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
+from llm_engine.structured_output.compiled import MAX_COMPILED, Constraints
+from llm_engine.structured_output.grammar import Grammar
 from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 1000

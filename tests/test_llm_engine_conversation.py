@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from latency_budget.clock import SystemClock
-from latency_budget.turn import TurnId
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.conversation import Conversation
+from llm_engine.chat.template import ChatMessage, ChatTemplate
+from llm_engine.chat.token_history import Dialogue
+from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
+from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.conversation import Conversation
-from llm_engine.dialogue import Dialogue
+from llm_engine.core.output import FinishReason, TokenChunk, Usage
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.huggingface_tokenizer import load_tokenizer
-from llm_engine.reply import FinishReason, TokenChunk, Usage
-from llm_engine.template import ChatMessage, ChatTemplate
-from llm_engine.tokenizer import LONG_TEXT_CHARS
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
 from tests.models import model_path
 
@@ -110,7 +110,7 @@ async def test_conversations_share_what_they_begin_with(engine: Engine) -> None:
 async def test_books_that_do_not_balance_are_closed(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("llm_engine.worker.CHECK_AFTER_S", 0.01)
+    monkeypatch.setattr("llm_engine.core.engine_thread.CHECK_AFTER_S", 0.01)
     talk = await engine.open_conversation("You are short.", sampling=GREEDY)
     await talk.commit("hello")
     first, _, _ = await answer(talk, ONE)

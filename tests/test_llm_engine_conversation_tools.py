@@ -9,16 +9,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from latency_budget.turn import TurnId
-from llm_engine.call_reader import Arguments, CallBegun, CallReader, Words
+from agent.http.openai.chat_tools import parse_tools
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Words
+from llm_engine.chat.conversation import Conversation
+from llm_engine.chat.template import ChatMessage
+from llm_engine.chat.tool_calls import CallingMessage, ToolCall, ToolUse
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.conversation import Conversation
+from llm_engine.core.output import Usage
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
-from llm_engine.openai_tools import parse_tools
-from llm_engine.reply import Usage
-from llm_engine.template import ChatMessage
-from llm_engine.tool_calls import CallingMessage, ToolCall, ToolUse
 
 from .test_llm_engine_chats_tools import TEMPLATES, TOOLS, ZONE, save_model
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.config import SamplingParams
+from llm_engine.core.output import FinishReason
+from llm_engine.core.request import EngineMark, RequestId
 from llm_engine.errors import DeviceLostError, EngineError, RequestError
-from llm_engine.reply import FinishReason
-from llm_engine.requests import EngineMark, RequestId
 from tests.fakes.llm_core import END, Bench, alone, next_letter
 
 

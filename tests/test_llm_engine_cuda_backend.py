@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Backend, PageCopy, PageId, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.cpu import CpuBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.core import EngineCore
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Request
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.graphs import Replay
 from llm_engine.cuda.memory import Room
-from llm_engine.drafts import NgramDrafter
+from llm_engine.cuda.steps.cuda_graph import Replay
 from llm_engine.errors import DeviceLostError
-from llm_engine.requests import Request
-from llm_engine.weights import load_checkpoint
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.llm_cuda import CountingGraphs, on_cpu
 from tests.fakes.llm_models import save_tiny_model
 

@@ -22,7 +22,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are NOT compiled")
 
-from llm_engine.cuda.ops import MAX_ROWS
+from llm_engine.cuda.ops.interface import MAX_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_BYTES = 227 << 10

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llm_engine.config import SamplingParams
-from llm_engine.cuda import triton_lanes
-from llm_engine.cuda.ops import MAX_ROWS, LaneOps, RowMasks
-from llm_engine.cuda.oracle import OracleLaneOps
-from llm_engine.cuda.triton_lanes import TritonLaneOps
+from llm_engine.cuda.ops import triton_step_inputs
+from llm_engine.cuda.ops.interface import MAX_ROWS, LaneOps, RowMasks
+from llm_engine.cuda.ops.reference_ops import OracleLaneOps
+from llm_engine.cuda.ops.triton_step_inputs import TritonLaneOps
 from tests.cuda_ops_devices import DEVICE, IMPLEMENTATIONS
 from tests.sampling_cases import (
     EVERY_FILTER,
@@ -55,8 +55,8 @@ def drawn(
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vocabulary of a thousand is divided like one of a hundred thousand."""
-    monkeypatch.setattr(triton_lanes, "_MAX_PARTS", 4)
-    monkeypatch.setattr(triton_lanes, "_BLOCK", 128)
+    monkeypatch.setattr(triton_step_inputs, "_MAX_PARTS", 4)
+    monkeypatch.setattr(triton_step_inputs, "_BLOCK", 128)
 
 
 def assert_all_draw_the_host_s(

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision
-from llm_engine.cuda import emulation
-from llm_engine.cuda.calibrate import compensated
-from llm_engine.cuda.emulation import Arithmetic, Emulation
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops import Matrix, Rope
-from llm_engine.cuda.quantize import BLOCK, ONE_A_ROW, check, quantize
-from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.ops.interface import Matrix, Rope
+from llm_engine.cuda.quantization import emulation
+from llm_engine.cuda.quantization.calibrate import compensated
+from llm_engine.cuda.quantization.emulation import Arithmetic, Emulation
+from llm_engine.cuda.quantization.quantize import BLOCK, ONE_A_ROW, check, quantize
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError
-from llm_engine.weights import load_checkpoint
 from tests.fakes.fp8_models import save_fp8_model
 from tests.fakes.llm_decoding import all_logits
 from tests.fakes.llm_models import save_tiny_model

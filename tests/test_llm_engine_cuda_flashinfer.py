@@ -12,14 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.cuda.ops import MAX_ROWS, Heads, Matrix, Norm, Rows
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.interface import MAX_ROWS, Heads, Matrix, Norm, Rows
+from llm_engine.cuda.ops.reference_ops import OracleOps
 from tests.cuda_ops_cases import BF16, FP8, Maker, assert_near, shortened
 from tests.cuda_ops_devices import DEVICE, kernels
 
-from llm_engine.cuda import flashinfer_attention, ops, triton_ops  # isort: skip
-from llm_engine.cuda.kernels.rows import lengths_kernel  # isort: skip
-from llm_engine.cuda.flashinfer_attention import XqaAttention, xqa_or_none  # isort: skip
+from llm_engine.cuda.ops import flashinfer_attention  # isort: skip
+from llm_engine.cuda.ops import interface, triton_ops
+
+from llm_engine.cuda.kernels.prefill import lengths_kernel  # isort: skip
+from llm_engine.cuda.ops.flashinfer_attention import XqaAttention, xqa_or_none  # isort: skip
 
 HEADS = Heads(num_heads=2, num_kv_heads=1, head_dim=16)
 PAGE = 64
@@ -66,13 +68,13 @@ class FakeXqa:
             assert out.shape == query.shape
             assert options["mask"] is None
         window = None if options["window_left"] < 0 else options["window_left"] + 1
-        layer = ops.Attention(
+        layer = interface.Attention(
             Norm(query, 0.0), Matrix(query), Heads(num_heads, num_kv_heads, head_dim), window=window
         )
         offsets = torch.arange(num_queries, dtype=torch.int32, device=query.device)
         positions = (seq_lens[:, None] - num_queries + offsets).reshape(-1)
         result = torch.empty_like(query)
-        pages = ops.LayerPages(keys, values)
+        pages = interface.LayerPages(keys, values)
         OracleOps().attend(query, layer, Rows(positions, block_tables), pages, result)
         out.copy_((result + self._error_by_queries * (num_queries - 1)).view_as(out))
         return out
@@ -102,7 +104,7 @@ def with_flashinfer(xqa: XqaAttention | None) -> triton_ops.TritonOps:
 
 def a_step(
     maker: Maker, lanes: list[list[int]], *, window: int | None = None
-) -> tuple[Tensor, ops.Attention, Rows, ops.LayerPages]:
+) -> tuple[Tensor, interface.Attention, Rows, interface.LayerPages]:
     layer = maker.attention(32, HEADS, BF16, window=window)
     rows = maker.rows(lanes, PAGE, NUM_PAGES)
     rows = replace(rows, tables=rows.tables.clamp(max=NUM_PAGES - 1))

@@ -7,21 +7,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import PageId, Plan, SequenceRows, SubBatch
 from llm_engine.backends.cpu import CpuBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.core import EngineCore
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.device_heads import DeviceHeads
-from llm_engine.cuda.ops import Ops
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.interface import Ops
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.steps.draft_heads import DeviceHeads
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.draft_heads import draft, shared_parts
-from llm_engine.head_drafter import BackendDrafter
-from llm_engine.requests import Request
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.medusa_heads import draft, shared_parts
+from llm_engine.speculative.head_drafter import BackendDrafter
 from tests.fakes.draft_heads import random_heads, shape_for
 from tests.fakes.llm_cuda import CountingGraphs, on_cpu
 from tests.fakes.llm_models import save_tiny_model

@@ -8,14 +8,14 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
 from llm_engine.backends.base import PageId, Plan, SequenceRows, SubBatch
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.graphs import EagerGraphs
-from llm_engine.cuda.ops import Ops
-from llm_engine.cuda.oracle import OracleOps
-from llm_engine.cuda.triton_ops import TritonOps
+from llm_engine.cuda.ops.interface import Ops
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.triton_ops import TritonOps
+from llm_engine.cuda.steps.cuda_graph import EagerGraphs
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.weights import load_checkpoint
 from tests import triton_interpreter
 from tests.fakes.llm_models import save_tiny_model
 
@@ -31,8 +31,8 @@ def test_a_reply_token_by_token(
 ) -> None:
     """A prompt in a part and a rest, a draft, lone tokens; every choice as the oracle's, unless
     its two best are nearer to one another than the arithmetic."""
-    monkeypatch.setattr("llm_engine.cuda.recorded.LANES", (1,))
-    monkeypatch.setattr("llm_engine.cuda.recorded.QUERIES", (1, 4, 8))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.LANES", (1,))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.QUERIES", (1, 4, 8))
     triton_interpreter.mend()
     save_tiny_model(tmp_path, family, num_hidden_layers=1)
     model = load_model(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from llm_engine.cuda.ops import MAX_ROWS, LaneState
+from llm_engine.cuda.ops.interface import MAX_ROWS, LaneState
 from tests.cuda_ops_devices import DEVICE, IMPLEMENTATIONS
 
 POISON = 0x55555555

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from agent.config_file import read_config
-from agent.conversion import Conversion
-from agent.loading import Loading
-from agent.models import ModelStore
-from latency_budget.clock import ManualClock
+from agent.config.sources import read_config
+from agent.stages.load_progress import Conversion
+from agent.stages.loading import Loading
+from agent.stages.model_store.catalogue import ModelStore
+from latency_budget.account.clock import ManualClock
+from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Backend
-from llm_engine.backends.choice import make_backend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.cuda import loading
 from llm_engine.cuda.device import Found
 from llm_engine.cuda.loading import Progress
-from llm_engine.cuda.parallel import Make, Team
-from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.tensor_parallel.group import Make, Team
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
-from llm_engine.model_drafter import load_drafter
-from llm_engine.weights import load_checkpoint
+from llm_engine.speculative.draft_model import load_drafter
 from tests.fakes.llm_cuda import H200
 from tests.fakes.llm_models import save_tiny_model
 
@@ -68,7 +68,7 @@ def test_what_stands_beside_a_divided_model_is_not_divided(
         asked.append(config)
         raise ModelError("seen")
 
-    monkeypatch.setattr("llm_engine.model_drafter.make_backend", note)
+    monkeypatch.setattr("llm_engine.speculative.draft_model.make_backend", note)
     config = EngineConfig(precision=Precision.FP8, num_gpus=2, calibration=tmp_path / "said.txt")
     with pytest.raises(ModelError, match="seen"):
         load_drafter(checkpoint.path, checkpoint.tokenizer, config)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.cuda.ops import Heads, Norm
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.interface import Heads, Norm
+from llm_engine.cuda.ops.reference_ops import OracleOps
 from tests.cuda_ops_cases import BLOCK_SCALES, FLOAT32, FP8, ROW_SCALES, Kind, Maker, poisoned
 
 CPU = torch.device("cpu")

@@ -18,18 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from latency_budget.clock import SystemClock
+from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import PageId, Plan, SequenceRows, Slot, StepHandle, SubBatch
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.followers import Follower, Patience, heard
-from llm_engine.cuda.ops import Matrix
-from llm_engine.cuda.parallel import ParallelBackend, Team, lead
+from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.tensor_parallel.group import ParallelBackend, Team, lead
+from llm_engine.cuda.tensor_parallel.workers import Follower, Patience, heard
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
-from llm_engine.huggingface_tokenizer import load_tokenizer
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_cuda import one_of_several
 from tests.fakes.llm_models import save_tiny_model
 
@@ -130,7 +130,7 @@ def test_closing_does_not_wait_for_who_never_answers(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = lead(2, "gloo", partial(one_of_several, model))
-    monkeypatch.setattr("llm_engine.cuda.parallel._JOIN_S", 0.1)
+    monkeypatch.setattr("llm_engine.cuda.tensor_parallel.group._JOIN_S", 0.1)
     release = threading.Event()
     monkeypatch.setattr(backend._part, "close", release.wait)  # a step that the other is to join
     send(only(backend), signal.SIGSTOP)

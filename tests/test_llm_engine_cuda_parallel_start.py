@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from agent.server import LEFT_BEHIND
+from agent.server.server import LEFT_BEHIND
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.parallel import Team, lead
-from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.tensor_parallel.group import Team, lead
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import DeviceLostError, ModelError
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_cuda import one_of_several
 from tests.fakes.llm_models import save_tiny_model
 

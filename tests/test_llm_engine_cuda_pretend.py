@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Backend, PageId, Plan, SequenceRows, Slot, SubBatch
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision, SamplingParams
-from llm_engine.core import EngineCore
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.graphs import CudaGraphs
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.steps.cuda_graph import CudaGraphs
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.draft_heads import DraftHeads
-from llm_engine.drafts import NgramDrafter
-from llm_engine.head_drafter import BackendDrafter
-from llm_engine.requests import Request
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.medusa_heads import DraftHeads
+from llm_engine.speculative.head_drafter import BackendDrafter
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.draft_heads import random_heads, shape_for
 from tests.fakes.llm_cuda import LaunchedOps, on_cpu
 from tests.fakes.llm_models import save_tiny_model

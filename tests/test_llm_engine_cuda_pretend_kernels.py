@@ -11,14 +11,14 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
 from llm_engine.backends.base import PageId, Plan, SequenceRows, Slot, SubBatch
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision, SamplingParams
-from llm_engine.cuda import prompt_products, triton_lanes, triton_ops
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.graphs import CudaGraphs, EagerGraphs, Graphs
-from llm_engine.cuda.quantize import BLOCK
+from llm_engine.cuda.ops import prefill_gemm, triton_ops, triton_step_inputs
+from llm_engine.cuda.quantization.quantize import BLOCK
+from llm_engine.cuda.steps.cuda_graph import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.weights import load_checkpoint
 from tests import triton_interpreter
 from tests.fakes.llm_models import save_tiny_model
 from tests.fakes.pretend_cuda import PretendCuda
@@ -78,15 +78,15 @@ def reply(checkpoint: Checkpoint, name: str, device: torch.device) -> list[int]:
 def test_kernels_find_their_operands_where_and_when_they_are_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
 ) -> None:
-    monkeypatch.setattr("llm_engine.cuda.recorded.LANES", (1,))
-    monkeypatch.setattr("llm_engine.cuda.recorded.QUERIES", (1, 8))
-    monkeypatch.setattr("llm_engine.cuda.graphs._WARM_UPS", 1)
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.LANES", (1,))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.QUERIES", (1, 8))
+    monkeypatch.setattr("llm_engine.cuda.steps.cuda_graph._WARM_UPS", 1)
     triton_interpreter.mend()
     save_tiny_model(tmp_path, "qwen2", num_hidden_layers=1)
     checkpoint = load_checkpoint(tmp_path)
     expected = reply(checkpoint, weights, torch.device("cpu"))
     cuda = PretendCuda()
-    for module in (triton_ops, prompt_products, triton_lanes):
+    for module in (triton_ops, prefill_gemm, triton_step_inputs):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             kernel = getattr(module, name)
             monkeypatch.setattr(module, name, LaunchedKernel(kernel, cuda))

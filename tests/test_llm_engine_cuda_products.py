@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.cuda.ops import MAX_ROWS, Matrix, PartOps
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.interface import MAX_ROWS, Matrix, PartOps
+from llm_engine.cuda.ops.reference_ops import OracleOps
 from tests.cuda_ops_cases import (
     BF16,
     BLOCK_SCALES,

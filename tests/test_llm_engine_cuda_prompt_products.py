@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from llm_engine.cuda.kernels.common import EMULATED
-from llm_engine.cuda.ops import Heads, Matrix, Norm
-from llm_engine.cuda.oracle import dense, normalized
-from llm_engine.cuda.prompt_products import PromptProducts
-from llm_engine.cuda.quantize import quantize
-from llm_engine.cuda.triton_ops import FUSED_ROWS
+from llm_engine.cuda.ops.interface import Heads, Matrix, Norm
+from llm_engine.cuda.ops.prefill_gemm import PromptProducts
+from llm_engine.cuda.ops.reference_ops import dense, normalized
+from llm_engine.cuda.ops.triton_ops import FUSED_ROWS
+from llm_engine.cuda.quantization.quantize import quantize
 from tests.cuda_ops_cases import Kind, Maker, assert_near, poisoned
 from tests.cuda_ops_devices import DEVICE, kernels
 

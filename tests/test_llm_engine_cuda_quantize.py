@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from llm_engine.cuda.quantize import BLOCK, LARGEST, ONE_A_ROW, check, join, quantize
+from llm_engine.checkpoints.fp8 import Fp8Matrix
+from llm_engine.cuda.quantization.quantize import BLOCK, LARGEST, ONE_A_ROW, check, join, quantize
 from llm_engine.errors import ModelError
-from llm_engine.fp8 import Fp8Matrix
 
 GRIDS = {"row": ONE_A_ROW, "block": BLOCK}
 
@@ -74,7 +74,7 @@ def test_pieces_and_repetitions_are_the_same(
 ) -> None:
     weight = normal(700, 200).to(dtype)
     whole = quantize(weight, grid)
-    monkeypatch.setattr("llm_engine.cuda.quantize._PIECE", 200 * 256)
+    monkeypatch.setattr("llm_engine.cuda.quantization.quantize._PIECE", 200 * 256)
     assert same(quantize(weight, grid), whole)
     assert same(quantize(weight.float(), grid), whole)
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import ModelConfig
-from llm_engine.cuda.ops import Matrix
-from llm_engine.cuda.oracle import dense
-from llm_engine.cuda.quantize import BLOCK, ONE_A_ROW, quantize
-from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.ops.reference_ops import dense
+from llm_engine.cuda.quantization.quantize import BLOCK, ONE_A_ROW, quantize
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.cuda.weights import as_matrix
 from llm_engine.errors import ModelError
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_models import save_tiny_model
 
 

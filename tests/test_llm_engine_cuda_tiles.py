@@ -5,14 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.cuda.ops import MAX_ROWS, Matrix
-from llm_engine.cuda.tiles import (
+from llm_engine.cuda.ops.gemm_tiles import (
     MAX_SPLITS,
     MIN_BLOCKS,
     attention_splits,
     product_tiles,
     prompt_tiles,
 )
+from llm_engine.cuda.ops.interface import MAX_ROWS, Matrix
 
 H200_SMS = 132
 SHARED_BYTES = 227 << 10

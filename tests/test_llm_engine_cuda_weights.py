@@ -10,17 +10,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from llm_engine.checkpoint import Checkpoint
+from benchmarks.llm.gpu.random_weights import SHAPES, random_model
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.fp8 import Fp8Matrix
+from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.checkpoints.packed_weights import FusedWeights
 from llm_engine.config import ModelConfig, Precision
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops import Matrix
-from llm_engine.cuda.quantize import BLOCK, ONE_A_ROW, quantize
-from llm_engine.cuda.random_weights import SHAPES, random_model
+from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.quantization.quantize import BLOCK, ONE_A_ROW, quantize
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError
-from llm_engine.fp8 import Fp8Matrix
-from llm_engine.fused_weights import FusedWeights
-from llm_engine.weights import load_checkpoint
 from tests.fakes.fp8_models import LAYOUTS, save_fp8_model
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
@@ -279,7 +279,7 @@ def test_random_models(precision: Precision, monkeypatch: pytest.MonkeyPatch) ->
     assert shapes["head"] == tuple(model.embedding.shape) == (200, 48)
     assert model.layers[0].attention.qkv.bias is not None
     assert [layer.attention.window for layer in model.layers] == [None, 8]
-    monkeypatch.setattr("llm_engine.cuda.random_weights._PIECE", 48 * 64)
+    monkeypatch.setattr("benchmarks.llm.gpu.random_weights._PIECE", 48 * 64)
     in_pieces = made(replace(TINY, architecture="qwen3"), 1)
     assert in_pieces.layers[1].attention.q_norm is not None
     assert float(in_pieces.embedding.float().var()) == pytest.approx(1, rel=0.1)

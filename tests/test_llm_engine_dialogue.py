@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.dialogue import KEPT_SHARE, Dialogue
+from llm_engine.chat.template import ChatMessage, ChatTemplate, Gap
+from llm_engine.chat.token_history import KEPT_SHARE, Dialogue
 from llm_engine.errors import RequestError
-from llm_engine.template import ChatMessage, ChatTemplate, Gap
 from tests.fakes.llm_models import CHATML
 
 CODES = tuple(bytes([code]) for code in range(256))

@@ -10,12 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from latency_budget.clock import SystemClock
+from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import HiddenStates, PageId, Plan, SequenceRows, SubBatch
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.draft_heads import (
+from llm_engine.engine import Engine
+from llm_engine.errors import ModelError
+from llm_engine.models.medusa_heads import (
     FILE,
     DraftHeads,
     HeadsShape,
@@ -24,11 +27,8 @@ from llm_engine.draft_heads import (
     save_heads,
     shared_parts,
 )
-from llm_engine.engine import Engine
-from llm_engine.errors import ModelError
-from llm_engine.head_drafter import HeadDrafter, load_head_drafter
-from llm_engine.head_training import Reply, read_rows
-from llm_engine.weights import load_checkpoint
+from llm_engine.speculative.head_drafter import HeadDrafter, load_head_drafter
+from llm_engine.training.draft_head_training import Reply, read_rows
 from tests.fakes.draft_heads import TEXT, VOCABULARY, random_heads, shape_for
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 

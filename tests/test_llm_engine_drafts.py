@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.clock import ManualClock, SystemClock
+from latency_budget.account.clock import ManualClock, SystemClock
 from llm_engine.backends.base import Plan, Slot, StepHandle
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.core import EngineCore
-from llm_engine.drafts import LONGEST_MATCH, Draft, Drafter, NgramDrafter
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Output, Request
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
-from llm_engine.model_drafter import ModelDrafter
-from llm_engine.requests import Output, Request
+from llm_engine.speculative.draft_model import ModelDrafter
+from llm_engine.speculative.ngram import LONGEST_MATCH, Draft, Drafter, NgramDrafter
 from tests.fakes.llm_decoding import CPU_PRECISIONS
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
 from tests.models import model_path

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from latency_budget.clock import SystemClock
-from latency_budget.turn import TurnId
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.template import ChatMessage
+from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.core.output import FinishReason, TokenChunk
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import DeviceLostError, EngineError, ModelError, RequestError
-from llm_engine.huggingface_tokenizer import load_tokenizer
-from llm_engine.reply import FinishReason, TokenChunk
-from llm_engine.template import ChatMessage
 from tests.fakes.llm_models import GatedBackend, LosableBackend, ScriptedBackend, save_tiny_model
 
 END = 2

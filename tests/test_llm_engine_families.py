@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import DivisorScaling, LinearScaling, Llama3Scaling, YarnScaling
-from llm_engine.model import inverse_frequencies
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.decoder import inverse_frequencies
 from tests.fakes.llm_decoding import all_logits, greedy
 from tests.fakes.llm_models import greedy_oracle, save_tiny_gguf, save_tiny_model
 

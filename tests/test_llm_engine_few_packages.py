@@ -21,7 +21,7 @@ NOT_FOR_BENCHES = (*MISSING, "agent", "asr", "tts", "onnx", "onnxruntime", "test
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r}.split()))\n"
 IMPORT_ALL = """
 import importlib, pkgutil, llm_engine, tests.conftest
-needs = ("llm_engine.gguf_", "llm_engine.train_heads", "llm_engine.cuda.triton")
+needs = ("llm_engine.gguf_", "llm_engine.training.train_heads", "llm_engine.cuda.triton")
 needs += ("llm_engine.cuda.flash", "llm_engine.cuda.kernels", "llm_engine.bench.gpu.triton")
 for module in pkgutil.walk_packages(llm_engine.__path__, "llm_engine."):
     if not module.name.startswith(needs) and not module.name.endswith("__main__"):

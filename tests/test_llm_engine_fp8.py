@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.checkpoints.fp8 import Fp8Matrix, declared_blocks, scaled
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.errors import ModelError
-from llm_engine.fp8 import Fp8Matrix, declared_blocks, scaled
-from llm_engine.weights import load_checkpoint
 from tests.fakes.fp8_models import (
     BLOCK,
     LAYOUTS,

@@ -13,13 +13,13 @@ from gguf.quants import dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.gguf_config import read_config
+from llm_engine.checkpoints.gguf_reader import GgufFile
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import DivisorScaling
 from llm_engine.errors import ModelError
-from llm_engine.gguf_config import read_config
-from llm_engine.gguf_reader import GgufFile
-from llm_engine.model import inverse_frequencies
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.decoder import inverse_frequencies
 from tests.fakes.k_quants import K_QUANTS, SIZE, pack
 from tests.fakes.llm_decoding import greedy
 from tests.fakes.llm_models import greedy_oracle, save_tiny_gguf, save_tiny_model

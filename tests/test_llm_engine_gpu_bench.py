@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from latency_budget.clock import ManualClock
-from llm_engine.bench.__main__ import main
-from llm_engine.bench.gpu.bars import Bars, expected_tokens, prompt_ms, step_ms
-from llm_engine.bench.gpu.choices import IN_8_BITS, PROMPT_WAYS, WAYS
-from llm_engine.bench.gpu.driving import SLOT
-from llm_engine.bench.gpu.figures import Figure, gaps_ms, percentile, table
-from llm_engine.bench.gpu.harness import Job, Record, Surroundings, run_jobs
-from llm_engine.bench.gpu.heads import drafted_step, in_graph, session_with
-from llm_engine.bench.gpu.others import huggingface_config
-from llm_engine.bench.gpu.steps import drafted_steps
-from llm_engine.bench.gpu.subjects import Lab, Loaded, Subject, Target, random_subjects
+from benchmarks.llm.__main__ import main
+from benchmarks.llm.gpu.arguments import IN_8_BITS, PROMPT_WAYS, WAYS
+from benchmarks.llm.gpu.draft_heads import drafted_step, in_graph, session_with
+from benchmarks.llm.gpu.driving import SLOT
+from benchmarks.llm.gpu.figures import Figure, gaps_ms, percentile, table
+from benchmarks.llm.gpu.harness import Job, Record, Surroundings, run_jobs
+from benchmarks.llm.gpu.models import Lab, Loaded, Subject, Target, random_subjects
+from benchmarks.llm.gpu.other_engines import huggingface_config
+from benchmarks.llm.gpu.random_weights import SHAPES, random_heads
+from benchmarks.llm.gpu.steps import drafted_steps
+from benchmarks.llm.gpu.targets import Bars, expected_tokens, prompt_ms, step_ms
+from latency_budget.account.clock import ManualClock
+from llm_engine.checkpoints.huggingface_config import read_config
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.device_heads import DeviceHeads, step_bytes
-from llm_engine.cuda.ops import Matrix
-from llm_engine.cuda.random_weights import SHAPES, random_heads
-from llm_engine.cuda.tiles import product_tiles
+from llm_engine.cuda.ops.gemm_tiles import product_tiles
+from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.steps.draft_heads import DeviceHeads, step_bytes
 from llm_engine.errors import ModelError
-from llm_engine.huggingface_config import read_config
 from tests.fakes.llm_cuda import CountingGraphs
 
 
@@ -258,7 +258,7 @@ def test_ways_to_launch_a_step_differ_in_what_their_names_say_and_in_nothing_els
     options = {way.name: way.options for way in WAYS if way.options}
     assert options == {"one kernel after another": {"dependent": False}}
     pytest.importorskip("triton", reason="Triton is not installed: its options are NOT tested")
-    from llm_engine.cuda.triton_ops import TritonOps
+    from llm_engine.cuda.ops.triton_ops import TritonOps
 
     for way in (*WAYS, IN_8_BITS, *PROMPT_WAYS):
         TritonOps(torch.device("cpu"), num_floats=1, divide=way.divide, **way.options)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.draft_heads import DraftHeads, draft, frequent_tokens, shared_parts
 from llm_engine.errors import ModelError
-from llm_engine.head_training import (
+from llm_engine.models.medusa_heads import DraftHeads, draft, frequent_tokens, shared_parts
+from llm_engine.training.draft_head_training import (
     Recipe,
     Reply,
     Rows,
@@ -21,7 +22,6 @@ from llm_engine.head_training import (
     read_rows,
     shared_of,
 )
-from llm_engine.weights import load_checkpoint
 from tests.fakes.draft_heads import TEXT, shape_for
 from tests.fakes.llm_decoding import greedy
 from tests.fakes.llm_models import save_tiny_model

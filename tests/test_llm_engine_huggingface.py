@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig
 from llm_engine.errors import ModelError
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_models import save_tiny_model
 
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from llm_engine.metrics import Counters
+from llm_engine.core.metrics import Counters
 from tests.fakes.llm_core import Bench
 
 PAGE_SIZE = Bench().backend.layout.page_size

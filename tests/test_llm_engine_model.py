@@ -9,8 +9,8 @@ import torch
 
 from llm_engine.backends.base import PageCopy, PageId, Plan, SequenceRows
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_decoding import PAGES, greedy
 from tests.fakes.llm_models import greedy_oracle, save_tiny_model
 from tests.models import model_path

@@ -12,9 +12,9 @@ from torch import Tensor
 from llm_engine.backends import onnx_cpu
 from llm_engine.backends.base import Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 400

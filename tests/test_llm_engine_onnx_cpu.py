@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends import onnx_agreement, onnx_cpu, onnx_exactness, onnx_graph
+from llm_engine.backend_factory import make_backend
+from llm_engine.backends import batch_invariance, int8_saturation, onnx_cpu, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
-from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.device import Found
 from llm_engine.errors import ModelError, RequestError
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
 from tests.test_llm_engine_families import WINDOWED
@@ -207,7 +207,7 @@ def test_a_token_that_does_not_exist_fails_alone(backend: OnnxBackend, whole: Te
 def test_a_cpu_whose_rows_never_agree_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_agreement, "rows_agree", lambda sessions, config: False)
+    monkeypatch.setattr(batch_invariance, "rows_agree", lambda sessions, config: False)
     with pytest.raises(ModelError, match="use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 
@@ -215,8 +215,8 @@ def test_a_cpu_whose_rows_never_agree_is_refused(
 def test_a_cpu_whose_products_saturate_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    products = onnx_exactness._products
-    monkeypatch.setattr(onnx_exactness, "_products", lambda rows: products(rows).clip(-4096, 4095))
+    products = int8_saturation._products
+    monkeypatch.setattr(int8_saturation, "_products", lambda rows: products(rows).clip(-4096, 4095))
     with pytest.raises(ModelError, match="saturate; use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 

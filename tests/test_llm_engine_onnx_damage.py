@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from llm_engine.backends.base import SequenceRows
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.gguf_reader import GgufFile
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
-from llm_engine.gguf_reader import GgufFile
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_decoding import CPU_PRECISIONS
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 

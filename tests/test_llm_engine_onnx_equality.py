@@ -13,11 +13,11 @@ import pytest
 
 from llm_engine.backends.base import Slot
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.drafts import Draft, Drafter, NgramDrafter
-from llm_engine.model_drafter import load_drafter
-from llm_engine.weights import load_checkpoint
+from llm_engine.speculative.draft_model import load_drafter
+from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
 from tests.fakes.llm_models import save_tiny_model
 from tests.fakes.llm_replies import Replies
 from tests.test_llm_engine_families import WINDOWED

@@ -13,10 +13,10 @@ from llm_engine.backends.base import SequenceRows
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.backends.onnx_weights import BLOCK, dequantize, quantize
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.model import Decoder, LayerCache, Linear
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.decoder import Decoder, LayerCache, Linear
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
 from tests.test_llm_engine_families import ALTERNATING, WINDOWED, YARN

@@ -12,9 +12,9 @@ import torch
 
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.backends.onnx_weights import convert
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 from tests.models import model_path
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from llm_engine.backends.base import SequenceRows, Slot
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.drafts import NgramDrafter
-from llm_engine.model_drafter import ModelDrafter
-from llm_engine.weights import load_checkpoint
+from llm_engine.speculative.draft_model import ModelDrafter
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_replies import Replies
 from tests.models import model_path

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.turn import TurnId
+from agent.http.openai.chat_request import parse_chat_request
+from agent.http.openai.chat_response import Completion, error_body
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.template import ChatMessage
 from llm_engine.config import SamplingParams
+from llm_engine.core.output import FinishReason, TokenChunk, Usage
 from llm_engine.errors import RequestError
-from llm_engine.openai_answers import Completion, error_body
-from llm_engine.openai_api import parse_chat_request
-from llm_engine.reply import FinishReason, TokenChunk, Usage
-from llm_engine.template import ChatMessage
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 DEFAULTS = SamplingParams(max_tokens=64, repetition_penalty=1.1)

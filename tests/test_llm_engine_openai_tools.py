@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.turn import TurnId
-from llm_engine.call_reader import CallReader
+from agent.http.openai.chat_request import ChatRequest, parse_chat_request
+from agent.http.openai.chat_response import Completion
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.call_reader import CallReader
+from llm_engine.chat.template import ChatMessage
+from llm_engine.chat.tool_calls import HERMES, LLAMA, CallingMessage, Tool, ToolCall
 from llm_engine.config import SamplingParams
+from llm_engine.core.output import FinishReason, TokenChunk, Usage
 from llm_engine.errors import RequestError
-from llm_engine.grammar import Grammar
-from llm_engine.openai_answers import Completion
-from llm_engine.openai_api import ChatRequest, parse_chat_request
-from llm_engine.reply import FinishReason, TokenChunk, Usage
-from llm_engine.template import ChatMessage
-from llm_engine.tool_calls import HERMES, LLAMA, CallingMessage, Tool, ToolCall
+from llm_engine.structured_output.grammar import Grammar
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 DEFAULTS = SamplingParams(max_tokens=64, repetition_penalty=1.1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from llm_engine.backends.base import PageCopy
-from llm_engine.pages import BlockTable, OutOfPagesError, PagePool
+from llm_engine.kv_cache.block_manager import BlockTable, OutOfPagesError, PagePool
 
 PAGE_SIZE = 4
 NUM_PAGES = 9

@@ -13,19 +13,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
+from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Plan, SequenceRows
-from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.core import EngineCore
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.drafts import NgramDrafter
-from llm_engine.requests import Request
-from llm_engine.sequence import CachedSequence, SequenceId
-from llm_engine.weights import load_checkpoint
+from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.llm_cuda import on_cpu
 from tests.fakes.llm_decoding import CPU_PRECISIONS, all_logits
 from tests.fakes.llm_models import save_tiny_model

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine import quality
+from benchmarks.llm import quality
 from llm_engine.backends.base import CacheLayout, SequenceRows, Slot
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision
-from llm_engine.weights import load_checkpoint
 from tests.fakes.llm_models import save_tiny_model
 from tests.models import model_path
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.detokenizer import char_starts
-from llm_engine.reply import FinishReason, GrowingReply
-from llm_engine.stops import StopMatcher
+from llm_engine.checkpoints.detokenizer import char_starts
+from llm_engine.core.output import FinishReason, GrowingReply
+from llm_engine.core.stop_strings import StopMatcher
 
 ALPHABET = "ab<"
 END = 0

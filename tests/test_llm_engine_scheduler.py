@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.scheduler import COMFORT_NS, PREVIEW_CHUNK, Job, Work, schedule
+from llm_engine.core.scheduler import COMFORT_NS, PREVIEW_CHUNK, Job, Work, schedule
 
 CHUNK = 64
 NOW = 5 * COMFORT_NS

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import jinja2
 import pytest
 
+from llm_engine.chat.template import ChatTemplate, Gap
 from llm_engine.errors import ModelError, RequestError
-from llm_engine.template import ChatTemplate, Gap
 from tests.fakes.llm_models import CHATML
 
 LLAMA3 = (

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
+from llm_engine.checkpoints.gguf_reader import GgufFile
+from llm_engine.checkpoints.gguf_tokenizer import build_tokenizer
+from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.errors import ModelError, RequestError
-from llm_engine.gguf_reader import GgufFile
-from llm_engine.gguf_tokenizer import build_tokenizer
-from llm_engine.tokenizer import Tokenizer
 from tests.models import model_path
 
 HERE = Path("model.gguf")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from agent.__main__ import main
+from llm_engine.checkpoints.gguf_reader import GgufFile
+from llm_engine.checkpoints.gguf_tokenizer import build_tokenizer
+from llm_engine.checkpoints.tokenizer import Tokenizer
+from llm_engine.checkpoints.tokenizer_export import save_tokenizer, write_tokenizer
 from llm_engine.errors import ModelError
-from llm_engine.gguf_reader import GgufFile
-from llm_engine.gguf_tokenizer import build_tokenizer
-from llm_engine.tokenizer import Tokenizer
-from llm_engine.tokenizer_files import save_tokenizer, write_tokenizer
 from tests.fakes.llm_models import CHATML, save_tiny_gguf, save_tiny_model
 from tests.models import model_path
 from tests.test_llm_engine_tokenizer import byte_level_metadata, sentencepiece_metadata

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.call_reader import Arguments, CallBegun, CallReader, Event, Words
-from llm_engine.errors import RequestError
-from llm_engine.grammar import Schema
-from llm_engine.template import ChatMessage, ChatTemplate
-from llm_engine.tool_calls import (
+from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Event, Words
+from llm_engine.chat.template import ChatMessage, ChatTemplate
+from llm_engine.chat.tool_calls import (
     HERMES,
     LLAMA,
     CallingMessage,
@@ -23,6 +21,8 @@ from llm_engine.tool_calls import (
     ToolCall,
     dialect_of,
 )
+from llm_engine.errors import RequestError
+from llm_engine.structured_output.grammar import Schema
 from tests.fakes import chat_templates
 from tests.fakes.llm_models import CHATML
 

@@ -8,12 +8,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from llm_engine import train_heads
-from llm_engine.draft_heads import FILE, load_heads
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.errors import ModelError
-from llm_engine.head_training import Training
-from llm_engine.train_heads import HELD_OUT_EVERY, QUESTIONS, REPLIES, REPORT, STATE, read_replies
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.medusa_heads import FILE, load_heads
+from llm_engine.training import train_heads
+from llm_engine.training.draft_head_training import Training
+from llm_engine.training.train_heads import (
+    HELD_OUT_EVERY,
+    QUESTIONS,
+    REPLIES,
+    REPORT,
+    STATE,
+    read_replies,
+)
 from tests.fakes.llm_models import save_tiny_model
 
 SETTINGS = ["--replies", "8", "--max-tokens", "16", "--epochs", "3", "--tokens", "60"]

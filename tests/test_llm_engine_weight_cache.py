@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latency_budget.clock import unix_ns
-from llm_engine.weight_cache import (
+from latency_budget.account.clock import unix_ns
+from llm_engine.checkpoints.packed_cache import (
     ABANDONED_NS,
     MAX_MODELS,
     Array,

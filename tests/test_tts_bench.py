@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latency_budget.clock import ManualClock
+from benchmarks.tts import speed as bench
+from benchmarks.tts.speed import compare, edit_distance, leading_silence_ms, table, whole_piece
+from latency_budget.account.clock import ManualClock
 from tests.models import model_path
 from tests.test_tts_voice import HummingEngine
 from tts import __main__ as command
-from tts import bench
-from tts.bench import compare, edit_distance, leading_silence_ms, table, whole_piece
 from tts.resample import Pcm
 from tts.voice import RawSpeech, ShapedVoice, SpeechChunk, load_voice
 

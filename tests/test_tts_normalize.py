@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tts.normalize import normalize, spoken_words
+from tts.text.normalize import normalize, spoken_words
 
 _MONEY = [
     ("It costs $29.99.", "It costs twenty-nine dollars and ninety-nine cents."),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tts.numbers import (
+from tts.text.numbers import (
     MAX_CARDINAL,
     cardinal,
     digit_words,

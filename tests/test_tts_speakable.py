@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
+from tts.text_chunker import CutterConfig, PieceCutter, SpeakablePiece
 
 
 def cut(text: str, deltas: list[str] | None = None) -> list[SpeakablePiece]:

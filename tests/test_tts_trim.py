@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tts import level
+from tts import loudness
 from tts.trim import LEAD_MS, PAUSE_MS, Samples, find_voiced, pause_after, trim
 
 RATE_HZ = 24_000
@@ -88,27 +88,27 @@ def test_the_input_is_left_alone() -> None:
 def test_level_is_measured_over_speech_only(dbfs: float) -> None:
     amplitude = float(np.sqrt(2) * 10 ** (dbfs / 20))
     samples = np.concatenate([silence(1000), tone(500, amplitude), silence(1000)])
-    measured = level.active_dbfs(samples, RATE_HZ)
+    measured = loudness.active_dbfs(samples, RATE_HZ)
     assert measured == pytest.approx(dbfs, abs=0.3)
 
 
 def test_level_of_silence_is_unknown() -> None:
-    assert level.active_dbfs(silence(0), RATE_HZ) is None
-    assert level.active_dbfs(silence(100), RATE_HZ) is None
+    assert loudness.active_dbfs(silence(0), RATE_HZ) is None
+    assert loudness.active_dbfs(silence(100), RATE_HZ) is None
 
 
 def test_gain_stays_near_the_voice() -> None:
-    assert level.gain_db(-26, voice_gain_db=5) == level.TARGET_DBFS + 26
-    assert level.gain_db(-60, voice_gain_db=5) == 9
-    assert level.gain_db(-10, voice_gain_db=5) == 1
+    assert loudness.gain_db(-26, voice_gain_db=5) == loudness.TARGET_DBFS + 26
+    assert loudness.gain_db(-60, voice_gain_db=5) == 9
+    assert loudness.gain_db(-10, voice_gain_db=5) == 1
 
 
 @given(st.floats(-20, 40))
 def test_nothing_clips(gain: float) -> None:
     samples = tone(50, 0.8)
-    loud = level.apply_gain(samples, gain)
+    loud = loudness.apply_gain(samples, gain)
     assert np.abs(loud).max() <= 0.951
-    assert np.abs(level.to_int16(loud).astype(np.int32)).max() < 32_767
+    assert np.abs(loudness.to_int16(loud).astype(np.int32)).max() < 32_767
     quiet = np.abs(samples) * 10 ** (gain / 20) < 0.69
     assert np.allclose(loud[quiet], samples[quiet] * 10 ** (gain / 20), rtol=1e-4, atol=1e-6)
     assert np.all(np.sign(loud) == np.sign(samples))
@@ -116,4 +116,4 @@ def test_nothing_clips(gain: float) -> None:
 
 def test_int16_takes_what_is_out_of_range() -> None:
     samples = np.array([-2.0, -1.0, 0.0, 1.0, 2.0], np.float32)
-    assert level.to_int16(samples).tolist() == [-32767, -32767, 0, 32767, 32767]
+    assert loudness.to_int16(samples).tolist() == [-32767, -32767, 0, 32767, 32767]

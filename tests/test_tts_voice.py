@@ -11,9 +11,9 @@ import pytest
 
 from tests.models import model_path
 from tts import SpeakablePiece, SpeechChunk, Voice, VoiceError, available_voices, load_voice
-from tts.level import TARGET_DBFS, active_dbfs
-from tts.normalize import spoken_words
+from tts.loudness import TARGET_DBFS, active_dbfs
 from tts.onnx_session import open_session
+from tts.text.normalize import spoken_words
 from tts.voice import MAX_SENTENCE_CHARS, RawSpeech, ShapedVoice, split_sentences
 from tts.word_times import PhonemeGroup
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tts.normalize import spoken_words
+from tts.text.normalize import spoken_words
 from tts.trim import Voiced
 from tts.word_times import PhonemeGroup, time_words
 

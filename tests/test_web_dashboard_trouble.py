@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from agent.pages import WEB_DEMO
+from agent.http.static_files import WEB_DEMO
 
 from .browser.fake_latency import FakeLatency
 from .browser.fake_turns import (

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from agent.principal import KeyLimits
-from latency_budget.clock import unix_ns
+from agent.http.auth.principal import KeyLimits
+from latency_budget.account.clock import unix_ns
 
 from .live import LiveServer
 

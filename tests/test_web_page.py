@@ -12,7 +12,7 @@ import soundfile
 import soxr
 from playwright.sync_api import Page, expect
 
-from agent.pages import LEVEL
+from agent.http.static_files import LEVEL
 
 from .browser.fake_server import (
     DELTA_SAMPLES,

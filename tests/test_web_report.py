@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from latency_budget.__main__ import main
-from latency_budget.html_charts import COLOURS
+from latency_budget.reporting.html_charts import COLOURS
 
 from .browser.pages import Launch
 from .test_latency_gate import run, store_of

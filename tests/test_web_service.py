@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from agent.browser import recording_context
+from benchmarks.callers.browser import recording_context
 
 from .browser.pages import recording
 from .models import model_path

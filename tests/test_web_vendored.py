@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from agent.pages import WEB_DEMO
+from agent.http.static_files import WEB_DEMO
 
 ROOT = Path(__file__).resolve().parents[1]
 VENDOR = WEB_DEMO / "vendor"

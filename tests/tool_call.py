@@ -5,14 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent import notices as say
-from agent import requests as ask
-from agent.conversation import (
-    FunctionOutput,
-    ItemId,
-    ModelCall,
-)
-from agent.settings import ResponseOptions
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import FunctionOutput, ItemId, ModelCall
+from agent.session.api.settings import ResponseOptions
 
 from .session_call import Call
 

@@ -9,7 +9,7 @@ import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 
 MAX_PASSES = 1_000_000
 """Of a loop: more means that something turns on the spot."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from agents.realtime.openai_realtime import get_server_event_type_adapter
 
-from agent.notices import Notice, Problem
-from agent.requests import Request, UpdateSession
-from agent.settings import SessionSettings
-from agent.wire.realtime.ids import CountingIds
-from agent.wire.realtime.protocol import RealtimeProtocol
+from agent.realtime.protocol.ids import CountingIds
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.client_events import Request, UpdateSession
+from agent.session.api.server_events import Notice, Problem
+from agent.session.api.settings import SessionSettings
 
 
 def make(extensions: bool = False, **changes: Any) -> RealtimeProtocol:

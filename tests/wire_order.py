@@ -8,8 +8,8 @@ import base64
 import json
 from typing import Any, Final
 
-from agent.wire.encodings import decode_audio
-from agent.wire.realtime.response_events import MAX_DELTA_MS
+from agent.codec.pcm import decode_audio
+from agent.realtime.protocol.response_events import MAX_DELTA_MS
 
 from .wire_frames import check_strictly
 

@@ -9,10 +9,11 @@
 Everything is synchronous and belongs to one thread at a time.
 """
 
-from tts.normalize import normalize
-from tts.speakable import CutterConfig, PieceCutter, SpeakablePiece
-from tts.voice import SpeechChunk, Voice, VoiceError, available_voices, load_voice
-from tts.word_times import WordTime
+from tts.text.normalize import normalize
+
+from .text_chunker import CutterConfig, PieceCutter, SpeakablePiece
+from .voice import SpeechChunk, Voice, VoiceError, available_voices, load_voice
+from .word_times import WordTime
 
 __all__ = [
     "CutterConfig",

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from latency_budget.clock import SystemClock
-from tts.bench import leading_silence_ms
-from tts.resample import StreamResampler
-from tts.speakable import PieceCutter
-from tts.voice import SpeechChunk, Voice, VoiceError, load_voice
+from benchmarks.tts.speed import leading_silence_ms
+from latency_budget.account.clock import SystemClock
+
+from .resample import StreamResampler
+from .text_chunker import PieceCutter
+from .voice import SpeechChunk, Voice, VoiceError, load_voice
 
 _RATES_HZ = (8_000, 192_000)
 

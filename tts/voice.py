@@ -19,11 +19,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tts import level
-from tts.normalize import SpokenWord, join_words, spoken_words
-from tts.speakable import SpeakablePiece
-from tts.trim import Samples, find_voiced, pause_after, trim
-from tts.word_times import PhonemeGroup, WordTime, time_words
+from tts.text.normalize import SpokenWord, join_words, spoken_words
+
+from . import loudness
+from .text_chunker import SpeakablePiece
+from .trim import Samples, find_voiced, pause_after, trim
+from .word_times import PhonemeGroup, WordTime, time_words
 
 MAX_SENTENCE_CHARS = 240
 """Spoken characters that go to the engine at once. hibari's longest input is 400 phonemes; and
@@ -119,10 +120,10 @@ class ShapedVoice:
     def warm(self) -> None:
         """Speak a sentence to nobody: loads what is lazy, and learns the voice's level."""
         raw = self._speak(_CALIBRATION, 1.0)
-        measured = level.active_dbfs(raw.samples, self.rate_hz)
+        measured = loudness.active_dbfs(raw.samples, self.rate_hz)
         if measured is None:
             raise VoiceError(f"the voice {self.name} is silent: is its model file intact?")
-        self._voice_gain_db = level.TARGET_DBFS - measured
+        self._voice_gain_db = loudness.TARGET_DBFS - measured
 
     def synthesize(self, piece: SpeakablePiece, speed: float = 1.0) -> Iterator[SpeechChunk]:
         """See `Voice.synthesize`."""
@@ -149,11 +150,11 @@ class ShapedVoice:
             return np.zeros(0, np.int16), ()
         pause_ms = pause_after(words[-1].mark, paragraph=words[-1].paragraph) / speed
         speech, cut_off = trim(raw.samples, voiced, self.rate_hz, pause_ms)
-        measured = level.active_dbfs(speech, self.rate_hz)
+        measured = loudness.active_dbfs(speech, self.rate_hz)
         if measured is not None and self._voice_gain_db is not None:
-            speech = level.apply_gain(speech, level.gain_db(measured, self._voice_gain_db))
+            speech = loudness.apply_gain(speech, loudness.gain_db(measured, self._voice_gain_db))
         times = time_words(words, raw.groups, voiced, cut_off=cut_off, first_char=first_char)
-        return level.to_int16(speech), times
+        return loudness.to_int16(speech), times
 
     def _speak(self, line: str, speed: float) -> RawSpeech:
         try:
@@ -207,11 +208,11 @@ def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
     if threads < 1:
         raise VoiceError(f"a voice needs at least one thread, not {threads}")
     if name == "hibari" or name.startswith("hibari-"):
-        from tts.hibari import HibariEngine
+        from tts.voices.hibari import HibariEngine
 
         return ShapedVoice(HibariEngine(name, threads=threads))
     if model := _piper_model(name, models_dir):
-        from tts.piper import PiperEngine
+        from tts.voices.piper import PiperEngine
 
         return ShapedVoice(PiperEngine(name, model, threads=threads))
     known = ", ".join(available_voices(models_dir))

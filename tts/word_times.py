@@ -15,8 +15,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tts.normalize import SpokenWord
-from tts.trim import Voiced
+from tts.text.normalize import SpokenWord
+
+from .trim import Voiced
 
 
 @dataclass(frozen=True, slots=True)

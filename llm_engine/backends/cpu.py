@@ -11,20 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_engine.backends.base import (
-    CacheLayout,
-    PageCopy,
-    PageId,
-    Plan,
-    SequenceRows,
-    Slot,
-    StepHandle,
-    StepResult,
-)
-from llm_engine.backends.immediate import DoneStep, choose_tokens
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig
-from llm_engine.model import Decoder, LayerCache, Linear
+from llm_engine.models.decoder import Decoder, LayerCache, Linear
+
+from .base import CacheLayout, PageCopy, PageId, Plan, SequenceRows, Slot, StepHandle, StepResult
+from .sync_backend import DoneStep, choose_tokens
 
 PAGE_SIZE = 16
 """Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""

@@ -26,17 +26,18 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from llm_engine.backends.base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
-from llm_engine.backends.immediate import DoneStep, choose_tokens
-from llm_engine.backends.onnx_agreement import make_rows_agree
-from llm_engine.backends.onnx_exactness import check_products
-from llm_engine.backends.onnx_heads import stored_size
-from llm_engine.backends.onnx_session import DecoderSession, LaneRows, SequenceBuffers
-from llm_engine.backends.onnx_weights import KIND, convert
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.packed_cache import stored_weights
 from llm_engine.config import EngineConfig, ModelConfig
 from llm_engine.errors import ModelError
-from llm_engine.weight_cache import stored_weights
+
+from .base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
+from .batch_invariance import make_rows_agree
+from .int8_saturation import check_products
+from .onnx_attention import stored_size
+from .onnx_session import DecoderSession, LaneRows, SequenceBuffers
+from .onnx_weights import KIND, convert
+from .sync_backend import DoneStep, choose_tokens
 
 _PAGE_SIZE = 16
 _FIRST_CAPACITY = 2048

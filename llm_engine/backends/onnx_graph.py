@@ -25,10 +25,11 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from llm_engine.backends.onnx_heads import norm_factor, num_hidden_keys, stored_size
-from llm_engine.backends.onnx_weights import BLOCK
+from llm_engine.checkpoints.packed_cache import StoredArray, WeightFile
 from llm_engine.config import ModelConfig
-from llm_engine.weight_cache import StoredArray, WeightFile
+
+from .onnx_attention import norm_factor, num_hidden_keys, stored_size
+from .onnx_weights import BLOCK
 
 TOKENS = "tokens"
 """int64 `[1, T]`."""

@@ -17,11 +17,12 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
-from llm_engine.backends import onnx_graph as graph
-from llm_engine.backends.onnx_heads import num_hidden_keys, rotary_tables, stored_size
+from llm_engine.checkpoints.packed_cache import Array, WeightFile
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
-from llm_engine.weight_cache import Array, WeightFile
+
+from . import onnx_graph as graph
+from .onnx_attention import num_hidden_keys, rotary_tables, stored_size
 
 _MAX_ROWS = 64
 """Of one sequence in one run: as many as the engine sends of a prompt. Larger runs gain nothing."""

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from llm_engine.backends.onnx_heads import norm_factor, pad_heads
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.packed_cache import Array
+from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
-from llm_engine.fused_weights import FusedMatrix, FusedWeights, joined_bias
-from llm_engine.weight_cache import Array
+
+from .onnx_attention import norm_factor, pad_heads
 
 KIND = "onnx-int8-2"
 """Names this conversion in the cache; to be raised with every change to it."""

@@ -4,9 +4,10 @@ Theory of operation
 -------------------
 *Steps.* A plan is cut into groups, each the size of a recorded step: up to eight sequences with a
 row each, one sequence with up to eight rows (a draft to be checked, the end of a prompt), or a part
-of a prompt. Up to eight rows one arithmetic holds: see `ops.py`.
+of a prompt. Up to eight rows one arithmetic holds: see `llm_engine/cuda/ops/interface.py`.
 
-*One step ahead.* The next step is launched before it is asked for: see `ahead.py`.
+*One step ahead.* The next step is launched before it is asked for: see
+`llm_engine/cuda/steps/overlap.py`.
 
 *Draft heads*, where there are any, draft in the graph that has chosen, for the next step to check:
 `drafted` tells the engine what they drafted.
@@ -30,19 +31,20 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
-from llm_engine.cuda.ahead import OneAhead
-from llm_engine.cuda.device import Fault, fault_of
-from llm_engine.cuda.device_heads import DeviceHeads
-from llm_engine.cuda.forward import Scratch
-from llm_engine.cuda.graphs import Graphs
-from llm_engine.cuda.groups import PROMPT_ROWS, groups
-from llm_engine.cuda.masks import MaskBuffers
-from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops import MAX_ROWS, LayerPages, Ops
-from llm_engine.cuda.recorded import Continuation, Group, RecordedSteps
-from llm_engine.cuda.steps import Machinery
-from llm_engine.draft_heads import DraftHeads
+from llm_engine.cuda.ops.forward import Scratch
+from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
+from llm_engine.cuda.steps.batching import PROMPT_ROWS, groups
+from llm_engine.cuda.steps.captured_steps import Machinery
+from llm_engine.cuda.steps.cuda_graph import Graphs
+from llm_engine.cuda.steps.draft_heads import DeviceHeads
+from llm_engine.cuda.steps.graph_runner import Continuation, Group, RecordedSteps
+from llm_engine.cuda.steps.logit_masks import MaskBuffers
+from llm_engine.cuda.steps.overlap import OneAhead
 from llm_engine.errors import DeviceLostError
+from llm_engine.models.medusa_heads import DraftHeads
+
+from .device import Fault, fault_of
+from .model import DeviceModel
 
 PAGE_SIZE = 16
 """Tokens. The smallest that FlashInfer's kernels for single streams read."""

@@ -7,22 +7,23 @@ from pathlib import Path
 import torch
 
 from llm_engine.backends.base import Backend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
-from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.device import require_device
-from llm_engine.cuda.device_heads import heads_bytes
-from llm_engine.cuda.graphs import CudaGraphs
-from llm_engine.cuda.groups import PROMPT_ROWS
-from llm_engine.cuda.memory import Room, Storage, plan_memory
-from llm_engine.cuda.ops import Ops, PartOps
-from llm_engine.cuda.parallel import Team, lead
-from llm_engine.cuda.parallel_ops import ParallelOps
-from llm_engine.cuda.sharding import Shard
-from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.draft_heads import load_heads
+from llm_engine.cuda.ops.interface import Ops, PartOps
+from llm_engine.cuda.steps.batching import PROMPT_ROWS
+from llm_engine.cuda.steps.cuda_graph import CudaGraphs
+from llm_engine.cuda.steps.draft_heads import heads_bytes
+from llm_engine.cuda.tensor_parallel.group import Team, lead
+from llm_engine.cuda.tensor_parallel.ops import ParallelOps
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.medusa_heads import load_heads
+
+from .backend import PAGE_SIZE, CudaBackend
+from .device import require_device
+from .memory import Room, Storage, plan_memory
+from .weights import WeightFormat, load_model
 
 _WEIGHTS_SHARE = 0.6
 """Of the time that loading takes; the rest is recording."""
@@ -104,8 +105,8 @@ def _load(
 
     def finish() -> CudaBackend:
         # Only where there is a GPU: they import Triton.
-        from llm_engine.cuda.flashinfer_attention import xqa_or_none
-        from llm_engine.cuda.triton_ops import TritonOps
+        from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
+        from llm_engine.cuda.ops.triton_ops import TritonOps
 
         ops = TritonOps(place, attention=xqa_or_none(place))
         return CudaBackend(

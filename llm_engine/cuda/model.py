@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from llm_engine.config import ModelConfig
-from llm_engine.cuda.ops import Attention, Matrix, Norm, Rope
+from llm_engine.cuda.ops.interface import Attention, Matrix, Norm, Rope
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.fp8 import Fp8Matrix
+from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig, Precision
-from llm_engine.cuda.calibrate import Calibration
-from llm_engine.cuda.model import DeviceLayer, DeviceModel
-from llm_engine.cuda.ops import Attention, Heads, Matrix, Norm, Rope
-from llm_engine.cuda.quantize import ONE_A_ROW, check, join
-from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.ops.interface import Attention, Heads, Matrix, Norm, Rope
+from llm_engine.cuda.quantization.calibrate import Calibration
+from llm_engine.cuda.quantization.quantize import ONE_A_ROW, check, join
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
-from llm_engine.fp8 import Fp8Matrix
-from llm_engine.fused_weights import FusedMatrix, FusedWeights, joined_bias
-from llm_engine.rope import inverse_frequencies
+from llm_engine.models.rope import inverse_frequencies
+
+from .model import DeviceLayer, DeviceModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def load_model(
     done.
 
     With `calibration`, token ids of some texts, weights are rounded so that these change least
-    (`calibrate.py`): a few thousand tokens, of which a layer at a time is computed. Raises
+    (`llm_engine/cuda/quantization/calibrate.py`): a few thousand tokens, of which a layer at a
+    time is computed. Raises
     ModelError for missing tensors, wrong shapes and numbers that no weight is, and for a model that
     can't be divided like that.
     """

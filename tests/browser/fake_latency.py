@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from agent.pages import Pages
-from agent.server import SecurityHeaders
+from agent.http.static_files import Pages
+from agent.server.server import SecurityHeaders
 
 from .fake_turns import Json, summary_of
 

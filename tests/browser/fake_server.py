@@ -26,8 +26,8 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from agent.browser import RECORDER_WORKLET
-from agent.pages import Pages
+from agent.http.static_files import Pages
+from benchmarks.callers.browser import RECORDER_WORKLET
 
 WEB_DEMO = Path(__file__).resolve().parents[2] / "web_demo"
 POLICY = "default-src 'self'"

@@ -15,8 +15,8 @@ import soundfile
 import soxr
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from agent.browser import FLAGS, RECORDER, find_browser
 from agent.errors import BenchError
+from benchmarks.callers.browser import FLAGS, RECORDER, find_browser
 
 from .fake_server import FakeServer
 from .pages import ALLOW, AUTOPLAY, FAKE_DEVICE, INSECURE_HOST, SAMPLE, Launch, Open

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from playwright.sync_api import Browser, Locator, Page, expect
 
-import agent.browser
+from benchmarks.callers import browser as chromium
 from tests.clients.peers import environment
 
 from .fake_server import WEB_DEMO, WIRE_RATE_HZ, FakeCall, Pcm
@@ -19,7 +19,7 @@ SAMPLE = WEB_DEMO / "sample-question.wav"
 INSECURE_HOST = "halfsec.test"
 """Resolves to this machine but is not localhost, so the browser does not trust plain http."""
 
-AUTOPLAY = agent.browser.AUTOPLAY
+AUTOPLAY = chromium.AUTOPLAY
 FAKE_DEVICE = "--use-fake-device-for-media-stream"
 ALLOW = "--use-fake-ui-for-media-stream"
 DENY = "--use-fake-ui-for-media-stream=deny"
@@ -30,7 +30,7 @@ Open = Callable[..., Page]
 
 def recording(page: Page) -> tuple[npt.NDArray[np.float32], int]:
     """All the page gave to the loudspeaker: float32 [n], and its rate in Hz."""
-    sound = agent.browser.recorded(page)
+    sound = chromium.recorded(page)
     return sound.played, sound.rate_hz
 
 

@@ -17,7 +17,7 @@ from typing import IO, Final
 import numpy as np
 import soxr
 
-from asr.files import read_file
+from asr.audio.files import read_file
 
 from .cable import Cable, cable_to
 from .peers import HERE, ROOT

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from llm_engine.checkpoint import Checkpoint
-from llm_engine.draft_heads import DraftHead, DraftHeads, HeadsShape, model_fingerprint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.models.medusa_heads import DraftHead, DraftHeads, HeadsShape, model_fingerprint
 
 VOCABULARY = 320
 HIDDEN = 64

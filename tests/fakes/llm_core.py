@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 from llm_engine.config import SamplingParams
-from llm_engine.core import EngineCore
-from llm_engine.requests import Output, Request, RequestId
-from llm_engine.sequence import SequenceId
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Output, Request, RequestId
+from llm_engine.kv_cache.sequence import SequenceId
 from tests.fakes.llm_models import ScriptedBackend
 
 LETTERS = tuple(bytes([code]) for code in range(128))

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import torch
 
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Device
-from llm_engine.cuda.graphs import EagerGraphs, Replay
-from llm_engine.cuda.groups import PROMPT_ROWS
-from llm_engine.cuda.ops import LaneOps, Ops
-from llm_engine.cuda.oracle import OracleOps
-from llm_engine.cuda.parallel import Team
-from llm_engine.cuda.parallel_ops import ParallelOps
-from llm_engine.cuda.sharding import Shard
+from llm_engine.cuda.ops.interface import LaneOps, Ops
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.steps.batching import PROMPT_ROWS
+from llm_engine.cuda.steps.cuda_graph import EagerGraphs, Replay
+from llm_engine.cuda.tensor_parallel.group import Team
+from llm_engine.cuda.tensor_parallel.ops import ParallelOps
+from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
-from llm_engine.draft_heads import DraftHeads
-from llm_engine.weights import load_checkpoint
+from llm_engine.models.medusa_heads import DraftHeads
 from tests.fakes.pretend_cuda import PretendCuda
 from tests.fakes.pretend_tensors import unwrapped
 

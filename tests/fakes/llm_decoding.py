@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
+from benchmarks.llm.quality import Scorer
+from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import PageId, Plan, SequenceRows, SubBatch
-from llm_engine.backends.choice import make_backend
 from llm_engine.backends.cpu import CpuBackend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.quality import Scorer
 
 CPU_PRECISIONS = Precision.FLOAT32, Precision.INT8
 """Those for which every machine has a backend."""

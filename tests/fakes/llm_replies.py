@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Backend
-from llm_engine.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import SamplingParams
-from llm_engine.core import EngineCore
-from llm_engine.drafts import Drafter
-from llm_engine.metrics import EngineStats
-from llm_engine.requests import Request, RequestId
-from llm_engine.sequence import SequenceId
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.metrics import EngineStats
+from llm_engine.core.request import Request, RequestId
+from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.speculative.ngram import Drafter
 
 GREEDY = SamplingParams()
 

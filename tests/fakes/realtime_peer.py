@@ -12,15 +12,10 @@ from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
-from agent.notices import (
-    Notice,
-    Problem,
-    SessionCreated,
-    SessionUpdated,
-)
-from agent.requests import Request, UpdateSession
-from agent.settings import SessionSettings
-from agent.wire.realtime import RealtimeProtocol
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.client_events import Request, UpdateSession
+from agent.session.api.server_events import Notice, Problem, SessionCreated, SessionUpdated
+from agent.session.api.settings import SessionSettings
 
 SETTINGS = SessionSettings(voice="v", output_encoding="pcmu")
 

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
-from agent.conversation import ModelCall
-from agent.ports import ChatMessage, OnMark, ReplyToken, Tools
-from latency_budget.turn import TurnId
+from agent.session.api.conversation import ModelCall
+from agent.session.ports.stage_ports import ChatMessage, OnMark, ReplyToken, Tools
+from latency_budget.account.turn import TurnId
 
 from .stages import Calling, FakeChat
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agent import events as ev
-from agent.conversation import ModelCall
 from agent.errors import StageError
-from agent.notices import Usage
-from agent.playback import HeardWord
-from agent.ports import (
+from agent.session.api.conversation import ModelCall
+from agent.session.api.server_events import Usage
+from agent.session.api.settings import TurnDetection
+from agent.session.ports.playback import HeardWord
+from agent.session.ports.stage_ports import (
     FULL_EFFORT,
     ChatMessage,
     Effort,
@@ -22,9 +22,9 @@ from agent.ports import (
     Speech,
     Tools,
 )
-from agent.settings import TurnDetection
-from latency_budget.turn import TurnId
-from tts.speakable import SpeakablePiece
+from agent.turn_taking import events as ev
+from latency_budget.account.turn import TurnId
+from tts.text_chunker import SpeakablePiece
 
 SAMPLES_PER_CHAR = 1200
 """50 ms at 24 kHz: a word of five letters takes a quarter of a second."""

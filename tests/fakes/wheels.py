@@ -4,7 +4,7 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from agent.models import Model, ModelFile, WheelMember
+from agent.stages.model_store.catalogue import Model, ModelFile, WheelMember
 
 
 def write_wheel(

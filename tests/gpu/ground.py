@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.llm.gpu.random_weights import SHAPES, random_model
 from llm_engine.config import ModelConfig, Precision
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Device, require_device
-from llm_engine.cuda.graphs import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops import LayerPages, Ops, Rows
-from llm_engine.cuda.oracle import OracleOps
-from llm_engine.cuda.random_weights import SHAPES, random_model
+from llm_engine.cuda.ops.interface import LayerPages, Ops, Rows
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.steps.cuda_graph import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat
-from llm_engine.draft_heads import DraftHeads
 from llm_engine.errors import ModelError
+from llm_engine.models.medusa_heads import DraftHeads
 
 MODE = os.environ.get("HALFSEC_GPU_TESTS", "")
 PAGE_SIZE = 16
@@ -58,8 +58,8 @@ class Ground:
         """As a service has them; without FlashInfer, kernels of our own attend."""
         if self.is_rehearsal:
             return OracleOps()
-        from llm_engine.cuda.flashinfer_attention import xqa_or_none
-        from llm_engine.cuda.triton_ops import TritonOps
+        from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
+        from llm_engine.cuda.ops.triton_ops import TritonOps
 
         return TritonOps(self.device, attention=xqa_or_none(self.device) if flashinfer else None)
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.llm.gpu.random_weights import SHAPES, random_model
 from llm_engine.backends.base import PageId, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.graphs import EagerGraphs
-from llm_engine.cuda.random_weights import SHAPES, random_model
+from llm_engine.cuda.steps.cuda_graph import EagerGraphs
 from tests.gpu import ground
 
 CONTEXT = 256

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
-from llm_engine.cuda.ops import MAX_ROWS, LayerPages, Ops, PartOps, Rows
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops, PartOps, Rows
+from llm_engine.cuda.ops.reference_ops import OracleOps
 from tests.gpu import ground
 from tests.gpu.ground import Draw, distance, poisoned
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.llm.quality import LICENCE, score
 from llm_engine.backends.base import PageId, SequenceRows, Slot
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.graphs import EagerGraphs
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.oracle import OracleOps
+from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.steps.cuda_graph import EagerGraphs
 from llm_engine.cuda.weights import load_model
-from llm_engine.quality import LICENCE, score
-from llm_engine.weights import load_checkpoint
 from tests.gpu import ground
 
 pytestmark = ground.pytestmark

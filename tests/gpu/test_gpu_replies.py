@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from latency_budget.clock import ManualClock
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Slot
 from llm_engine.config import SamplingParams
-from llm_engine.core import EngineCore
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Request, RequestId
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.drafts import Draft, Drafter, NgramDrafter
-from llm_engine.requests import Request, RequestId
+from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
 from tests.gpu import ground
 
 pytestmark = ground.pytestmark

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from latency_budget.clock import ManualClock
-from llm_engine.backends.around import BackendAround
+from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Backend, Plan, StepHandle
+from llm_engine.backends.wrapper import BackendAround
 from llm_engine.config import SamplingParams
-from llm_engine.core import EngineCore
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Fault, fault_of
-from llm_engine.drafts import NgramDrafter
 from llm_engine.errors import EngineError
-from llm_engine.requests import Request
-from llm_engine.sequence import SequenceId
+from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.gpu import ground
 
 pytestmark = ground.pytestmark

@@ -1,10 +1,10 @@
 """Calls in which it matters when a reply is prepared in secret, and what ends that."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import TurnRules
-from agent.guessing import MAX_GUESSES
-from agent.turn_tables import Agent, Caller
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.preemptive import MAX_GUESSES
+from agent.turn_taking.tables import Agent, Caller
 
 from .steps import (
     NO_INTERRUPTS,

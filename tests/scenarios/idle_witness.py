@@ -1,9 +1,9 @@
 """Watches what is done about a caller's silence, beside the rest of the witness."""
 
-from agent import commands as cmd
-from agent.end_of_turn import IdleRules
-from agent.idling import MAX_PROMPTS
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking.end_of_turn import IdleRules
+from agent.turn_taking.user_idle import MAX_PROMPTS
+from latency_budget.account.turn import TurnId
 
 
 class IdleWitness:

@@ -1,9 +1,9 @@
 """Calls in which somebody is waited for: a caller who says nothing, and parts that never answer."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import IdleRules, TurnRules
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import IdleRules, TurnRules
+from latency_budget.account.turn import TurnId
 
 from .steps import (
     NO_INTERRUPTS,

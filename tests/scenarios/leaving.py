@@ -1,7 +1,7 @@
 """Calls whose client loses its connection, and comes back."""
 
-from agent import commands as cmd
-from agent import events as ev
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
 
 from .steps import (
     DUCKS,

@@ -1,9 +1,9 @@
 """Calls in which it matters how the caller is heard."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import TurnRules
-from agent.turn_tables import Agent, Caller
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.tables import Agent, Caller
 
 from .steps import (
     ACTIVE,

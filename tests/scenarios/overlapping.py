@@ -1,10 +1,10 @@
 """Calls in which the caller speaks while the agent can be heard."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.barge_in import LIMIT_NS, WITHOUT_WORDS_NS
-from agent.end_of_turn import TurnRules
-from agent.turn_tables import Agent, Caller
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.barge_in import LIMIT_NS, WITHOUT_WORDS_NS
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.tables import Agent, Caller
 
 from .steps import (
     DUCKS,

@@ -1,8 +1,8 @@
 """What a witness knows of the caller's present pause."""
 
-from agent import events as ev
-from agent.end_of_turn import TurnRules, required_silence_ms
-from agent.turn_score import Evidence, OwnPauses
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
+from agent.turn_taking.end_of_turn_model import Evidence, OwnPauses
 
 FOREVER_MS = 10**9
 

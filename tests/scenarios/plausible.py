@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import IdleRules, TurnRules
-from agent.turn_tables import Agent, Caller
-from agent.turn_taking import TurnTaking
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import IdleRules, TurnRules
+from agent.turn_taking.machine import TurnTaking
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.turn import TurnId
 
 from .steps import HEARD, LEFT
 from .timeline import NS_PER_MS

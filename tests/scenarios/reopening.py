@@ -1,10 +1,10 @@
 """Calls in which the caller goes on just as the agent begins, and such as only look like that."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import TurnRules
-from agent.reopening import REOPEN_MS
-from agent.turn_tables import Agent, Caller
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.reopening import REOPEN_MS
+from agent.turn_taking.tables import Agent, Caller
 
 from .steps import (
     NO_INTERRUPTS,

@@ -1,8 +1,8 @@
 """Calls in which it matters what becomes of the reply."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.turn_tables import Agent, Caller
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.tables import Agent, Caller
 
 from .steps import (
     ACTIVE,

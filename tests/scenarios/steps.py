@@ -1,9 +1,9 @@
 """The steps that calls are made of."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.end_of_turn import TurnRules
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from latency_budget.account.turn import TurnId
 
 from .timeline import Step, at
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from agent.commands import Command
-from agent.end_of_turn import TurnRules
-from agent.events import Event
-from agent.turn_tables import Agent, Caller
-from agent.turn_taking import TurnTaking
+from agent.turn_taking.commands import Command
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.events import Event
+from agent.turn_taking.machine import TurnTaking
+from agent.turn_taking.tables import Agent, Caller
 
 NS_PER_MS = 1_000_000
 

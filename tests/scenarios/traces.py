@@ -5,11 +5,11 @@
 
 from pathlib import Path
 
-from agent.commands import StartReply
-from agent.events import RulesChanged
-from agent.turn_log import TurnLog
-from latency_budget.trace import TraceWriter
-from latency_budget.turn import SessionId, TurnId
+from agent.observability.turn_recorder import TurnLog
+from agent.turn_taking.commands import StartReply
+from agent.turn_taking.events import RulesChanged
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.reporting.trace import TraceWriter
 
 from .calls import RECORDED
 from .timeline import NS_PER_MS, Timeline

@@ -1,15 +1,15 @@
 """Watches a machine's events and commands, and objects to what no session could carry out."""
 
-from agent import commands as cmd
-from agent import events as ev
-from agent.backchannel import meaning
-from agent.barge_in import GO_ON_MS
-from agent.end_of_turn import TurnRules
-from agent.guessing import MAX_GUESSES
-from agent.reopening import REOPEN_NS
-from agent.turn_tables import Agent, Caller
-from agent.turn_taking import TurnTaking
-from latency_budget.turn import TurnId
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.backchannel import meaning
+from agent.turn_taking.barge_in import GO_ON_MS
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.machine import TurnTaking
+from agent.turn_taking.preemptive import MAX_GUESSES
+from agent.turn_taking.reopening import REOPEN_NS
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.turn import TurnId
 
 from .idle_witness import IdleWitness
 from .pause import HeardPause

@@ -12,7 +12,7 @@ The last of the programs that share rows puts the parts together, always in the 
 import triton
 import triton.language as tl
 
-from llm_engine.cuda.kernels.common import fetch_ahead, is_last, operand, wait_for_inputs
+from .common import fetch_ahead, is_last, operand, wait_for_inputs
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 

@@ -28,8 +28,9 @@ that are all alike every one would: that costs time, and nothing else.
 import triton
 import triton.language as tl
 
-from llm_engine.cuda.kernels.common import is_last, wait_for_inputs
 from llm_engine.sampler import UNITS
+
+from .common import is_last, wait_for_inputs
 
 LEVELS = ((19, 10), (9, 10), (0, 9))
 """Of a rank: where the bits of a level begin, and how many they are."""

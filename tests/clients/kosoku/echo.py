@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
-from agent.access_settings import AccessSettings
-from agent.config import Config
-from agent.event_loop import loop_factory
-from agent.server import listen, make_server
-from agent.wire.json_frames import MAX_FRAME_BYTES
+from agent.codec.json_frame import MAX_FRAME_BYTES
+from agent.config.access import AccessSettings
+from agent.config.schema import Config
+from agent.server.event_loop import loop_factory
+from agent.server.server import listen, make_server
 
 LARGEST_BYTES: Final = 16 << 20
 """Of the cases' messages."""

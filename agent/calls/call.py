@@ -1,0 +1,137 @@
+"""One call that was admitted: what is told of it while it goes on, and where its turns lie."""
+
+import statistics
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from agent.observability.agent_state import State
+from latency_budget.account.clock import iso_of
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import SessionId, Stage
+from latency_budget.reporting.report import percentile
+from latency_budget.reporting.trace import TraceWriter
+from latency_budget.storage.history import TurnEntry
+
+from .recording import CallRecording
+
+LEAD_IN_NS: Final = 500_000_000
+"""Of a turn's recording, before it is known that somebody speaks: that takes 160 ms of voice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The same instant on two clocks."""
+
+    now_ns: int
+    """Monotonic."""
+    unix_ns: int
+
+
+class Call:
+    """One admitted call."""
+
+    def __init__(
+        self,
+        session_id: SessionId,
+        agent: str,
+        trace: TraceWriter,
+        began: Beginning,
+        recording: CallRecording | None = None,
+    ) -> None:
+        """`recording`: None where it is not recorded."""
+        self.session_id = session_id
+        self.recording: Final = recording
+        self.agent = agent
+        self.trace = trace
+        self.began: Final = began
+        self.num_turns = 0
+        self.is_waiting = False
+        """Its client was lost, and may come back."""
+        self.company = 1
+        """Calls when its last reply was asked for, itself among them."""
+        self._waits_ms: list[float] = []
+        """From the caller's last word to the answer, for each turn that was answered."""
+        self._state: State = "listening"
+        self._stage: Stage | None = None
+        self._since_ns = began.now_ns
+        self._told: tuple[State, Stage | None] = self._state, self._stage
+
+    @property
+    def state(self) -> State:
+        """Who speaks, or whom it waits for."""
+        return "waiting" if self.is_waiting else self._state
+
+    @property
+    def stage(self) -> Stage | None:
+        """What the answer waits for."""
+        return None if self.is_waiting else self._stage
+
+    def changed(self, state: State, stage: Stage | None, now_ns: int) -> None:
+        """It goes on with this."""
+        self._state, self._stage, self._since_ns = state, stage, now_ns
+
+    def news(self) -> dict[str, Any] | None:
+        """State and stage, where they are others than when this was asked last."""
+        now = self.state, self.stage
+        if now == self._told:
+            return None
+        self._told = now
+        return {"state": self.state, "stage": self.stage}
+
+    def listing(self, now_ns: int) -> dict[str, Any]:
+        """What is told of it while it goes on."""
+        return {
+            "session": self.session_id,
+            "agent": self.agent,
+            "trace_records": len(self.trace),
+            "waiting": self.is_waiting,
+            "began_at": iso_of(self.began.unix_ns),
+            "turns": self.num_turns,
+            "p50_ms": self.p50_ms,
+            "state": self.state,
+            "stage": self.stage,
+            "stage_since_ms": max(0, now_ns - self._since_ns) / 1e6,
+            "recorded": self.recording is not None,
+        }
+
+    def placed(self, entry: TurnEntry) -> TurnEntry:
+        """With its place in the recording, if there is one."""
+        times = None if self.recording is None else stretch_ns(entry)
+        if self.recording is None or times is None:
+            return entry
+        return replace(entry, recording=self.recording.stretch(*times))
+
+    def turn(self, entry: TurnEntry) -> None:
+        """Count a turn in that is over."""
+        self.num_turns += 1
+        if entry.record.e2e_ns is not None:
+            self._waits_ms.append(entry.record.e2e_ns / 1e6)
+
+    @property
+    def p50_ms(self) -> float | None:
+        """The middle wait for an answer; None where nothing was answered."""
+        return statistics.median(self._waits_ms) if self._waits_ms else None
+
+    @property
+    def p95_ms(self) -> float | None:
+        """The wait that 95 of 100 did not exceed."""
+        ordered = sorted(round(wait_ms * 1e6) for wait_ms in self._waits_ms)
+        return percentile(ordered, 95) / 1e6 if ordered else None
+
+
+def stretch_ns(entry: TurnEntry) -> tuple[int, int] | None:
+    """From when to when a turn lasted, the caller's words and the answer to them, on the clock of
+    its marks. None where nothing is known of it."""
+    record = entry.record
+    if record.started_ns is None:
+        return None
+    at = {name: record.started_ns + after_ns for name, after_ns in record.marks}
+    begin_ns = at.get(MarkName.SPEECH_STARTED, record.started_ns) - LEAD_IN_NS
+    sound_ns = at.get(MarkName.HEARD, at.get(MarkName.RELEASED))
+    if sound_ns is None:
+        end_ns = max(at.values())
+    elif MarkName.INTERRUPTED in at:
+        end_ns = at[MarkName.INTERRUPTED]
+    else:
+        end_ns = max(sound_ns + round((entry.reply_s or 0) * 1e9), at.get(MarkName.REPLY_DONE, 0))
+    return begin_ns, max(begin_ns, end_ns)

@@ -1,0 +1,390 @@
+"""Calls on disk: a stereo WAV each, caller left and agent right, written while the call goes on.
+
+A session hands over what it hears and sends, and what is known of it later (heard since when, cut
+where); that costs it an entry in a queue. A thread lays it on one axis (`recording_timeline.py`)
+every
+`WRITE_EVERY_S` and appends to the files what will not change any more. The header of a WAV is put
+right with every write, so that a file is whole at any moment: what a killed process loses are the
+last seconds.
+
+Nothing that is wrong with a disk harms a call. One that is too slow leaves holes (`MAX_WAITING_S`
+of sound wait for it, what comes then is dropped); a file that can't be written ends there, and the
+next call tries again. `problem` says what is wrong, for whoever reports how the service is.
+
+WAV, though FLAC takes a third: nothing says how long a FLAC is whose writer was killed, and `read`
+of soundfile fails on it.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import stat
+import threading
+import wave
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.session.ports.playback import Outgoing, Playback
+from agent.session.ports.stage_ports import RecordingPort
+from latency_budget.account.clock import Clock, unix_ns
+
+from .recording_timeline import NS_PER_S, CallTimeline
+
+WRITE_EVERY_S: Final = 0.5
+
+MAX_WAITING_S: Final = 30.0
+"""Of a call's sound, both sides together, until the disk takes it: 1.4 MB."""
+
+SOON_S: Final = 5.0
+"""Of a call's sound that wait have it written at once: a recording is sent faster than spoken."""
+
+MIN_COST_S: Final = 0.01
+"""What is shorter counts as so much: an entry takes memory as well."""
+
+FORGET_EVERY: Final = 7200
+"""Passes between two looks for files that are too old: an hour."""
+
+PROBE_EVERY: Final = 20
+"""Passes between two tries where nothing could be written."""
+
+PROBE_BYTES: Final = 1 << 16
+"""More than a full disk has left over for a small file."""
+
+MAX_REPLIES: Final = 16
+"""Of which something may still be learned: clients report on the newest, and truncate it."""
+
+NS_PER_DAY: Final = 86_400 * NS_PER_S
+
+_SUFFIX: Final = ".wav"
+_SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""No dot and no slash: what a client asks for stays in the directory."""
+
+_log = logging.getLogger(__name__)
+
+Int16 = npt.NDArray[np.int16]
+
+
+class CallRecording:
+    """Of one call: a `RecordingPort` for its session, and what the recorder's thread makes of it
+    (`write` and `close`)."""
+
+    def __init__(self, path: Path, max_bytes: int, wake: Callable[[], None]) -> None:
+        """`wake` has it written before long."""
+        self.path: Final = path
+        self._wake = wake
+        self.is_over = False
+        """Nothing more is written."""
+        self.lost_s = 0.0
+        """Found no room to wait."""
+        self._max_bytes = max_bytes
+        self._timeline: CallTimeline | None = None
+        """From the first sound on. What it holds is the thread's."""
+        self._steps: deque[tuple[float, Callable[[], None]]] = deque()
+        """What is to be told to the timeline, with what it costs in s."""
+        self._put_s = 0.0
+        self._taken_s = 0.0
+        self._num_lost = 0
+        """Samples of the caller's in front of those that come next."""
+        self._replies: dict[Playback, int] = {}
+        self._num_replies = 0
+        self._ended_ns: int | None = None
+        self._file: _WaveFile | None = None
+
+    def caller(self, pcm: Int16, rate_hz: int, at_ns: int) -> None:
+        """What the caller said, as it was received: int16 mono."""
+        timeline = self._begun(rate_hz, at_ns)
+        step = partial(timeline.caller, pcm, rate_hz, at_ns, self._num_lost)
+        is_kept = self._put(len(pcm) / rate_hz, step)
+        self._num_lost = 0 if is_kept else self._num_lost + len(pcm)
+
+    def agent(self, playback: Playback, frame: Outgoing) -> None:
+        """What is sent of a reply."""
+        rate_hz = playback.rate_hz
+        timeline = self._begun(rate_hz, frame.at_ns)
+        number = self._replies.get(playback)
+        if number is None:
+            number = self._replies[playback] = self._num_replies = self._num_replies + 1
+            if len(self._replies) > MAX_REPLIES:
+                del self._replies[next(iter(self._replies))]
+        sound = frame.first_sample, frame.pcm, rate_hz, frame.at_ns
+        self._put(len(frame.pcm) / rate_hz, partial(timeline.agent, number, *sound))
+
+    def heard(self, playback: Playback, sample: int, at_ns: int) -> None:
+        """The client reports: this sample of the reply was played then."""
+        number = self._replies.get(playback)
+        if number is not None and self._timeline is not None:
+            self._put(0, partial(self._timeline.heard, number, sample, at_ns))
+
+    def cut(self, playback: Playback, num_samples: int) -> None:
+        """Of the reply so many samples were heard, and no more will be."""
+        number = self._replies.get(playback)
+        if number is not None and self._timeline is not None:
+            self._put(0, partial(self._timeline.cut, number, num_samples))
+
+    def end(self, at_ns: int) -> None:
+        """The call is over."""
+        if self._ended_ns is None:
+            self._ended_ns = at_ns
+
+    @property
+    def has_begun(self) -> bool:
+        """There was a sound."""
+        return self._timeline is not None
+
+    def stretch(self, from_ns: int, to_ns: int) -> tuple[float, float] | None:
+        """Where these two times are in the file, in s; None where they are not."""
+        timeline = self._timeline
+        if self.is_over or timeline is None or timeline.axis.begin_ns is None:
+            return None
+        begin_ns = timeline.axis.begin_ns
+        from_s, to_s = (round(max(0, each - begin_ns) / NS_PER_S, 3) for each in (from_ns, to_ns))
+        return from_s, to_s
+
+    def write(self, now_ns: int) -> bool:
+        """What there is to write by now; whether there was anything. Raises OSError."""
+        ended_ns, timeline = self._ended_ns, self._timeline  # steps that come now can wait
+        while self._steps:
+            cost_s, step = self._steps.popleft()
+            step()
+            self._taken_s += cost_s
+        num_written = 0
+        if timeline is not None:
+            sound = timeline.take(now_ns) if ended_ns is None else timeline.finish(ended_ns)
+            if num_written := len(sound):
+                self._append(sound, timeline.axis.rate_hz)
+        if ended_ns is not None:
+            self.close()
+        return num_written > 0
+
+    def close(self) -> None:
+        """The file is as it is to stay. Raises OSError."""
+        self.is_over = True
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _begun(self, rate_hz: int, at_ns: int) -> CallTimeline:
+        if self._timeline is None:
+            self._timeline = CallTimeline(rate_hz, at_ns)
+        return self._timeline
+
+    def _put(self, cost_s: float, step: Callable[[], None]) -> bool:
+        """Whether there is room for it."""
+        cost_s = max(cost_s, MIN_COST_S)
+        if self.is_over or self._ended_ns is not None:
+            return False
+        if self._put_s - self._taken_s > MAX_WAITING_S:
+            self.lost_s += cost_s
+            return False
+        self._put_s += cost_s
+        self._steps.append((cost_s, step))
+        if self._put_s - self._taken_s > SOON_S:
+            self._wake()
+        return True
+
+    def _append(self, sound: Int16, rate_hz: int) -> None:
+        if self._file is None:
+            self._file = _WaveFile(self.path, rate_hz)
+        room = self._max_bytes - self._file.num_bytes
+        self._file.append(sound[: max(0, room // sound.itemsize // 2)])
+        if sound.nbytes > room:
+            _log.warning("%s has as much as agent.record_mb allows, and ends here", self.path.name)
+            self.close()
+
+
+class ConsentedRecording:
+    """A `RecordingPort` that takes nothing down before it is allowed to."""
+
+    def __init__(self, recording: RecordingPort) -> None:
+        self._recording = recording
+        self._is_allowed = False
+
+    def allow(self) -> None:
+        """From here on."""
+        self._is_allowed = True
+
+    def caller(self, pcm: Int16, rate_hz: int, at_ns: int) -> None:
+        if self._is_allowed:
+            self._recording.caller(pcm, rate_hz, at_ns)
+
+    def agent(self, playback: Playback, frame: Outgoing) -> None:
+        if self._is_allowed:
+            self._recording.agent(playback, frame)
+
+    def heard(self, playback: Playback, sample: int, at_ns: int) -> None:
+        if self._is_allowed:
+            self._recording.heard(playback, sample, at_ns)
+
+    def cut(self, playback: Playback, num_samples: int) -> None:
+        if self._is_allowed:
+            self._recording.cut(playback, num_samples)
+
+
+class _WaveFile:
+    """A stereo WAV of 16 bits that is whole after each `append`. Methods raise OSError."""
+
+    def __init__(self, path: Path, rate_hz: int) -> None:
+        """A new one, for its owner's eyes only."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        self._file = open(os.open(path, flags, 0o600), "wb")  # noqa: SIM115 - closed by `close`
+        self._wave = wave.open(self._file, "wb")  # noqa: SIM115
+        self._wave.setparams((2, 2, rate_hz, 0, "NONE", "not compressed"))
+        self.num_bytes = 0
+
+    def append(self, sound: Int16) -> None:
+        self._wave.writeframes(sound.astype("<i2", copy=False).tobytes())
+        self._file.flush()
+        self.num_bytes += sound.nbytes
+
+    def close(self) -> None:
+        try:
+            self._wave.close()
+        finally:
+            self._file.close()
+
+
+class Recorder:
+    """The recordings of all calls. `begin`, `problem` and `find` belong to the event loop, the rest
+    to a thread of its own."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Clock,
+        *,
+        max_days: int = 30,
+        max_mb: int = 500,
+        wall_ns: Callable[[], int] = unix_ns,
+    ) -> None:
+        """Nothing is touched before `start`. `max_mb`: of one call."""
+        self.directory: Final = directory
+        self._clock = clock
+        self._max_age_ns = max_days * NS_PER_DAY
+        self._max_bytes = max_mb * 1_000_000
+        self._wall_ns = wall_ns
+        self._open: dict[str, CallRecording] = {}
+        self._problem: str | None = None
+        self._num_passes = 0
+        self._is_closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="call-recorder", daemon=True)
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps calls from being recorded as they should, in words; None: nothing."""
+        lost_s = sum(recording.lost_s for recording in list(self._open.values()))
+        if self._problem is None and lost_s:
+            return (
+                f"{self.directory} is written too slowly: {lost_s:.0f} s of sound are missing in "
+                "the recordings of calls in progress"
+            )
+        return self._problem
+
+    def begin(self, session: str) -> CallRecording:
+        """Of a new call."""
+        recording = CallRecording(self._path(session), self._max_bytes, self._wake.set)
+        self._open[session] = recording
+        return recording
+
+    def find(self, session: str) -> tuple[Path, os.stat_result] | None:
+        """The file of a call, in progress or over; None where there is none. Blocks."""
+        if _SESSION.fullmatch(session) is None:
+            return None
+        path = self._path(session)
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return (path, status) if stat.S_ISREG(status.st_mode) and status.st_size else None
+
+    def is_open(self, session: str) -> bool:
+        """Whether its file may still grow."""
+        return session in self._open
+
+    def start(self) -> None:
+        """Begin to write. Once."""
+        self._thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what is left. Blocks."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def step(self) -> None:
+        """Write what there is to write by now, and forget what is too old."""
+        now_ns = self._clock.now_ns()
+        for session, recording in list(self._open.items()):
+            try:
+                if recording.write(now_ns):
+                    self._say(None)
+            except Exception as error:  # whatever it is, the others go on
+                with contextlib.suppress(OSError):
+                    recording.close()
+                why = getattr(error, "strerror", None) or repr(error)
+                self._say(f"{recording.path} can't be written: {why}; it ends there")
+            if recording.is_over:
+                del self._open[session]
+        if self._problem is not None and self._num_passes % PROBE_EVERY == 0:
+            self._probe()
+        if self._num_passes % FORGET_EVERY == 0:
+            self._probe()
+            self._forget()
+        self._num_passes += 1
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self.step()
+            self._wake.wait(WRITE_EVERY_S)
+            self._wake.clear()
+        for recording in list(self._open.values()):
+            recording.end(self._clock.now_ns())
+        self.step()
+
+    def _path(self, session: str) -> Path:
+        return self.directory / f"{session}{_SUFFIX}"
+
+    def _probe(self) -> None:
+        """Whether a file can be written here."""
+        path = self.directory / f".probe-{os.getpid()}"
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                path.write_bytes(bytes(PROBE_BYTES))
+            finally:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            self._say(
+                f"{self.directory} can't be written: {error.strerror}; calls are not recorded"
+            )
+        else:
+            self._say(None)
+
+    def _forget(self) -> None:
+        """Recordings that are too old. Other files of the directory are not ours."""
+        oldest_ns = self._wall_ns() - self._max_age_ns
+        for path in self.directory.glob(f"sess_*{_SUFFIX}"):
+            if path.stem in self._open or _SESSION.fullmatch(path.stem) is None:
+                continue
+            try:
+                if path.stat().st_mtime_ns < oldest_ns:
+                    path.unlink()
+            except OSError as error:
+                _log.error("%s can't be deleted: %s", path, error.strerror)
+
+    def _say(self, problem: str | None) -> None:
+        """Once for each change."""
+        if problem is not None and problem != self._problem:
+            _log.error("%s", problem)
+        elif problem is None and self._problem is not None:
+            _log.warning("%s can be written again", self.directory)
+        self._problem = problem

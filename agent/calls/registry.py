@@ -1,0 +1,298 @@
+"""The calls in progress, who may join them, and what is remembered of those that ended."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from agent.config.schema import Config
+from agent.observability.agent_state import State
+from agent.observability.live_events import LiveEvents
+from agent.observability.spans import FinishedCall, FinishedTurn
+from agent.observability.trace_export import TraceExporter
+from latency_budget.account.actions import Action
+from latency_budget.account.clock import Clock, iso_of, processor_ns, unix_ns
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, Stage
+from latency_budget.enforcement.admission import Admission, Crowd
+from latency_budget.enforcement.policy import Policy
+from latency_budget.enforcement.stage_latencies import lags_of
+from latency_budget.host import usable_cores
+from latency_budget.reporting.trace import TraceWriter
+from latency_budget.storage.history import TurnEntry, TurnHistory, entry_json
+from latency_budget.storage.store import TurnStore
+from latency_budget.storage.store_schema import StoredTurn
+
+from .call import Beginning, Call
+from .recording import Recorder
+from .rejections import Refusals
+from .suspended import WaitingCalls
+
+MAX_TRACES: Final = 16
+"""Traces kept after their call ended, at up to 10 MB each."""
+
+USAGE_EVERY_NS: Final = 10**9
+"""Of turns that end. To ask for the processor time of many threads takes a while, and a client can
+have hundreds of turns end in a second."""
+
+_log = logging.getLogger(__name__)
+
+
+class BargeIns:
+    """Callers who spoke while the agent could be heard, by kind of client."""
+
+    def __init__(self) -> None:
+        self.barged_in: Counter[str] = Counter()
+        """There were words for the agent: its reply was cut."""
+        self.kept: Counter[str] = Counter()
+        """A backchannel, noise or echo: the reply went on."""
+
+
+@dataclass(slots=True)
+class GuessCounts:
+    """Replies that were prepared before the caller was known to be done."""
+
+    made: int = 0
+    used: int = 0
+    """Heard, or at least begun as they stood."""
+    dropped: int = 0
+
+
+class Traces:
+    """Of calls in progress, and of the newest that are over."""
+
+    def __init__(self) -> None:
+        self._traces: dict[SessionId, TraceWriter] = {}
+        """In the order in which the calls ended; those that go on somewhere between."""
+        self._active: set[SessionId] = set()
+
+    def add(self, session_id: SessionId, trace: TraceWriter) -> None:
+        """Of a call that begins."""
+        self._traces[session_id] = trace
+        self._active.add(session_id)
+        self._forget()
+
+    def over(self, session_id: SessionId) -> None:
+        """The call has ended."""
+        self._active.discard(session_id)
+        if (trace := self._traces.pop(session_id, None)) is not None:
+            self._traces[session_id] = trace
+        self._forget()
+
+    def of(self, session_id: str) -> TraceWriter | None:
+        return self._traces.get(SessionId(session_id))
+
+    def _forget(self) -> None:
+        """Of calls that are over only: a long one outlasts many short ones."""
+        over = [session for session in self._traces if session not in self._active]
+        for session in over[: max(0, len(over) - MAX_TRACES)]:
+            del self._traces[session]
+
+
+class Calls:
+    """Belongs to the server's event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: TurnStore | None = None,
+        exporter: TraceExporter | None = None,
+        recorder: Recorder | None = None,
+        processor_ns: Callable[[], int] = processor_ns,
+    ) -> None:
+        """`store` outlives the process; None: turns are remembered in memory only. `exporter`
+        tells of them elsewhere. `recorder`: None where calls are not recorded."""
+        self.draining = False
+        self.history = TurnHistory()
+        self.store: Final = store
+        self.exporter: Final = exporter
+        self.recorder: Final = recorder
+        self.events: Final = LiveEvents()
+        self.barge_ins = BargeIns()
+        self.guesses: Final = GuessCounts()
+        self.waiting: Final = WaitingCalls()
+        self.admission: Final = Admission(usable_cores())
+        self._processor_ns = processor_ns
+        self._noted_ns = 0
+        self.policy: Final = Policy(_available(config))
+        self.admitted = 0
+        self.refusals: Final = Refusals()
+        """Because all lines were busy, or those inside would have been answered too late."""
+        self.traces: Final = Traces()
+        self._config = config
+        self._clock = clock
+        self._fingerprint = config.fingerprint()
+        self._active: dict[SessionId, Call] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def num_lacking(self, num_kept: int = 0) -> int:
+        """How many lines there are too few for one more call; 0: it has one. `num_kept`: lines that
+        are kept for calls on their way."""
+        return max(0, len(self._active) + num_kept + 1 - self._config.agent.max_sessions)
+
+    def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> Call:
+        """Count a call in. The caller has checked `num_lacking` and `draining`. `is_recorded`: if
+        any is."""
+        began = Beginning(self._clock.now_ns(), unix_ns())
+        trace = TraceWriter(
+            session_id,
+            started_unix_ns=began.unix_ns,
+            config_fingerprint=self._fingerprint,
+            origin_ns=began.now_ns,
+        )
+        recorder = self.recorder if is_recorded else None
+        recording = None if recorder is None else recorder.begin(session_id)
+        call = Call(session_id, agent, trace, began, recording)
+        self._active[session_id] = call
+        self._note_usage()
+        self._empty.clear()
+        self.admitted += 1
+        self.traces.add(session_id, trace)
+        told = {"state": "began", "agent": agent, "began_at": iso_of(began.unix_ns)}
+        self.events.publish("session", session_id, lambda: told)
+        return call
+
+    def changed(self, call: Call, state: State, stage: Stage | None) -> None:
+        """What a call does is something else now."""
+        call.changed(state, stage, self._clock.now_ns())
+        self.tell_state(call)
+
+    def tell_state(self, call: Call) -> None:
+        """Tell those who listen what a call does, if that is something else than before."""
+        if call.session_id in self._active and (told := call.news()) is not None:
+            self.events.publish("session", call.session_id, lambda: told)
+
+    def marked(self, call: Call, mark: Mark) -> None:
+        """Something happened in a turn."""
+        if mark.name is MarkName.REPLY_REQUESTED:
+            call.company = len(self)
+        self.events.publish(
+            "mark",
+            call.session_id,
+            lambda: {
+                **{"turn": mark.turn, "name": mark.name.value, "at_ms": mark.at_ns / 1e6},
+                **({} if mark.taken is None else {"action": mark.taken.action.value}),
+            },
+        )
+
+    def crowd(self, num_kept: int = 0) -> Crowd | None:
+        """Why those inside would be answered too late if one more joined them and `num_kept` that
+        are on their way; None: they would not."""
+        if not self._config.latency_budget.admission:
+            return None
+        self._note_usage()
+        return self.admission.refuses(len(self) + num_kept, self._clock.now_ns())
+
+    def _note_usage(self) -> None:
+        self._noted_ns = self._clock.now_ns()
+        self.admission.used(self._noted_ns, self._processor_ns(), len(self))
+
+    def refuse(self, code: str) -> None:
+        """Somebody could not join, because all lines are busy, or one more would be too many."""
+        told = self.refusals.add(code, len(self), unix_ns())
+        self.events.publish("refusal", None, lambda: told)
+
+    def turn_over(self, call: Call, entry: TurnEntry) -> TurnEntry:
+        """Learn from a turn that is over, and remember it. It comes back with what it teaches of
+        the actions that were taken in it."""
+        if self._clock.now_ns() - self._noted_ns >= USAGE_EVERY_NS:
+            self._note_usage()
+        _, profile = self._config.profile(call.agent)
+        # A client that wants more than the operator allows can't have others treated worse.
+        own_ms = entry.budget.total_ms - entry.budget.widened_ms
+        total_ms = max(own_ms, self._config.budget_ms(profile))
+        # How long a client's tool takes says nothing about how much room there is.
+        ran_tool = any(span.stage is Stage.TOOL for span in entry.record.spans)
+        if (lags := lags_of(entry.record)) is not None and not ran_tool:
+            self.admission.turn_over(lags, call.company, total_ms, self._clock.now_ns())
+        record = self.policy.observe(entry.record, total_ms)
+        entry = call.placed(replace(entry, record=record))
+        at_unix_ns = unix_ns()
+        known = {"row": None, "at": iso_of(at_unix_ns), "agent": call.agent}
+        self.history.add(entry, known)
+        call.turn(entry)
+        self.events.publish("turn", call.session_id, lambda: {**entry_json(entry), **known})
+        kept = entry
+        if not self._config.latency_budget.store_texts:
+            kept = replace(entry, caller_text="", agent_text="")
+        if self.store is not None:
+            self.store.add(StoredTurn(kept, at_unix_ns, call.agent, self._fingerprint))
+        if self.exporter is not None:
+            offset_ns = call.began.unix_ns - call.began.now_ns
+            model = self._config.llm_engine.model
+            self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
+        return entry
+
+    def leave(self, call: Call) -> None:
+        if self._active.pop(call.session_id, None) is not None:
+            self._note_usage()
+            if call.recording is not None:
+                call.recording.end(self._clock.now_ns())
+            turns = call.num_turns
+            self.events.publish(
+                "session", call.session_id, lambda: {"state": "ended", "turns": turns}
+            )
+            self._export(call)
+        self.traces.over(call.session_id)
+        if not self._active:
+            self._empty.set()
+
+    def _export(self, call: Call) -> None:
+        """A call that is over; its turns were told of as they ended."""
+        if self.exporter is None:
+            return
+        began = call.began
+        end_unix_ns = began.unix_ns + self._clock.now_ns() - began.now_ns
+        self.exporter.add(
+            FinishedCall(
+                call.session_id,
+                call.agent,
+                began.unix_ns,
+                end_unix_ns,
+                call.num_turns,
+                call.p50_ms,
+            )
+        )
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Of those in progress."""
+        now_ns = self._clock.now_ns()
+        return [call.listing(now_ns) for call in self._active.values()]
+
+
+def _available(config: Config) -> frozenset[Action]:
+    """What can be done here about turns that are about to be late. Openers are the operator's own
+    wish."""
+    openers = {Action.OPENER} if config.agent.openers else set()
+    if not config.latency_budget.enforce:
+        return frozenset(openers)
+    small = {Action.SMALL_MODEL} if config.llm_engine.small_model else set()
+    return frozenset(Action) - {Action.OPENER, Action.SMALL_MODEL} | openers | small
+
+
+async def save_trace(call: Call, directory: str | None) -> None:
+    """Write the trace of a call that is over; None: nowhere."""
+    if directory is None:
+        return
+    path = Path(directory, f"{call.session_id}.jsonl")
+    try:
+        await asyncio.to_thread(_write, path, "".join(call.trace.lines()))
+    except OSError as error:
+        _log.error("the trace %s can't be written: %s", path, error.strerror)
+
+
+def _write(path: Path, text: str) -> None:
+    path = path.expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

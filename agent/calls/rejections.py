@@ -1,0 +1,28 @@
+"""Who could not join: the newest, and how many there were."""
+
+from collections import deque
+from typing import Any, Final
+
+from latency_budget.account.clock import iso_of
+
+MAX_KEPT: Final = 200
+
+
+class Refusals:
+    """Belongs to the server's event loop."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Since the start."""
+        self._newest: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
+
+    def add(self, code: str, num_calls: int, at_unix_ns: int) -> dict[str, Any]:
+        """Somebody was refused while there were so many calls. Returns what is told of it."""
+        self.total += 1
+        told = {"code": code, "calls": num_calls, "at": iso_of(at_unix_ns)}
+        self._newest.append(told)
+        return told
+
+    def listing(self) -> dict[str, Any]:
+        """The newest, oldest first, and how many there were."""
+        return {"refusals": list(self._newest), "total": self.total}

@@ -1,0 +1,397 @@
+"""What all calls have in common, however they reach us: whether there is a line, the session, its
+end.
+
+A *carrier* is what a call travels by: WebSockets in a dialect of clients
+(`agent/realtime/transport.py`), or the stream of a telephone (`agent/telephony/transport.py`).
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NoReturn, Protocol
+
+from starlette.types import Scope
+
+from agent import errors
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Access
+from agent.http.auth.origin_check import Refusal
+from agent.http.auth.principal import Principal
+from agent.http.hardening.address_limits import CallsByAddress
+from agent.observability.live_marks import MarkNotices
+from agent.observability.turn_recorder import TurnLog
+from agent.realtime.send_queue import SlowReader
+from agent.session.api.ids import new_session_id
+from agent.session.api.server_events import Extension, Notice, Problem
+from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
+from agent.session.response.controller import Surroundings
+from agent.session.response.opening_clause import cutting
+from agent.session.session import Session
+from agent.stages.registry import Stages, check_tools
+from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.stream_auth import CallTokens
+from agent.tools.server_tools import ServerTools
+from agent.tools.tool import ServedTool, one_line
+from agent.turn_taking.end_of_turn import IdleRules
+from latency_budget.account.budget import Budget, budget_profile
+from latency_budget.account.clock import Clock, unix_ns
+from latency_budget.reporting.report import turn_json
+from latency_budget.storage.history import TurnEntry
+
+from .call import Call
+from .registry import Calls
+from .session_start import SessionStart
+from .suspended import GiveWay
+
+CLIENT_LEFT: Final = "the client hung up"
+"""Said to nobody but the log."""
+
+SILENT: Final = "nobody has spoken for too long"
+
+IDLE: Final = "the client sent nothing for too long"
+
+EXPIRED: Final = "reached its time limit"
+
+TIME_IS_UP: Final = f"the session {EXPIRED}"
+
+REVOKED: Final = "the key of this call was revoked"
+
+STOPPED: Final = "the server is being stopped"
+
+FAILED: Final = "internal error"
+
+WARMING: Final = Refusal(
+    503, "The models are still loading; try again shortly.", "warming", "server_error", 2
+)
+BROKEN: Final = Refusal(
+    503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
+)
+BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
+LINES_OF_KEY: Final = Refusal(
+    429, "All calls that this key may hold at once are in progress.", "rate_limit_exceeded",
+    "rate_limit_error", 10,
+)  # fmt: skip
+LINES_OF_ADDRESS: Final = Refusal(
+    429, "All calls that may come from your address at once are in progress.",
+    "rate_limit_exceeded", "rate_limit_error", 10,
+)  # fmt: skip
+CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
+
+_log = logging.getLogger(__name__)
+
+
+class CallOver(Exception):
+    """The other side has gone, and won't be waited for any longer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Carrier(Protocol):
+    """By what one call travels. Belongs to the event loop."""
+
+    @property
+    def is_extended(self) -> bool:
+        """The other side knows `halfsec.*` events, and turns a reply down when it is told to."""
+        ...
+
+    @property
+    def tools(self) -> Mapping[str, ServedTool]:
+        """What an agent may do to the call, by the names in its `server_tools`."""
+        ...
+
+    def notify(self, notice: Notice) -> None:
+        """Tell the other side, if it is there. Never waits."""
+        ...
+
+    async def serve(self, session: Session) -> NoReturn:
+        """Carry the call to its end, which is raised: CallOver and what else `close_for` knows."""
+        ...
+
+    async def end(self, code: int, reason: str, *last: Notice) -> None:
+        """Once `serve` has ended: say the last, and let go of the other side."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LineRules:
+    """In what one kind of line differs from another."""
+
+    lead_ms: int
+    """How far ahead of real time audio is sent."""
+    limit_s: int
+    """The longest call."""
+    budget: Budget
+    """How the wait for an answer is divided, whatever the session allows for it."""
+    idle: IdleRules
+    """What is done about callers who stay silent."""
+    leg_ms: int = 0
+    """What the way to the caller takes more than on a client's line. Answers are allowed as much
+    more: what an agent is held to is meant for its own part."""
+    records: bool = True
+    """Whether calls are recorded, where any are."""
+
+
+class Place:
+    """What a call occupies: a line of the server, one of its key, and one of its address."""
+
+    def __init__(
+        self,
+        call: Call,
+        key_id: str,
+        scope: Scope,
+        calls: Calls,
+        num_held: Counter[str],
+        by_address: CallsByAddress | None,
+    ) -> None:
+        """`by_address`: None where it occupies none of its address."""
+        self.key_id = key_id
+        self._call = call
+        self._scope = scope
+        self._calls = calls
+        self._num_held = num_held
+        self._by_address = by_address
+        self._is_left = False
+        num_held[key_id] += 1
+        if by_address is not None:
+            by_address.begun(scope)
+
+    def leave(self) -> None:
+        """Only the first time counts."""
+        if not self._is_left:
+            self._is_left = True
+            self._calls.leave(self._call)
+            self._num_held -= Counter([self.key_id])  # which forgets those at zero
+            if self._by_address is not None:
+                self._by_address.ended(self._scope)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """One call that was admitted."""
+
+    call: Call
+    place: Place
+    principal: Principal
+    start: SessionStart
+    rules: LineRules
+    recording: RecordingPort
+
+
+class CallDesk:
+    """One instance for all calls. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        stages: Stages,
+        calls: Calls,
+        clock: Clock,
+        access: Access,
+        tools: ServerTools,
+    ) -> None:
+        self._config = config
+        self._tools = tools
+        self._stages = stages
+        self._calls = calls
+        self._clock = clock
+        self._access = access
+        self._num_held: Counter[str] = Counter()
+        """Calls in progress, by the `key_id` of whose they are."""
+        self._by_address = CallsByAddress(config.access)
+        self.tokens: Final = CallTokens(clock)
+        """Of telephone calls on their way, for which a line is kept."""
+        preset = config.agent.preset
+        own, phone = config.agent, config.telephony
+        self.socket_rules: Final = LineRules(
+            own.lead_ms,
+            own.session_limit_s,
+            budget_profile(preset),
+            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
+        )
+        by_phone = budget_profile(f"{preset}+telephony")
+        self.phone_rules: Final = LineRules(
+            phone.lead_ms,
+            phone.limit_s,
+            by_phone,
+            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
+            leg_ms=by_phone.total_ms - self.socket_rules.budget.total_ms,
+            records=phone.record != "no",
+        )
+
+    def refusal(
+        self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
+    ) -> Refusal | None:
+        """Why there is no line for somebody. So many calls as need be give way to him of those that
+        wait for their client; those on their way do not. `may_be_due`: he may be one of them.
+        """
+        if self._stages.status != "ready":
+            return BROKEN if self._stages.status == "broken" else WARMING
+        kept = 0 if may_be_due else len(self.tokens)
+        lacking = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
+        if lacking and not give_way(principal.key_id, lacking):
+            return LINES_OF_KEY
+        if _is_stranger(principal) and self._by_address.are_all_held(scope):
+            return LINES_OF_ADDRESS
+        lacking = self._calls.num_lacking(kept)
+        if lacking and not give_way(None, lacking):
+            return BUSY
+        if (crowd := self._calls.crowd(kept)) is not None and not give_way(None, 1):
+            return replace(CROWDED, message=f"{crowd.reason} Try again later.")
+        return None
+
+    def turned_away(self, refusal: Refusal) -> None:
+        """Somebody was refused; count it where that says how busy it is here."""
+        if refusal.code in (BUSY.code, CROWDED.code):
+            self._calls.refuse(refusal.code)
+
+    def admit(
+        self, principal: Principal, scope: Scope, start: SessionStart, rules: LineRules
+    ) -> HeldCall:
+        """Take a line, before any wait: others want one too. Whoever admits has asked `refusal`,
+        and sees to it that the place is left."""
+        settings = start.settings
+        start = replace(
+            start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
+        )
+        call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
+        by_address = self._by_address if _is_stranger(principal) else None
+        place = Place(call, principal.key_id, scope, self._calls, self._num_held, by_address)
+        return HeldCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
+
+    async def hold(self, held: HeldCall, carrier: Carrier) -> None:
+        """Run the session, to the end of the call."""
+        call = held.call
+        last: tuple[Notice, ...] = ()
+        code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
+        try:
+            session = await self._session(held, carrier)
+            async with asyncio.timeout(held.rules.limit_s):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(session.run())
+                    group.create_task(carrier.serve(session))
+                    group.create_task(self._end_when_revoked(held.principal))
+        except errors.StageError as error:
+            _log.error("session %s can't begin: %s", call.session_id, error)
+            code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
+        except TimeoutError:
+            last = (Problem(f"The session {EXPIRED}.", "session_expired"),)
+            code, reason = errors.CLOSE_NORMAL, TIME_IS_UP
+        except ExceptionGroup as group_error:
+            code, reason = close_for(group_error, call)
+        except asyncio.CancelledError:
+            code, reason = errors.CLOSE_DRAINING, STOPPED
+            raise
+        except Exception:
+            code, reason = errors.CLOSE_INTERNAL, FAILED
+            raise
+        finally:
+            held.place.leave()
+            _log_end(call, code, reason)
+            await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
+
+    def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
+        """As `Calls.num_lacking`, of what its key may hold."""
+        most, held = principal.limits.max_calls, self._num_held[principal.key_id] + num_kept
+        return 0 if most is None else max(0, held + 1 - most)
+
+    async def _end_when_revoked(self, principal: Principal) -> None:
+        await self._access.until_revoked(principal)
+        raise errors.RevokedKeyError
+
+    async def _session(self, held: HeldCall, carrier: Carrier) -> Session:
+        call, settings = held.call, held.start.settings
+        around = Surroundings(
+            clock=self._clock,
+            open_chat=self._stages.open_chat,
+            open_voice=self._stages.open_voice,
+            lead_ms=held.rules.lead_ms,
+            budget=held.rules.budget,
+            notify=carrier.notify,
+            guesses=self._config.agent.guess,
+            previews=self._config.agent.preview,
+            ducks=carrier.is_extended,
+            barge_ins=self._calls.barge_ins,
+            guess_counts=self._calls.guesses,
+            recording=held.recording,
+            on_state=partial(self._calls.changed, call),
+            openers=self._config.agent.openers,
+            cutting=cutting(by_clause=self._config.agent.first_clause),
+            policy=self._calls.policy,
+            idle=held.rules.idle,
+            idle_prompt=self._config.agent.idle_prompt,
+            expires_at_unix_s=unix_ns() // 10**9 + held.rules.limit_s,
+            tools=await self._tools.for_call(
+                call.agent,
+                call.session_id,
+                {str(each.get("name")) for each in settings.tools},
+                partial(check_tools, self._stages, settings.instructions),
+                carrier.notify,
+                carrier.tools,
+            ),
+            tool_wait=self._config.agent.tool_wait,
+        )
+        ears = await self._stages.new_ears(settings.turn_detection)
+        return Session(
+            call.session_id,
+            held.start.profile,
+            settings,
+            around,
+            ears,
+            self._turn_log(call, carrier),
+        )
+
+    def _turn_log(self, call: Call, carrier: Carrier) -> TurnLog:
+        """Where the turns of a call are noted."""
+
+        def on_turn(entry: TurnEntry) -> None:
+            entry = self._calls.turn_over(call, entry)
+            turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
+            carrier.notify(Extension("halfsec.turn", {"turn": turn}))
+
+        told = None
+        if carrier.is_extended:
+            told = MarkNotices(carrier.notify, self._clock, call.began.now_ns)
+        marked = partial(self._calls.marked, call)
+        return TurnLog(call.session_id, call.trace, on_turn, marked, told)
+
+
+def _is_stranger(principal: Principal) -> bool:
+    """Whether what one address may hold is meant for him. Carriers speak for many."""
+    return principal.kind != "carrier"
+
+
+def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
+    """What the end of a call's task group means to its client."""
+    over, others = group_error.split(CallOver)
+    if over is not None:
+        if others is not None:
+            _log.error("session %s failed at its end", call.session_id, exc_info=others)
+        return errors.CLOSE_NORMAL, str(over.exceptions[0])
+    if group_error.subgroup(errors.SilentCallError) is not None:
+        return errors.CLOSE_NORMAL, SILENT
+    if group_error.subgroup(errors.IdleClientError) is not None:
+        return errors.CLOSE_NORMAL, IDLE
+    if group_error.subgroup(errors.RevokedKeyError) is not None:
+        return errors.CLOSE_POLICY, REVOKED
+    if group_error.subgroup(SlowReader) is not None:
+        return errors.CLOSE_POLICY, "the client does not read what it is sent"
+    bad, others = group_error.split(LineError)
+    if bad is not None and others is None:
+        problem = one_line(bad.exceptions[0])
+        _log.warning("call %s: the carrier's stream: %s", call.session_id, problem)
+        return errors.CLOSE_POLICY, problem
+    _log.error("session %s failed", call.session_id, exc_info=group_error)
+    return errors.CLOSE_INTERNAL, FAILED
+
+
+def _log_end(call: Call, code: int, reason: str) -> None:
+    p50_ms = "none" if call.p50_ms is None else f"{call.p50_ms:.0f}"
+    _log.info(
+        "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",
+        call.session_id, call.agent, call.num_turns, p50_ms, code, reason,
+    )  # fmt: skip

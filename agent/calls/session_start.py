@@ -1,0 +1,59 @@
+"""With what a session begins: the agent that answers, its settings, what a client secret says."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.config.schema import AgentProfile, Config
+from agent.http.auth.origin_check import Refusal
+from agent.http.auth.principal import Principal, agent_for
+from agent.realtime.protocol.fields import Fields
+from agent.realtime.protocol.fixed_fields import fixed_fields
+from agent.realtime.protocol.session_update import merge_session
+from agent.session.api.settings import SessionSettings
+from agent.session.response.opening_clause import shaped
+
+NO_AGENT: Final = Refusal(
+    403, "None of the agents that this key is for is here.", "insufficient_permissions"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    agent: str
+    profile: AgentProfile
+    settings: SessionSettings
+    model: str
+    """The name that is shown as the session's model."""
+    fixed: frozenset[str] = frozenset()
+    """Fields that the client can't change, as `fixed_fields` has them."""
+
+
+def session_start(
+    config: Config, principal: Principal, wanted: str | None, intent: str | None = None
+) -> SessionStart | Refusal:
+    """For somebody who asks for the agent `wanted`. A principal's bound session is applied. With
+    the intent "transcription" nobody answers.
+
+    Raises ClientError for a bound session that can't be served; those of client secrets have been
+    through here when they were made.
+    """
+    agent = agent_for(principal, wanted, config)
+    if agent is None:
+        return NO_AGENT
+    _, profile = config.profile(agent)
+    profile = shaped(profile, by_clause=config.agent.first_clause)
+    settings = SessionSettings(
+        transcribes_only=intent == "transcription",
+        agent=agent,
+        instructions=profile.instructions,
+        voice=profile.voice or config.tts.voice,
+        pace_ms=config.pace_ms(profile),
+        budget_ms=config.budget_ms(profile),
+        tools=profile.tools,
+    )
+    if principal.session is None:
+        return SessionStart(agent, profile, settings, wanted or agent)
+    bound = dict(principal.session)
+    settings = merge_session(settings, Fields(bound, "session"))
+    model = bound.get("model") or wanted or agent
+    return SessionStart(agent, profile, settings, str(model), fixed_fields(bound))

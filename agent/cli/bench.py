@@ -1,0 +1,54 @@
+"""`halfsec bench`: which measurement, then the module that makes it."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+BENCHES: Final[dict[str, tuple[str, str]]] = {
+    "voice": (
+        "benchmarks.voice.conversations",
+        "voice to voice at the caller's ear, over recordings",
+    ),
+    "phone": ("benchmarks.voice.phone", "telephone calls over good lines and bad ones"),
+    "turns": ("benchmarks.voice.turns", "answers over many turns: how soon, how often too soon"),
+    "clause": (
+        "benchmarks.voice.opening_clause",
+        "how soon a reply can be spoken, with a first clause or not",
+    ),
+    "abuse": ("benchmarks.voice.abuse", "what a caller notices while others attack the server"),
+    "web": (
+        "benchmarks.voice.web",
+        "the pages in a real browser: what is heard, and what they tell",
+    ),
+    "quiet": ("benchmarks.voice.false_triggers", "what is answered of silence, noise and music"),
+    "asr": ("benchmarks.asr.command", "word error rate and time of the speech recognizer"),
+    "tts": (
+        "benchmarks.tts.voices",
+        "the voices: speed, first sound, and what a listener understands",
+    ),
+    "quality": ("benchmarks.llm.quality", "what calculating in 8 bits costs the language model"),
+    "llm": (
+        "benchmarks.llm.__main__",
+        "the language model, beside llama.cpp and CTranslate2",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Pass the rest of the command line on. Returns the bench's exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in BENCHES:
+        return int(importlib.import_module(BENCHES[arguments[0]][0]).main(arguments[1:]))
+    wanted = not arguments or arguments[0] in ("-h", "--help")
+    out = sys.stdout if wanted else sys.stderr
+    if not wanted:
+        print(f"There is no bench {arguments[0]!r}.", file=out)
+    print("usage: halfsec bench NAME ... (halfsec bench NAME --help says more)\n", file=out)
+    for name, (_, what) in BENCHES.items():
+        print(f"  {name:<8} {what}", file=out)
+    return 0 if wanted else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

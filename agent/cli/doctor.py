@@ -1,0 +1,294 @@
+"""`halfsec doctor`: what this machine has, what the settings came to, what stands in the way."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from agent.config.public_url import is_loopback
+from agent.config.schema import GPU_DTYPES, Config
+from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
+from agent.errors import ConfigError, HalfsecError
+from agent.http.auth.keys import KeyFile, keys_path
+from agent.http.auth.tls import certificate_of, server_context
+from agent.server.startup_checks.access import check_access, needs_key
+from agent.server.startup_checks.port import halfsec_runs, listening_problem
+from agent.server.startup_checks.preflight import (
+    INSTALL_OTEL,
+    OTEL_PACKAGES,
+    fetch_command,
+    gpu_problem,
+    missing_exports,
+    otel_is_disabled,
+    shortfalls,
+)
+from agent.server.startup_checks.tools import server_problems
+from agent.stages.model_store.catalogue import ModelError, ModelStore, halfsec_home, needed_models
+from agent.telephony.outbound.transfer import TwilioTransfer
+from agent.tools.event_loop import ToolLoop
+from agent.tools.files import load_tools
+from latency_budget.host import usable_cores
+
+_PACKAGES: Final = (
+    "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
+    "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr", "pydantic", "mcp",
+)  # fmt: skip
+_OPTIONAL: Final = frozenset({"piper-tts", "uvloop", "mcp"})
+_ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_RUNS: Final = "halfsec already runs here"
+_SHOWN_CHARS: Final = 90
+_ROOM_BYTES: Final = 512 << 20
+"""Free space below which a warning is due: the embedded models need it while they are fetched."""
+
+Verdict = Literal["", "ok", "note", "WRONG"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    value: str
+    verdict: Verdict = ""
+    remedy: str = ""
+    """What to do; empty where nothing is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    findings: tuple[Finding, ...]
+
+
+def main(config: Config) -> int:
+    """Print the report. 1 if something would keep `halfsec serve` from working."""
+    findings = show(examine(config))
+    wrong = [finding.name for finding in findings if finding.verdict == "WRONG"]
+    if wrong:
+        print(f"halfsec serve would fail: {', '.join(wrong)} (see above).")
+        return 1
+    runs = any(finding.value == _RUNS for finding in findings)
+    print("All is ready, and halfsec runs." if runs else "All is ready: halfsec serve")
+    return 0
+
+
+def show(sections: Iterable[Section]) -> list[Finding]:
+    """Print a report while it is made; returns all that it says."""
+    findings: list[Finding] = []
+    for section in sections:
+        print(f"\n{section.title}")
+        for finding in section.findings:
+            print(f"  {finding.verdict:<5} {finding.name:<28} {finding.value}")
+            if finding.remedy:
+                print(f"  {'':<5} {'':<28} -> {finding.remedy}")
+        findings += section.findings
+    print()
+    return findings
+
+
+def examine(config: Config) -> Iterator[Section]:
+    """The report, section by section. Loads no model, and imports no heavy package unless a GPU is
+    asked for."""
+    yield Section("Machine", tuple(_machine()))
+    yield Section("Packages", tuple(_packages(config)))
+    yield Section("GPU", (_gpu(config),))
+    yield Section("Exports", (_traces(config),))
+    yield Section("State", tuple(_state()))
+    yield Section("Access", tuple(_access(config)))
+    yield Section("Models", tuple(_models(config)))
+    yield Section("Tools", tuple(_tools(config)))
+    yield Section("Port", (_port(config),))
+    yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
+
+
+def _machine() -> Iterator[Finding]:
+    fits = sys.version_info >= (3, 11)
+    remedy = "" if fits else "halfsec needs Python 3.11 or newer"
+    yield Finding("python", platform.python_version(), "ok" if fits else "WRONG", remedy)
+    yield Finding("platform", platform.platform())
+    yield Finding("cores", f"{usable_cores():g}")
+    memory = _memory_gib()
+    if memory is not None:
+        few = memory < 3
+        yield Finding(
+            "memory",
+            f"{memory:.1f} GiB",
+            "note" if few else "ok",
+            "the embedded models need about 2 GiB" if few else "",
+        )
+
+
+def _memory_gib() -> float | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _packages(config: Config) -> Iterator[Finding]:
+    voices = {config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)}
+    needs_piper = any(not voice.startswith("hibari") for voice in voices)
+    for name in _PACKAGES:
+        try:
+            yield Finding(name, importlib.metadata.version(name), "ok")
+        except importlib.metadata.PackageNotFoundError:
+            if name == "piper-tts" and needs_piper:
+                remedy = "a Piper voice is chosen: pip install -e '.[piper]'"
+                yield Finding(name, "not installed", "WRONG", remedy)
+            elif name in _OPTIONAL:
+                yield Finding(name, "not installed", "note")
+            else:
+                yield Finding(name, "not installed", "WRONG", "make run, or pip install -e .")
+
+
+def _gpu(config: Config) -> Finding:
+    """Looks for one only where the settings name it."""
+    if config.llm_engine.dtype not in GPU_DTYPES and config.asr.device == "cpu":
+        return Finding("gpu", "none is asked for: llm_engine.dtype, asr.device")
+    problem = gpu_problem(config)
+    if problem is not None:
+        key, what = problem
+        return Finding(key, what, "WRONG", "or choose a preset for the processor: embedded, cpu")
+    if config.llm_engine.dtype not in GPU_DTYPES:
+        return Finding("gpu", "one, for the recognizer", "ok")
+    from llm_engine.cuda.device import require_device
+
+    return Finding("gpu", str(require_device()), "ok")
+
+
+def _traces(config: Config) -> Finding:
+    endpoint, missing = config.latency_budget.otlp_endpoint, missing_exports()
+    if endpoint and missing:
+        return Finding("traces", f"{' and '.join(missing)} not installed", "WRONG", INSTALL_OTEL)
+    if endpoint and otel_is_disabled():
+        return Finding("traces", "none: OTEL_SDK_DISABLED is true", "note")
+    if endpoint:
+        version = importlib.metadata.version(OTEL_PACKAGES[0])
+        return Finding("traces", f"to {endpoint} (OpenTelemetry {version})", "ok")
+    told = next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
+    remedy = f"{told} does not turn them on; that setting does" if told else ""
+    return Finding("traces", "none: latency_budget.otlp_endpoint is empty", "note", remedy)
+
+
+def _state() -> Iterator[Finding]:
+    home = halfsec_home()
+    existing = next(path for path in (home, *home.absolute().parents) if path.exists())
+    if os.access(existing, os.W_OK) and existing.is_dir():
+        yield Finding("HALFSEC_HOME", str(home), "ok")
+    else:
+        yield Finding(
+            "HALFSEC_HOME",
+            f"{home} can't be written",
+            "note",
+            "no model can be fetched there; make it writable or set HALFSEC_HOME",
+        )
+    free = shutil.disk_usage(existing).free
+    yield Finding("free disk", f"{free / 2**30:.1f} GiB", "ok" if free >= _ROOM_BYTES else "note")
+
+
+def _access(config: Config) -> Iterator[Finding]:
+    file = KeyFile(keys_path())
+    try:
+        check_access(config, file)
+    except HalfsecError as error:
+        yield Finding("keys", error.message, "WRONG")
+    else:
+        number = f"{len(file.read())} in {file.path}" if file.exists() else "none was made"
+        if needs_key(config, has_keys=file.exists()):
+            yield Finding("keys", f"needed; {number}", "ok")
+        else:
+            open_to = "this machine" if is_loopback(config.agent.host) else "everybody"
+            verdict: Verdict = "ok" if is_loopback(config.agent.host) else "note"
+            yield Finding("keys", f"not needed: open to {open_to}; {number}", verdict)
+    yield _tls(config)
+
+
+def _tls(config: Config) -> Finding:
+    try:
+        certificate = certificate_of(config)
+        if certificate is None:
+            is_note = not is_loopback(config.agent.host)
+            remedy = "--tls-self-signed, access.tls_cert, or a proxy" if is_note else ""
+            return Finding("TLS", "none", "note" if is_note else "ok", remedy)
+        if certificate.is_own and not certificate.cert.exists():
+            return Finding("TLS", f"the server will make {certificate.cert}", "ok")
+        server_context(certificate)
+    except HalfsecError as error:
+        return Finding("TLS", error.message, "WRONG")
+    return Finding("TLS", f"{certificate.cert}, SHA-256 {certificate.fingerprint()}", "ok")
+
+
+def _models(config: Config) -> Iterator[Finding]:
+    try:
+        store = ModelStore()
+    except ModelError as error:
+        yield Finding("models.toml", error.message, "WRONG")
+        return
+    found = list(shortfalls(config, store))
+    short = {each.name: each for each in found}
+    fetchable = [each for each in found if each.can_be_fetched]
+    for reference in needed_models(config):
+        if reference not in short:
+            yield Finding(reference, _place(store, reference), "ok")
+            continue
+        remedy = fetch_command(found) if fetchable and short[reference] is fetchable[-1] else ""
+        problem = short[reference].problem or "not on this machine"
+        yield Finding(reference, problem, "WRONG", remedy)
+
+
+def _tools(config: Config) -> Iterator[Finding]:
+    """Of the server. Runs their files; asks no server of tools."""
+    if not any(profile.server_tools for profile in config.agents.values()):
+        yield Finding("server_tools", "none: agents.NAME.server_tools is empty")
+        return
+    wrong = list(server_problems(config))
+    for key, problem in wrong:
+        yield Finding(key, problem, "WRONG")
+    try:
+        own = load_tools(config, ToolLoop("never started"))
+    except ConfigError as error:
+        yield Finding(error.key or "server_tools", error.message, "WRONG")
+        return
+    for agent, profile in config.agents.items():
+        if profile.server_tools:
+            elsewhere = (MCP_PREFIX, PHONE_PREFIX)
+            servers = (each for each in profile.server_tools if each.startswith(elsewhere))
+            names = ", ".join([*(tool.name for tool in own[agent]), *servers])
+            yield Finding(f"agents.{agent}", names, "" if wrong else "ok")
+    transfer = f"{PHONE_PREFIX}transfer"
+    if any(transfer in profile.server_tools for profile in config.agents.values()):
+        lacks = TwilioTransfer(config.telephony).problem
+        yield Finding(transfer, lacks or "calls of Twilio's", "note" if lacks else "ok")
+
+
+def _place(store: ModelStore, reference: str) -> str:
+    model = store.catalogue.get(reference)
+    if model and model.package:
+        return f"in the package {model.package}"
+    try:
+        return str(store.locate(reference))
+    except ModelError:  # a Piper voice of the user's own, in a folder that no list names
+        return str(store.directory / reference)
+
+
+def _port(config: Config) -> Finding:
+    host, port = config.agent.host, config.agent.port
+    name = f"{host}:{port}"
+    problem = listening_problem(host, port)
+    if problem is None:
+        return Finding(name, "free", "ok")
+    if halfsec_runs(host, port):
+        return Finding(name, _RUNS, "ok")
+    return Finding(name, problem, "WRONG")
+
+
+def _settings(config: Config) -> Iterator[Finding]:
+    for setting in config.effective():
+        value = " ".join(repr(setting.value).split())
+        if len(value) > _SHOWN_CHARS:
+            value = value[: _SHOWN_CHARS - 3] + "..."
+        yield Finding(setting.key, f"{value}  ({setting.origin})")

@@ -1,0 +1,101 @@
+"""`halfsec models`: list, fetch, verify, and write a tokenizer for load generators."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from agent.config.presets import DEFAULT_PRESET
+from agent.config.schema import Config
+from agent.config.sources import read_config
+from agent.stages.model_store.catalogue import Model, ModelError, ModelStore, needed_models
+
+from . import settings_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="what there is and what is present (the default)")
+    fetch = actions.add_parser("fetch", help="download what is missing")
+    fetch.add_argument(
+        "names", nargs="*", metavar="NAME", help="names or Hugging Face ids; none: what is needed"
+    )
+    fetch.add_argument(
+        "--models-from", type=Path, metavar="DIR", help="look for files and wheels here first"
+    )
+    settings_arguments.add_arguments(fetch)
+    verify = actions.add_parser("verify", help="read every file again and compare its hash")
+    verify.add_argument("names", nargs="*", metavar="NAME", help="none: all that are present")
+    tokenizer = actions.add_parser(
+        "tokenizer", help="write a language model's tokenizer for transformers and load generators"
+    )
+    tokenizer.add_argument("name", metavar="NAME", help="a name, path or Hugging Face id")
+    tokenizer.add_argument("directory", type=Path, metavar="DIR", help="made if missing")
+
+
+def main(options: argparse.Namespace) -> int:
+    store = ModelStore()
+    if options.action == "fetch":
+        config = read_config(settings_arguments.flags_of(options), options.config)
+        return _fetch(store, options.names or wanted_models(config, store), options.models_from)
+    if options.action == "verify":
+        return _verify(store, options.names)
+    if options.action == "tokenizer":
+        return _write_tokenizer(store, options.name, options.directory)
+    _list(store)
+    return 0
+
+
+def wanted_models(config: Config, store: ModelStore) -> list[str]:
+    """What a set-up fetches: what the settings need, and with the embedded preset all of it."""
+    wanted = needed_models(config)
+    if config.agent.preset == DEFAULT_PRESET:
+        wanted += [model.name for model in store.catalogue.values() if model.embedded]
+    return list(dict.fromkeys(wanted))
+
+
+def _fetch(store: ModelStore, names: list[str], models_from: Path | None) -> int:
+    # huggingface_hub and tqdm take a third of a second to import: only when something is missing.
+    from agent.stages.model_store.fetch import ModelFetcher
+
+    fetched = ModelFetcher(store, models_from).fetch(names)
+    for name in fetched:
+        print(f"{name}: ready", file=sys.stderr)
+    if not fetched:
+        print("All models are present.", file=sys.stderr)
+    return 0
+
+
+def _verify(store: ModelStore, names: list[str]) -> int:
+    models = store.known(names) if names else _on_disk(store)
+    bad = 0
+    for model in models:
+        problems = list(store.problems(model, rehash=True))
+        bad += bool(problems)
+        print(f"{model.name}: {'as it should be' if not problems else 'WRONG'}")
+        for problem in problems:
+            print(f"  {problem}")
+    if bad:
+        raise ModelError("Get the damaged ones again with: halfsec models fetch")
+    return 0
+
+
+def _write_tokenizer(store: ModelStore, name: str, directory: Path) -> int:
+    from llm_engine.checkpoints.tokenizer_export import save_tokenizer  # imports torch
+
+    save_tokenizer(store.locate(name), directory)
+    print(f"{directory}: ready for transformers.AutoTokenizer", file=sys.stderr)
+    return 0
+
+
+def _on_disk(store: ModelStore) -> list[Model]:
+    return [model for model in store.catalogue.values() if store.model_directory(model).is_dir()]
+
+
+def _list(store: ModelStore) -> None:
+    print(f"{'name':<24}{'stage':<7}{'size':>8}  {'present':<9}licence")
+    for model in store.catalogue.values():
+        size = f"{model.size_bytes / 1e6:.0f} MB" if model.files else "-"
+        presence = store.presence(model.name)
+        print(f"{model.name:<24}{model.stage:<7}{size:>8}  {presence:<9}{model.licence}")
+        print(f"{'':<24}{model.about}")
+    print(f"\nThey lie in {store.directory}. More: halfsec models fetch NAME")

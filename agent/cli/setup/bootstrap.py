@@ -1,0 +1,205 @@
+"""Builds the virtual environment that `make` works in. Needs nothing but Python and its pip.
+
+    python3 -m agent.bootstrap .venv --extra piper --extra dev
+
+What was installed leaves a stamp made of pyproject.toml, constraints.txt and the extras; while it
+fits, this returns at once. torch is by far the largest part and comes from wherever pip's own
+settings say, so pip is asked first and the answer is told before anything is downloaded. A torch
+that is in the environment already is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from .pip import PipError, run_pip
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+STAMP_NAME: Final = ".halfsec-installed.json"
+_OLDEST_PYTHON: Final = (3, 11)
+_OLDEST_TORCH: Final = (2, 11)
+_CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
+_CPU_GB: Final = 0.2
+"""A torch without CUDA; 2.13 for x86-64 has 190 MB, for Apple silicon about 90."""
+_CUDA_GB: Final = 3.0
+"""torch with the NVIDIA packages that it asks for on Linux, to the nearest half."""
+
+
+class BootstrapError(Exception):
+    """Something that the user has to mend; the message says how."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0 when the environment is ready."""
+    parser = argparse.ArgumentParser(
+        prog="agent.cli.setup.bootstrap", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("venv", type=Path, help="directory of the virtual environment")
+    parser.add_argument("--extra", action="append", default=[], help="extra to install as well")
+    parser.add_argument("--torch-index", default="", help="index to take torch from")
+    options = parser.parse_args(argv)
+    try:
+        prepare(options.venv, set(options.extra), options.torch_index)
+    except BootstrapError as error:
+        print(f"halfsec set-up: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("halfsec set-up: stopped; run it again to go on.", file=sys.stderr)
+        return 2
+    return 0
+
+
+def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
+    """Make `venv` hold halfsec with these extras, and those it had before."""
+    if sys.version_info < _OLDEST_PYTHON:
+        found = ".".join(map(str, sys.version_info[:3]))
+        raise BootstrapError(
+            f"needs Python 3.11 or newer, this is {found}. Name another: make run PYTHON=python3.12"
+        )
+    stamp = read_stamp(venv)
+    extras = extras | set(stamp.get("extras", ()))
+    wanted = {"extras": sorted(extras), "inputs": fingerprint()}
+    if stamp == wanted and python_of(venv).exists():
+        return
+    create(venv)
+    installed = installed_torch(venv)
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    print(torch_notice(venv, installed, torch_index), flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "constraints.txt"
+        path.write_text(keep_torch(constraints, installed), encoding="utf-8")
+        if torch_index and installed is None:
+            pip(venv, "install", "-c", str(path), "--index-url", torch_index, "torch")
+            installed = installed_torch(venv)
+            path.write_text(keep_torch(constraints, installed), encoding="utf-8")
+        target = f"{ROOT}[{','.join(sorted(extras))}]" if extras else str(ROOT)
+        print("Installing halfsec and what it needs; this takes a minute or more.", flush=True)
+        pip(venv, "install", "-c", str(path), "-e", target)
+    (venv / STAMP_NAME).write_text(json.dumps(wanted), encoding="utf-8")
+
+
+def fingerprint() -> str:
+    """Changes whenever something else would be installed."""
+    digest = hashlib.sha256(str(ROOT).encode())
+    for name in ("pyproject.toml", "constraints.txt"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def read_stamp(venv: Path) -> dict[str, Any]:
+    try:
+        stamp = json.loads((venv / STAMP_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def python_of(venv: Path) -> Path:
+    return venv / "bin" / "python"
+
+
+def create(venv: Path) -> None:
+    """A working environment with pip; one that broke off half made is made again."""
+    if python_of(venv).exists() and _pip_works(venv):
+        return
+    print(f"Creating {venv} with Python {sys.version.split()[0]}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=False)
+    if done.returncode or not _pip_works(venv):
+        raise BootstrapError(
+            f"could not create {venv}. On Debian and Ubuntu: apt install python3-venv"
+        )
+
+
+def _pip_works(venv: Path) -> bool:
+    command = [str(python_of(venv)), "-m", "pip", "--version"]
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
+
+
+def installed_torch(venv: Path) -> str | None:
+    """The version of torch in the environment, "2.13.0+cpu" or so."""
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    command = [str(python_of(venv)), "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def is_new_enough(version: str) -> bool:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return numbers >= _OLDEST_TORCH
+
+
+def keep_torch(constraints: str, installed: str | None) -> str:
+    """The constraints with torch held at what is installed, if that will do."""
+    if installed is None or not is_new_enough(installed):
+        return constraints
+    return re.sub(r"(?m)^torch==.*$", f"torch=={installed}", constraints)
+
+
+def torch_notice(venv: Path, installed: str | None, torch_index: str) -> str:
+    """What the user is told about torch before anything is downloaded."""
+    if installed and is_new_enough(installed):
+        return f"torch {installed} is installed and stays."
+    replaced = f"torch {installed} is too old and will be replaced. " if installed else ""
+    version, url, needs_cuda = _ask_pip(venv, torch_index)
+    if url.startswith("file:"):
+        path = Path(urllib.request.url2pathname(urllib.parse.urlparse(url).path))
+        size = f"{path.stat().st_size / 1e9:.1f} GB, from {path.parent}"
+    elif needs_cuda:
+        size = f"about {_CUDA_GB:.0f} GB with NVIDIA's CUDA libraries"
+    else:
+        size = f"about {_CPU_GB:.1f} GB"
+    text = f"{replaced}torch {version} will be installed: {size}."
+    if needs_cuda and not Path("/proc/driver/nvidia").exists():
+        text += (
+            "\n  This machine shows no NVIDIA driver. A torch without CUDA does the same here with "
+            f"{_CPU_GB:.1f} GB:\n  stop with Ctrl-C and run: make run TORCH_INDEX={_CPU_INDEX}"
+        )
+    return text
+
+
+def _ask_pip(venv: Path, torch_index: str) -> tuple[str, str, bool]:
+    """Version, address and need of CUDA packages of the torch that pip would install."""
+    pin = re.search(r"(?m)^torch==\S+", (ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    requirement = pin[0] if pin else "torch"
+    print(f"Asking pip where {requirement} would come from", flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.json"
+        arguments = ["install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
+        arguments += ["--report", str(report), requirement]
+        pip(venv, *arguments, *(["--index-url", torch_index] if torch_index else []))
+        (found,) = json.loads(report.read_text(encoding="utf-8"))["install"]
+    metadata = found["metadata"]
+    needs_cuda = any(
+        name.startswith(("nvidia-", "cuda-")) and _applies_here(name)
+        for name in metadata.get("requires_dist", ())
+    )
+    return metadata["version"], found["download_info"]["url"], needs_cuda
+
+
+def _applies_here(requirement: str) -> bool:
+    """Whether a requirement's marker holds, as far as torch's markers go: the system's name."""
+    return ("Linux" not in requirement and "linux" not in requirement) or sys.platform == "linux"
+
+
+def pip(venv: Path, *arguments: str) -> None:
+    try:
+        run_pip(python_of(venv), *arguments)
+    except PipError as error:
+        raise BootstrapError(
+            f"pip failed: {error} Once the cause is mended, run the same again."
+        ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""The Python client's line to the server: a connection, and another one where it breaks.
+
+Theory of operation: nothing runs in the background. Whoever finds the connection broken, the task
+that takes events or one that sends, sees to the next one; others wait for it. With a server that
+speaks `halfsec.v1` the call goes on (`Resumed`): the server says how many of our frames it has
+dealt with, and those behind them are sent again, but for audio and for what was about a moment that
+is over. Otherwise it is another call (`Restarted`), which knows nothing of the first; the session
+is set as it was.
+
+What is said by the microphone meanwhile is lost, not kept: nobody answers a question of ten seconds
+ago, and a burst of old sound would be taken for the caller's voice of now.
+"""
+
+import asyncio
+import json
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import websockets.asyncio.client as websockets_client
+from websockets.exceptions import ConnectionClosed
+
+from agent.errors import CLOSE_NORMAL, CLOSE_POLICY, CLOSE_TAKEN_OVER
+
+from . import events as ev
+from .dial import Connection, Dial
+from .errors import CallEndedError, ConnectError, NothingToResumeError
+
+FIRST_PAUSE_S: Final = 0.25
+MAX_PAUSE_S: Final = 5.0
+"""Between attempts; the first comes at once. Longer ones would miss much of the time for which a
+call waits."""
+GIVE_UP_S: Final = 120.0
+"""After so long without a connection the call is over. A server that is being replaced takes half
+of it to drain, and half to load its models."""
+MAX_KEPT: Final = 256
+KEPT_S: Final = 60.0
+"""Frames sent that may have to be sent again: what a broken network holds is younger."""
+MAX_TOLD: Final = 64
+"""Events about the line that nobody has taken. Who takes none misses the oldest."""
+
+SENT_AGAIN: Final = frozenset(
+    {
+        "session.update",
+        "conversation.item.create",
+        "conversation.item.delete",
+        "conversation.item.retrieve",
+        "conversation.item.truncate",
+        "response.create",
+    }
+)
+
+_FINAL: Final = (CLOSE_NORMAL, CLOSE_POLICY, CLOSE_TAKEN_OVER)
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    number: int
+    """From 1, of all frames of the call."""
+    at_ns: int
+    event: Mapping[str, Any]
+
+
+class ClientLine:
+    """Belongs to one call."""
+
+    def __init__(
+        self, dial: Dial, first: Connection, *, reconnects: bool, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self.session: dict[str, Any] = first.session.session
+        self.closed: ev.Closed | None = None
+        """How the call ended, once it has."""
+        self.told: deque[ev.ClientEvent] = deque(maxlen=MAX_TOLD)
+        """What there is to tell of the line."""
+        self.extensions = first.extensions
+        self.connection = first
+        self.reconnects = reconnects
+        self.wanted: dict[str, Any] = {}
+        """The session as the client has changed it."""
+        self._dial = dial
+        self._sleep = sleep
+        self._clock = dial.clock
+        self._lock = asyncio.Lock()
+        self.token: str | None = None
+        """By which the call can be resumed."""
+        self._num_sent = 0
+        self._kept: deque[_Sent] = deque(maxlen=MAX_KEPT)
+        self._lost_ns: int | None = None
+
+    @property
+    def socket(self) -> websockets_client.ClientConnection:
+        return self.connection.socket
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is not known to be broken."""
+        return self._lost_ns is None and self.closed is None
+
+    async def send(self, event: Mapping[str, Any]) -> None:
+        """Waits while the network is full, and while there is no connection. What was on its way
+        to a call that could not be resumed is lost with it. Raises CallEndedError."""
+        if not self.is_up:
+            await self.restore(self.socket)
+        socket = self.socket
+        try:
+            await self._put(event)
+        except ConnectionClosed as closed:
+            self.note_loss(socket, closed)
+            await self.restore(socket)
+
+    async def send_now(self, event: Mapping[str, Any]) -> bool:
+        """As `send`, but where there is no connection the event is dropped. Whether it was sent."""
+        if self.closed is not None:
+            raise self._ended()
+        if not self.is_up:
+            return False
+        socket = self.socket
+        try:
+            await self._put(event)
+        except ConnectionClosed as closed:
+            self.note_loss(socket, closed)
+            if self.closed is not None:
+                raise self._ended() from None
+            return False
+        return True
+
+    async def restore(self, broken: websockets_client.ClientConnection) -> None:
+        """Get another connection in place of this one, unless somebody has. Raises CallEndedError
+        where the call is over."""
+        async with self._lock:
+            if self.socket is broken and self.closed is None:
+                await self._restore()
+        if self.closed is not None:
+            raise self._ended()
+
+    async def hang_up(self) -> None:
+        self.reconnects = False
+        await self.socket.close()
+
+    async def _put(self, event: Mapping[str, Any]) -> None:
+        self._num_sent += 1
+        now_ns = self._clock.now_ns()
+        if event.get("type") in SENT_AGAIN:
+            self._kept.append(_Sent(self._num_sent, now_ns, event))
+        await self.socket.send(json.dumps(event))
+
+    def note_loss(
+        self, broken: websockets_client.ClientConnection, closed: ConnectionClosed
+    ) -> None:
+        """This connection is found broken: the call is over, or to be restored."""
+        if broken is not self.socket or not self.is_up:
+            return
+        told = closed.rcvd or closed.sent
+        code, reason = (told.code, told.reason) if told else (None, "connection lost")
+        if not self.reconnects or (closed.rcvd is not None and code in _FINAL):
+            self._end(code, reason)
+            return
+        self._lost_ns = now_ns = self._clock.now_ns()
+        self.told.append(ev.Reconnecting(reason or f"close code {code}", now_ns))
+
+    async def _restore(self) -> None:
+        assert self._lost_ns is not None
+        gives_up_ns = self._lost_ns + round(GIVE_UP_S * 1e9)
+        pause_s = 0.0
+        while True:
+            if pause_s:
+                await self._sleep(pause_s * random.uniform(0.75, 1.25))
+            try:
+                connection = await self._dial.open(self.token)
+                break
+            except NothingToResumeError:
+                self.token = None
+                continue
+            except ConnectError as error:
+                is_late = self._clock.now_ns() > gives_up_ns
+                if is_late or not (self.reconnects and error.may_pass):
+                    self._end(None, f"connection lost; {error}")
+                    return
+                after_s = error.retry_after_s or 0.0
+            pause_s = max(min(MAX_PAUSE_S, pause_s * 2 or FIRST_PAUSE_S), after_s)
+        if not self.reconnects:  # hung up meanwhile
+            await connection.socket.close()
+            self._end(CLOSE_NORMAL, "")
+            return
+        self.connection = connection
+        self.session = connection.session.session
+        self.extensions = connection.extensions
+        self._lost_ns = None
+        await (self._go_on(connection.resumed) if connection.resumed else self._start_anew())
+
+    async def _go_on(self, resumed: ev.Resumed) -> None:
+        """The same call: send again what was lost."""
+        self.told.append(resumed)
+        oldest_ns = self._clock.now_ns() - round(KEPT_S * 1e9)
+        kept = [each for each in self._kept if each.number > resumed.received]
+        self._num_sent = resumed.received
+        self._kept.clear()
+        await self._put_all([each.event for each in kept if each.at_ns >= oldest_ns])
+
+    async def _start_anew(self) -> None:
+        """Another call, set as the first was."""
+        self.token = None
+        self._num_sent = 0
+        self._kept.clear()
+        self.told.append(ev.Restarted(self.session, self._clock.now_ns()))
+        if self.wanted:
+            session = {"type": "realtime", **self.wanted}
+            await self._put_all([{"type": "session.update", "session": session}])
+
+    async def _put_all(self, events: list[Mapping[str, Any]]) -> None:
+        try:
+            for event in events:
+                await self._put(event)
+        except ConnectionClosed:
+            pass  # whoever uses the line next finds it broken, and these are kept
+
+    def _end(self, code: int | None, reason: str) -> None:
+        self.closed = ev.Closed(code, reason, self._clock.now_ns())
+
+    def _ended(self) -> CallEndedError:
+        assert self.closed is not None
+        code = "" if self.closed.code is None else f"{self.closed.code} "
+        return CallEndedError(f"The call has ended: {code}{self.closed.reason}.")
+
+
+_MERGED: Final = ("audio", "input", "output", "halfsec")
+"""Objects of a session of which single fields are changed. Others are replaced as a whole."""
+
+
+def merged(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A session's changes, and later ones."""
+    result = dict(before)
+    for name, value in changes.items():
+        if name in _MERGED and isinstance(value, Mapping):
+            result[name] = merged(result.get(name) or {}, value)
+        else:
+            result[name] = value
+    return result

@@ -1,0 +1,111 @@
+"""Why a call did not come about or is over, in words that say what to do."""
+
+import json
+import ssl
+from urllib.parse import urlsplit
+
+from websockets.exceptions import InvalidMessage, InvalidStatus, InvalidURI
+
+from agent.config.public_url import VOICE_PATH
+
+
+class ConnectError(RuntimeError):
+    """No call came about. The message says why and what to do."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        passes: bool = False,
+    ):
+        super().__init__(message)
+        self.status = status
+        """Of the HTTP answer, where there was one."""
+        self.retry_after_s = retry_after_s
+        self.passes = passes
+        """Whether the same may work a little later: the server starts, warms up or is full."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it is worth trying again for somebody who was in a call just now: the network may
+        come back, and servers are replaced. A key that is refused stays so."""
+        return self.status is None or self.status >= 500 or self.status in (408, 429)
+
+
+class NothingToResumeError(ConnectError):
+    """The server knows of no call to go on with, and would take another one."""
+
+
+class CallEndedError(RuntimeError):
+    """Something was to be sent, but the call is over."""
+
+
+def handshake_error(address: str, error: Exception) -> ConnectError:
+    """What went wrong in the handshake with the socket at `address`."""
+    if isinstance(error, InvalidStatus):
+        return _http_refusal(address, error)
+    if isinstance(error, InvalidURI):
+        return ConnectError(f"{address!r} is no address of a voice socket: use ws://HOST:PORT.")
+    if isinstance(error, TimeoutError):
+        return ConnectError(f"{address} does not answer. Is it the right host and port?")
+    if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
+        return ConnectError(
+            f"Nothing listens at {address}. Is the server running (`make run`)? For another host "
+            "or port: --url ws://HOST:PORT.",
+            passes=True,
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConnectError(
+            f"The certificate of {address} is not to be trusted: {error}. If it is your own, "
+            "pass it as `tls` (halfsec talk: --ca FILE)."
+        )
+    if isinstance(error, ssl.SSLError | ConnectionError) and address.startswith("wss:"):
+        return ConnectError(
+            f"No secure connection to {address}: {error}. A server without TLS is reached by ws://."
+        )
+    if isinstance(error, InvalidMessage):
+        return ConnectError(
+            f"{address} does not speak HTTP. A server with TLS is reached by wss://."
+        )
+    return ConnectError(f"No connection to {address}: {error}.")
+
+
+def _http_refusal(address: str, error: InvalidStatus) -> ConnectError:
+    response = error.response
+    status = response.status_code
+    said = _error_message(response.body or b"")
+    retry_after_s = _seconds(response.headers.get("Retry-After"))
+    if status == 503:
+        again = f" Try again in {retry_after_s:g} s." if retry_after_s is not None else ""
+        message = f"{address} can't take the call now: {said or 'not ready.'}{again}"
+    elif status == 401:
+        message = f"{address} refuses the call: {said or 'the key is missing or wrong.'}"
+    elif status in (403, 404):
+        # Servers say 403 or 404 to a socket at a path that they don't know, mostly without a word.
+        message = f"{address} refuses the call with HTTP {status}. {said or _path_hint(address)}"
+    else:
+        message = f"{address} answers with HTTP {status} instead of a call. {said}".strip()
+    passes = status == 503
+    return ConnectError(message, status=status, retry_after_s=retry_after_s, passes=passes)
+
+
+def _path_hint(address: str) -> str:
+    path = urlsplit(address).path
+    if path == VOICE_PATH:
+        return "Is a halfsec server there, and does all that stands before it let you in?"
+    return f"Is the path {path} right? The voice socket is {VOICE_PATH}."
+
+
+def _error_message(body: bytes) -> str:
+    try:
+        message = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return str(message)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Retry-After may be a date; nobody who warms up sends one."""
+    return float(text) if text is not None and text.isdecimal() else None

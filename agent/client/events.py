@@ -1,0 +1,376 @@
+"""What a caller gets to know during a call, read from the server's frames.
+
+Only what a client acts on becomes an event: the brackets of the dialect (item added, part added)
+are passed over, and so is every type that is not known, because servers add new ones.
+Every event carries `at_ns`, the client's own clock when its frame arrived.
+"""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.codec.pcm import decode_audio
+from agent.realtime.protocol.session_json import ENCODINGS
+from agent.session.api.settings import WIRE_RATE_HZ, AudioEncoding
+
+MAX_OPEN_REPLIES: Final = 16
+"""Replies whose audio format is remembered; there is one at a time, or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpdated:
+    session: dict[str, Any]
+    """The full effective session."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller began to speak: whatever is playing should stop."""
+
+    item_id: str
+    audio_start_ms: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    item_id: str
+    audio_end_ms: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duck:
+    """The caller may be interrupting this reply: it should go on quietly. Only with extensions."""
+
+    item_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unduck:
+    """The caller did not interrupt this reply: it should be as loud as before."""
+
+    item_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTranscript:
+    """The caller's words so far. Only with extensions."""
+
+    item_id: str
+    text: str
+    stable_chars: int
+    """As many characters from the start will not change any more."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptDelta:
+    """More of the caller's words, none of which will change."""
+
+    item_id: str
+    delta: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """All that the caller said in one turn."""
+
+    item_id: str
+    text: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStarted:
+    response_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyText:
+    """Of a spoken reply: just before the audio that speaks it."""
+
+    response_id: str
+    item_id: str
+    delta: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAudio:
+    response_id: str
+    item_id: str
+    pcm: npt.NDArray[np.int16]
+    """[n], mono."""
+    rate_hz: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    response_id: str
+    status: str
+    """completed, cancelled, incomplete or failed."""
+    reason: str | None
+    """turn_detected, client_cancelled, max_output_tokens, ...; None where completed or failed."""
+    text: str
+    """What was said; after an interruption, what was heard of it."""
+    error_message: str | None
+    usage: dict[str, Any]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRetrieved:
+    """How an item stands in the history: the answer to `conversation.item.retrieve`."""
+
+    item_id: str
+    text: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """The server's own account of a turn, stage by stage. Only with extensions."""
+
+    turn: dict[str, Any]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerError:
+    """The call goes on."""
+
+    message: str
+    code: str | None
+    param: str | None
+    event_id: str | None
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """The client is to run a tool, and to send what it gave as `function_call_output`."""
+
+    response_id: str
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+    """JSON."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """By which the call can be resumed. `agent.client` does so by itself."""
+
+    token: str
+    resume_s: int
+    """How long the server waits."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnecting:
+    """The connection broke: nothing is heard until there is another. What is being played should
+    stop. `Resumed`, `Restarted` or `Closed` follows."""
+
+    reason: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The call goes on where it was. No reply is in progress; of one that was, `items` has what
+    counts as heard (`truncate` says it better). Events of the gap don't come: `items` says what
+    became of them."""
+
+    items: list[dict[str, Any]]
+    """The newest of the conversation, as in `conversation.item.*`."""
+    num_items: int
+    """Of the whole conversation."""
+    received: int
+    """Frames of the client that the server has dealt with."""
+    will_answer: bool
+    """A reply to what the caller said begins by itself."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """This is another call, with the same settings: the agent knows nothing of the one before, and
+    what was on its way to it is lost."""
+
+    session: dict[str, Any]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The last event of every call."""
+
+    code: int | None
+    """WebSocket close code; None where the connection broke."""
+    reason: str
+    at_ns: int
+
+
+ClientEvent = (
+    SessionUpdated
+    | SpeechStarted
+    | SpeechStopped
+    | Duck
+    | Unduck
+    | PartialTranscript
+    | TranscriptDelta
+    | Transcript
+    | ReplyStarted
+    | ReplyText
+    | ReplyAudio
+    | ReplyDone
+    | ItemRetrieved
+    | TurnReport
+    | FunctionCall
+    | ResumeToken
+    | Reconnecting
+    | Resumed
+    | Restarted
+    | ServerError
+    | Closed
+)
+
+_TRANSCRIPTION: Final = "conversation.item.input_audio_transcription."
+
+
+class EventReader:
+    """Frames to events. Remembers which format each reply's audio is in. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._encodings: dict[str, AudioEncoding] = {}
+
+    def read(self, frame: str | bytes, at_ns: int) -> ClientEvent | None:
+        """None for frames that mean nothing to a client. A broken frame is a `ServerError`."""
+        try:
+            event = json.loads(frame)
+            kind = event["type"]
+            if kind.startswith("response."):
+                return self._read_response(kind, event, at_ns)
+            if kind.startswith("halfsec."):
+                return _read_extension(kind, event, at_ns)
+            return _read_rest(kind, event, at_ns)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            message = f"The server sent a frame that can't be read: {error!r}"
+            return ServerError(message, "invalid_frame", None, None, at_ns)
+
+    def _read_response(self, kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
+        match kind:
+            case "response.created":
+                self._remember(event["response"])
+                return ReplyStarted(event["response"]["id"], at_ns)
+            case "response.output_audio_transcript.delta" | "response.output_text.delta":
+                return ReplyText(event["response_id"], event["item_id"], event["delta"], at_ns)
+            case "response.output_audio.delta":
+                return self._read_audio(event, at_ns)
+            case "response.output_item.done":
+                return _read_call(event["response_id"], event["item"], at_ns)
+            case "response.done":
+                self._encodings.pop(event["response"]["id"], None)
+                return _read_done(event["response"], at_ns)
+        return None
+
+    def _remember(self, response: dict[str, Any]) -> None:
+        output = (response.get("audio") or {}).get("output") or {}
+        name = (output.get("format") or {}).get("type", "audio/pcm")
+        self._encodings[response["id"]] = ENCODINGS[name]
+        while len(self._encodings) > MAX_OPEN_REPLIES:
+            del self._encodings[next(iter(self._encodings))]
+
+    def _read_audio(self, event: dict[str, Any], at_ns: int) -> ReplyAudio:
+        encoding = self._encodings.get(event["response_id"], "pcm16")
+        data = base64.b64decode(event["delta"], validate=True)
+        pcm = decode_audio(data, encoding)
+        ids = event["response_id"], event["item_id"]
+        return ReplyAudio(*ids, pcm, WIRE_RATE_HZ[encoding], at_ns)
+
+
+def _read_done(response: dict[str, Any], at_ns: int) -> ReplyDone:
+    details = response.get("status_details") or {}
+    return ReplyDone(
+        response["id"],
+        response["status"],
+        details.get("reason"),
+        "\n".join(text for item in response.get("output", []) for text in _texts(item)),
+        (details.get("error") or {}).get("message"),
+        response.get("usage") or {},
+        at_ns,
+    )
+
+
+def _read_call(response_id: str, item: dict[str, Any], at_ns: int) -> FunctionCall | None:
+    if item.get("type") != "function_call" or item.get("status") != "completed":
+        return None
+    ids = response_id, item["id"], item["call_id"]
+    return FunctionCall(*ids, item["name"], item["arguments"], at_ns)
+
+
+def _texts(item: dict[str, Any]) -> list[str]:
+    parts = item.get("content", [])
+    return [part.get("transcript") or part.get("text") or "" for part in parts]
+
+
+def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
+    match kind:
+        case "session.created" | "session.updated":
+            return SessionUpdated(event["session"], at_ns)
+        case "input_audio_buffer.speech_started":
+            return SpeechStarted(event["item_id"], event["audio_start_ms"], at_ns)
+        case "input_audio_buffer.speech_stopped":
+            return SpeechStopped(event["item_id"], event["audio_end_ms"], at_ns)
+        case "error":
+            return _read_error(event["error"], at_ns)
+        case "conversation.item.retrieved":
+            item = event["item"]
+            return ItemRetrieved(item["id"], "\n".join(_texts(item)), at_ns)
+    match kind.removeprefix(_TRANSCRIPTION):
+        case "delta":
+            return TranscriptDelta(event["item_id"], event["delta"], at_ns)
+        case "completed":
+            return Transcript(event["item_id"], event["transcript"], at_ns)
+        case "failed":
+            return _read_error(event["error"], at_ns)
+    return None
+
+
+def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
+    match kind:
+        case "halfsec.duck":
+            return Duck(event["item_id"], at_ns)
+        case "halfsec.unduck":
+            return Unduck(event["item_id"], at_ns)
+        case "halfsec.partial":
+            stable_chars = event["stable_chars"]
+            return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
+        case "halfsec.session":
+            return ResumeToken(event["resume_token"], event["resume_s"], at_ns)
+        case "halfsec.resumed":
+            items, num_items = event["items"], event["num_items"]
+            return Resumed(items, num_items, event["received"], event["will_answer"], at_ns)
+        case "halfsec.turn":
+            return TurnReport(event["turn"], at_ns)
+    return None
+
+
+def _read_error(error: dict[str, Any], at_ns: int) -> ServerError:
+    return ServerError(
+        error["message"], error.get("code"), error.get("param"), error.get("event_id"), at_ns
+    )

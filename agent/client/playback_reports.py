@@ -1,0 +1,49 @@
+"""What a caller tells the server of its playback, and how often."""
+
+from typing import Final, Protocol
+
+from agent.client.simulated_caller.playback import Loudspeaker, Position
+
+REPORT_MS: Final = 200
+"""Between reports of playback. History is cut to what was heard, and a word takes about 300 ms."""
+
+
+class ReportPort(Protocol):
+    """What is needed of a call."""
+
+    extensions: bool
+
+    async def report_playback(self, item_id: str, played_ms: int) -> None: ...
+    async def truncate(self, item_id: str, audio_end_ms: int) -> None: ...
+
+
+class PlaybackReports:
+    """Belongs to one caller."""
+
+    def __init__(self, call: ReportPort) -> None:
+        self._call = call
+        self._reported: Position | None = None
+
+    async def running(self, speaker: Loudspeaker, now_ns: int) -> None:
+        """Say how far the reply has got, if it is time to."""
+        position = speaker.position(now_ns)
+        if position is None or not self._call.extensions or position == self._reported:
+            return
+        before = self._reported
+        is_new = before is None or before.item_id != position.item_id
+        if is_new or not speaker.playing(now_ns) or self._advanced_ms(position) >= REPORT_MS:
+            await self._report(position)
+
+    async def stopped(self, position: Position) -> None:
+        """Say where the loudspeaker was stopped: the rest was never heard."""
+        if self._call.extensions:
+            await self._report(position)
+        else:
+            await self._call.truncate(position.item_id, position.played_ms)
+
+    def _advanced_ms(self, position: Position) -> int:
+        return position.played_ms - (self._reported.played_ms if self._reported else 0)
+
+    async def _report(self, position: Position) -> None:
+        self._reported = position
+        await self._call.report_playback(position.item_id, position.played_ms)

@@ -1,0 +1,117 @@
+"""A microphone fed from recordings: 20 ms at a time, silence where there is nothing to say. Pure
+but for `load_recording`."""
+
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+from asr.audio.files import read_file
+from asr.audio.samples import RATE_HZ as VOICED_RATE_HZ
+from asr.audio.samples import last_voiced_sample
+from asr.errors import AudioError
+
+from .spoken_turn import Exchange, Int16
+
+FRAME_MS: Final = 20
+
+Float32 = npt.NDArray[np.float32]
+
+
+class RecordingError(ValueError):
+    """A file that can't be spoken. The message names it and says what is wrong."""
+
+
+def load_recording(path: Path) -> tuple[Int16, int]:
+    """WAV, FLAC or OGG of any rate and channel count to int16 [n], mono, and its rate: 16 kHz, of
+    which speech recognition uses all. Raises RecordingError."""
+    try:
+        return _to_int16(read_file(path)), VOICED_RATE_HZ
+    except (AudioError, OSError) as error:
+        raise RecordingError(str(error)) from None
+
+
+class Microphone:
+    """Speaks recordings one after the other, at the call's rate."""
+
+    def __init__(self, rate_hz: int, *, record: bool = False) -> None:
+        """`record` keeps what was given out."""
+        self.rate_hz = rate_hz
+        self.started_ns: int | None = None
+        """When the first frame begins; None before it was asked for."""
+        self._record = record
+        self._given: list[Int16] = []
+        self._frame = rate_hz * FRAME_MS // 1000
+        self._waiting: deque[Exchange] = deque()
+        self._speaking: tuple[Exchange, int] | None = None
+        """The recording in hand, and how many of its samples were spoken."""
+        self._count = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._speaking is not None or bool(self._waiting)
+
+    def add(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> Exchange:
+        """Speak int16 [n] after all that was added before. `voiced_s`: up to where it is voiced, if
+        that is known better than it can be heard."""
+        sound = pcm.astype(np.float32) / np.float32(32768)
+        wire = _to_int16(_resample(sound, rate_hz, self.rate_hz))
+        heard = _resample(sound, rate_hz, VOICED_RATE_HZ)
+        last = last_voiced_sample(heard)
+        voiced = None if last is None else (last + 1) * self.rate_hz // VOICED_RATE_HZ
+        if voiced_s is not None:
+            voiced = round(voiced_s * self.rate_hz)
+        first = last_voiced_sample(heard[::-1])  # counted from the end
+        onset = 0 if first is None else (len(heard) - 1 - first) * self.rate_hz // VOICED_RATE_HZ
+        self._count += 1
+        exchange = Exchange(self._count, wire, voiced, onset)
+        self._waiting.append(exchange)
+        return exchange
+
+    def hush(self) -> None:
+        """Leave the rest of the recording in hand unsaid."""
+        self._speaking = None
+
+    def frame(self, at_ns: int) -> tuple[Int16, Exchange | None]:
+        """The 20 ms that begin at `at_ns`, and the exchange that begins with them, if one does.
+        Each frame begins where the one before ends."""
+        if self.started_ns is None:
+            self.started_ns = at_ns
+        frame, begun = self._next(at_ns)
+        if self._record:
+            self._given.append(frame)
+        return frame, begun
+
+    def recording(self) -> Int16:
+        """All that was given out, from the first frame on. Only with `record`."""
+        return np.concatenate([np.zeros(0, np.int16), *self._given])
+
+    def _next(self, at_ns: int) -> tuple[Int16, Exchange | None]:
+        begun = None
+        if self._speaking is None and self._waiting:
+            begun = self._waiting.popleft()
+            begun.begin(at_ns, self.rate_hz)
+            self._speaking = begun, 0
+        if self._speaking is None:
+            return np.zeros(self._frame, np.int16), None
+        exchange, spoken = self._speaking
+        frame = exchange.pcm[spoken : spoken + self._frame]
+        spoken += len(frame)
+        self._speaking = (exchange, spoken) if spoken < len(exchange.pcm) else None
+        return np.pad(frame, (0, self._frame - len(frame))), begun
+
+
+def _resample(sound: Float32, rate_hz: int, wanted_hz: int) -> Float32:
+    """The whole recording at once, so that nothing is held back while it is spoken. As float32:
+    soxr's int16 output is dithered, and silence must stay silent."""
+    if rate_hz == wanted_hz:
+        return sound
+    resampled: Float32 = soxr.resample(sound, rate_hz, wanted_hz, quality="HQ")
+    return resampled
+
+
+def _to_int16(sound: Float32) -> Int16:
+    return np.clip(np.rint(sound * 32768), -32768, 32767).astype(np.int16)

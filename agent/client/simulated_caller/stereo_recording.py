@@ -1,0 +1,37 @@
+"""A call as one stereo file: the caller on the left, the agent on the right, on one time axis.
+
+The left is what the microphone gave out, each sample where it was spoken; the right is what came
+out of the loudspeaker, each sample where it was played. Both count from the microphone's first
+sample, so that the distance of two sounds in the file is what a person at the caller's end would
+have measured with a tape recorder between mouth and ear.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from agent.errors import BenchError
+
+from .microphone import Microphone
+from .playback import Loudspeaker
+from .spoken_turn import Int16
+
+
+def stereo(microphone: Microphone, loudspeaker: Loudspeaker) -> Int16:
+    """int16 [n, 2] at the microphone's rate. Both have to have recorded. Replies in another rate
+    are left out."""
+    spoken = microphone.recording()
+    heard = loudspeaker.recording(microphone.rate_hz, microphone.started_ns)
+    sound = np.zeros((max(len(spoken), len(heard)), 2), np.int16)
+    sound[: len(spoken), 0] = spoken
+    sound[: len(heard), 1] = heard
+    return sound
+
+
+def write_stereo(path: Path, sound: Int16, rate_hz: int) -> None:
+    """As a WAV of 16 bits. Raises BenchError."""
+    try:
+        soundfile.write(path, sound, rate_hz, format="WAV", subtype="PCM_16")
+    except (OSError, soundfile.SoundFileError) as error:
+        raise BenchError(f"Can't write {path}: {error}") from None

@@ -1,0 +1,355 @@
+"""From four layers of settings to one `Config`.
+
+Pure: text and mappings in, `Config` out. The later layer wins:
+
+    preset  <  settings file  <  environment (HALFSEC_LLM_ENGINE__MODEL, PORT)  <  flags
+
+Every layer is a list of single assignments that remember where they came from, so that a mistake
+is reported with the place to mend it. Nothing unknown is passed over in silence: a mistyped key
+would otherwise be a setting that does nothing.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Final, get_type_hints
+
+from agent.errors import ConfigError
+
+from .presets import DEFAULT_PRESET, PRESETS
+from .schema import DEFAULT_AGENT, FOR_GPUS, GPU_DTYPES, SECTIONS, AgentProfile, Config, LlmSettings
+from .suggestions import nearest, nearest_setting
+from .telephony import TelephonySettings
+from .tools import MCP_PREFIX, PHONE_PREFIX, PHONE_TOOLS, McpSettings
+from .values import WrongValueError, read_value, shown
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""An agent's goes into a URL query; all go into log lines."""
+
+_NAMED: Final[Mapping[str, type]] = MappingProxyType({"agents": AgentProfile, "mcp": McpSettings})
+"""Sections of sections, whose names the user gives."""
+
+_NOT_SETTINGS: Final = (
+    "HALFSEC_HOME",
+    "HALFSEC_CONFIG",
+    "HALFSEC_API_KEY",
+    "HALFSEC_CHROMIUM",
+)
+
+_KUBERNETES_LINK: Final = re.compile(
+    r"HALFSEC_(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?=.*|PORT(_[A-Z0-9_]+)?=(tcp|udp)://.*"
+    r"|PORT_[0-9]+_(TCP|UDP)_(PROTO|PORT|ADDR)=.*)"
+)
+"""Kubernetes puts these into every pod beside a service called "halfsec"."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    section: str
+    """A section's name, or "agents.NAME", or "mcp.NAME"."""
+    key: str
+    value: object
+    origin: str
+    is_text: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.key}" if self.section else self.key
+
+
+def load_config(
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file_text: str = "",
+    file_name: str = "halfsec.toml",
+) -> Config:
+    """Settings from all layers. `flags` maps "agent.port" to a value or to text.
+
+    Raises ConfigError for a key that does not exist, a value that does not fit, or a file that is
+    not TOML; it names the key, where it stands, and the nearest key that there is.
+    """
+    from_file = _from_file(file_text, file_name)
+    from_env = _from_environment(env or {}, from_file)
+    from_flags = [_from_dotted(key, value) for key, value in (flags or {}).items()]
+    given = [*from_file, *from_env, *from_flags]
+    preset = _chosen_preset(given)
+    return _build([*_from_preset(preset), *given])
+
+
+def _from_file(text: str, name: str) -> list[_Assignment]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not valid TOML: {error}") from None
+    return list(_from_tables(tables, f"file {name}"))
+
+
+def _from_preset(name: str) -> list[_Assignment]:
+    return list(_from_tables(PRESETS[name], f"preset {name}"))
+
+
+def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment]:
+    for section, table in tables.items():
+        if section not in _NAMED and section not in SECTIONS:
+            if not isinstance(table, Mapping):
+                raise ConfigError(
+                    f"Unknown setting {section} ({origin}): it stands in no section."
+                    f"{_hint(section)}",
+                    key=section,
+                )
+            raise ConfigError(
+                f"Unknown section [{section}] ({origin}).{nearest(section, _section_names())}",
+                key=section,
+            )
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{section} must be a section, [{section}] ({origin}).", key=section)
+        if section not in _NAMED:
+            yield from (_Assignment(section, key, value, origin) for key, value in table.items())
+            continue
+        for name, inner in table.items():
+            if not isinstance(inner, Mapping):
+                raise ConfigError(
+                    f"{section}.{name} must be a section, [{section}.NAME] ({origin}).", key=name
+                )
+            yield _Assignment(f"{section}.{name}", "", None, origin)
+            for key, value in inner.items():
+                yield _Assignment(f"{section}.{name}", key, value, origin)
+
+
+def _from_environment(
+    env: Mapping[str, str], from_file: list[_Assignment]
+) -> Iterator[_Assignment]:
+    if env.get("PORT"):
+        yield _Assignment("agent", "port", env["PORT"], "environment variable PORT", is_text=True)
+    named = {a.section.lower(): a.section for a in from_file if "." in a.section}
+    for variable, value in sorted(env.items()):
+        if not variable.startswith("HALFSEC_") or variable in _NOT_SETTINGS:
+            continue
+        parts = variable.removeprefix("HALFSEC_").lower().split("__")
+        origin = f"environment variable {variable}"
+        if _KUBERNETES_LINK.fullmatch(f"{variable}={value}"):
+            continue
+        if len(parts) == 1:
+            raise ConfigError(f"Unknown {origin}.{_variable_hint(parts[0])}", key=variable)
+        section = ".".join(parts[:-1])
+        yield _Assignment(named.get(section, section), parts[-1], value, origin, is_text=True)
+
+
+def _from_dotted(dotted: str, value: object) -> _Assignment:
+    section, _, key = dotted.rpartition(".")
+    return _Assignment(section, key, value, "command line", is_text=isinstance(value, str))
+
+
+def _chosen_preset(given: list[_Assignment]) -> str:
+    chosen = DEFAULT_PRESET
+    for assignment in given:
+        if assignment.path == "agent.preset":
+            chosen = str(_checked_preset(assignment))
+    return chosen
+
+
+def _checked_preset(assignment: _Assignment) -> object:
+    name = assignment.value
+    if name not in PRESETS:
+        listed = ", ".join(PRESETS)
+        raise ConfigError(
+            f"{assignment.path} must be one of {listed}, not {shown(name)} ({assignment.origin}).",
+            key=assignment.path,
+        )
+    return name
+
+
+def _build(assignments: list[_Assignment]) -> Config:
+    values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    agents: dict[str, dict[str, Any]] = {DEFAULT_AGENT: {}}
+    servers: dict[str, dict[str, Any]] = {}
+    origins: dict[str, str] = {}
+    for assignment in assignments:
+        table = _table_for(assignment, values, {"agents": agents, "mcp": servers})
+        if assignment.key:
+            table[assignment.key] = _value_of(assignment)
+            origins[assignment.path] = assignment.origin
+    sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in SECTIONS.items()}
+    if sections["llm_engine"].max_tokens >= sections["llm_engine"].context:
+        raise ConfigError(
+            "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
+            key="llm_engine.max_tokens",
+        )
+    _refuse_unused(sections["llm_engine"], origins)
+    telephony = sections["telephony"]
+    if telephony.on_machine == "message" and not telephony.machine_message.strip():
+        raise ConfigError(
+            'telephony.on_machine is "message", but telephony.machine_message is empty.',
+            key="telephony.machine_message",
+        )
+    profiles = _profiles(agents, origins)
+    _refuse_keyless(telephony, profiles)
+    mcp = _servers(servers, profiles, telephony)
+    return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
+
+
+def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentProfile]) -> None:
+    """Nobody navigates a menu without keys."""
+    given = {tool for profile in profiles.values() for tool in profile.server_tools}
+    if telephony.on_menu == "navigate" and f"{PHONE_PREFIX}press_keys" not in given:
+        raise ConfigError(
+            'telephony.on_menu is "navigate", but no agent can press keys: put "phone:press_keys" '
+            "into server_tools of the agent that calls.",
+            key="telephony.on_menu",
+        )
+
+
+def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:
+    """What is for a GPU, and was asked for where none calculates. A preset's is passed over: it may
+    have been meant for another `dtype`."""
+    if settings.dtype in GPU_DTYPES:
+        return
+    usual = LlmSettings()
+    for name in FOR_GPUS:
+        key = f"llm_engine.{name}"
+        is_usual = getattr(settings, name) == getattr(usual, name)
+        if not (is_usual or origins[key].startswith("preset ")):
+            listed = " or ".join(f'"{each}"' for each in GPU_DTYPES)
+            raise ConfigError(
+                f"{key} ({origins[key]}) is for an NVIDIA GPU, and llm_engine.dtype is "
+                f'"{settings.dtype}": with {listed} it has an effect.',
+                key=key,
+            )
+
+
+def _table_for(
+    assignment: _Assignment,
+    values: dict[str, dict[str, Any]],
+    named: Mapping[str, dict[str, dict[str, Any]]],
+) -> dict[str, Any]:
+    section, _, name = assignment.section.partition(".")
+    if section in named and _NAME.fullmatch(name):
+        return named[section].setdefault(name, {})
+    if section in named:
+        whose = "an agent's" if section == "agents" else "a server's"
+        raise ConfigError(
+            f"{shown(name)} can't be {whose} name ({assignment.origin}): letters, digits, "
+            '".", "_" and "-", at most 64.',
+            key=assignment.section,
+        )
+    if assignment.section not in values:
+        raise ConfigError(
+            f"Unknown setting {assignment.path} ({assignment.origin}).{_hint(assignment.path)}",
+            key=assignment.path,
+        )
+    return values[assignment.section]
+
+
+def _value_of(assignment: _Assignment) -> Any:
+    """The checked value of an assignment whose section exists."""
+    kind = SECTIONS.get(assignment.section) or _NAMED[assignment.section.partition(".")[0]]
+    kinds = get_type_hints(kind, include_extras=True)
+    if assignment.key not in kinds:
+        own = [f"{assignment.section}.{name}" for name in kinds]
+        near = _hint(assignment.path, own)
+        raise ConfigError(
+            f"Unknown setting {assignment.path} ({assignment.origin}).{near}", key=assignment.path
+        )
+    if assignment.path == f"agents.{DEFAULT_AGENT}.preset":
+        raise ConfigError(
+            f"{assignment.path} ({assignment.origin}): the default agent's preset is agent.preset.",
+            key=assignment.path,
+        )
+    if assignment.key == "preset":
+        return _checked_preset(assignment)
+    try:
+        return read_value(kinds[assignment.key], assignment.value, is_text=assignment.is_text)
+    except WrongValueError as error:
+        raise ConfigError(
+            f"{assignment.path} {error} ({assignment.origin}).", key=assignment.path
+        ) from None
+
+
+def _profiles(
+    agents: dict[str, dict[str, Any]], origins: dict[str, str]
+) -> Mapping[str, AgentProfile]:
+    """Every agent, with what it leaves out filled in from its preset or from the default agent."""
+    default = agents[DEFAULT_AGENT]
+    result = {}
+    for name, own in agents.items():
+        base: Mapping[str, Any] = default
+        base_name = f"agents.{DEFAULT_AGENT}"
+        if "preset" in own:
+            base_name = f"preset {own['preset']}"
+            base = {a.key: _value_of(a) for a in _from_preset(own["preset"]) if _is_default(a)}
+        inherited = {key: value for key, value in base.items() if key not in own}
+        origins.update({f"agents.{name}.{key}": base_name for key in inherited})
+        result[name] = AgentProfile(**inherited, **own)
+    return MappingProxyType(result)
+
+
+def _check_phone_tool(source: str, key: str, telephony: TelephonySettings) -> None:
+    """Raises ConfigError for what can't be done to a telephone call."""
+    if not source.startswith(PHONE_PREFIX):
+        return
+    if source not in PHONE_TOOLS:
+        raise ConfigError(
+            f"{key} names {shown(source)}; of telephone calls there are {', '.join(PHONE_TOOLS)}.",
+            key=key,
+        )
+    if source == f"{PHONE_PREFIX}transfer" and not telephony.transfers:
+        raise ConfigError(
+            f"{key} names {shown(source)}, but telephony.transfers is empty: it says to whom, like "
+            '{ sales = "+493012345" }.',
+            key=key,
+        )
+
+
+def _servers(
+    tables: Mapping[str, Mapping[str, Any]],
+    profiles: Mapping[str, AgentProfile],
+    telephony: TelephonySettings,
+) -> Mapping[str, McpSettings]:
+    """The servers of tools, all that are asked for among them."""
+    servers = {name: McpSettings(**table) for name, table in tables.items()}
+    for name, server in servers.items():
+        if bool(server.url) == bool(server.command):
+            problem = "needs a url or a command" if not server.url else "has a url and a command"
+            raise ConfigError(f"mcp.{name} {problem}; give one of them.", key=f"mcp.{name}")
+    for agent, profile in profiles.items():
+        for source in profile.server_tools:
+            _check_phone_tool(source, f"agents.{agent}.server_tools", telephony)
+            name = source.removeprefix(MCP_PREFIX)
+            if name != source and name not in servers:
+                raise ConfigError(
+                    f"agents.{agent}.server_tools names {shown(source)}, but there is no section "
+                    f"[mcp.{name}].{nearest(name, list(servers))}",
+                    key=f"agents.{agent}.server_tools",
+                )
+    return MappingProxyType(servers)
+
+
+def _is_default(assignment: _Assignment) -> bool:
+    return assignment.section == f"agents.{DEFAULT_AGENT}" and bool(assignment.key)
+
+
+def _section_names() -> list[str]:
+    return [*SECTIONS, *_NAMED]
+
+
+def _known_keys() -> Iterator[str]:
+    for section, kind in SECTIONS.items():
+        yield from (f"{section}.{item.name}" for item in fields(kind))
+    yield from (f"agents.{DEFAULT_AGENT}.{item.name}" for item in fields(AgentProfile))
+
+
+def _hint(wrong: str, own: Iterable[str] = ()) -> str:
+    """What may have been meant, `own` of the same section included; else where to look it up."""
+    return nearest_setting(wrong, [*own, *_known_keys()]) or " All of them: halfsec settings."
+
+
+def _variable_hint(name: str) -> str:
+    """The same for the environment's HALFSEC_NAME, as a variable."""
+    others = [variable.removeprefix("HALFSEC_").lower() for variable in _NOT_SETTINGS]
+    hint = nearest_setting(name, [*_known_keys(), *others])
+    if not hint:
+        return " They are called HALFSEC_SECTION__KEY; halfsec settings names them all."
+    before, _, meant = hint.rpartition(" ")
+    return f"{before} HALFSEC_{meant.replace('.', '__').upper()}"

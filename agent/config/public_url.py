@@ -1,0 +1,47 @@
+"""The server's address as the settings give it: how to reach it from here, and who else can."""
+
+import ipaddress
+from typing import Final
+
+from agent.errors import ConfigError
+
+from .schema import Config
+
+VOICE_PATH: Final = "/v1/realtime"
+
+_FROM_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""A server on all addresses of a machine is called at this one."""
+
+
+def local_voice_url(config: Config) -> str:
+    """Of the voice socket of a server on this machine with these settings.
+
+    Raises ConfigError where they leave the port open.
+    """
+    if config.agent.port == 0:
+        raise ConfigError(
+            "agent.port is 0, any free one: say which it became with --url ws://127.0.0.1:PORT.",
+            key="agent.port",
+        )
+    host = _FROM_HERE.get(config.agent.host, config.agent.host)
+    scheme = "wss" if config.access.has_tls else "ws"
+    return f"{scheme}://{_bracketed(host)}:{config.agent.port}{VOICE_PATH}"
+
+
+def page_url(config: Config, host: str, port: int) -> str:
+    """Of the page of a server that listens on this address, for a browser on this machine."""
+    scheme = "https" if config.access.has_tls else "http"
+    here = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
+    return f"{scheme}://{_bracketed(here)}:{port}/"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on `host`; of a name nobody knows."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,37 @@
+"""Reads what `layers.py` checks: the settings file and the environment."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from agent.errors import ConfigError
+
+from .layers import load_config
+from .schema import Config
+
+FILE_NAME: Final = "halfsec.toml"
+
+
+def read_config(
+    flags: Mapping[str, object] | None = None,
+    path: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Config:
+    """The settings of this process.
+
+    The file is `path`, else HALFSEC_CONFIG, else halfsec.toml in the working directory where there
+    is one. Raises ConfigError, also for a file that was named and can't be read.
+    """
+    env = os.environ if env is None else env
+    named = path or env.get("HALFSEC_CONFIG")
+    file = Path(named or FILE_NAME)
+    if not named and not file.exists():
+        return load_config(flags, env)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Can't read the settings file {file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The settings file {file} is not UTF-8 text.") from None
+    return load_config(flags, env, text, str(file))

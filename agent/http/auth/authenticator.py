@@ -1,0 +1,129 @@
+"""Who is who: keys, client secrets, web tokens; and whether the server asks for any at all.
+
+The key file is looked at once a second, on a thread; what `halfsec keys` changes counts from then
+on. A revoked key also ends its calls, and those of the client secrets that it made: it is revoked
+because it is in the wrong hands. An expired one opens nothing new.
+
+A server that was open while it had no key closes with the first; it never opens while it runs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from agent.config.schema import Config
+from agent.server.startup_checks.access import needs_key
+from latency_budget.account.clock import Clock, unix_ns
+
+from .client_secrets import SECRET_PREFIX, ClientSecrets
+from .keys import KEY_PREFIX, KeyFile, KeyFileError, KeyRing, with_default
+from .local_key import LOCAL_PREFIX
+from .principal import ANYONE, FILE_KEY, Principal
+from .token_format import digest_of, is_token
+
+if TYPE_CHECKING:
+    from .jwt import JwtTokens
+
+LOOK_EVERY_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Access:
+    """Belongs to the server's event loop. `local_key` is the text that commands on this machine
+    send; empty: there is none."""
+
+    def __init__(self, config: Config, keys: KeyFile, clock: Clock, *, local_key: str = "") -> None:
+        """Reads the key file. Raises KeyFileError."""
+        self.secrets: Final = ClientSecrets()
+        self._settings = config.access
+        self._file = keys
+        self._clock = clock
+        self._local_digest = digest_of(local_key) if local_key else None
+        self._jwt = _jwt_tokens(config, clock)
+        self._stamp = keys.stamp()
+        self._ring = KeyRing(keys.read())
+        self.closed = needs_key(config, has_keys=keys.exists())
+        """Whether a key is needed."""
+        self._news = asyncio.Event()
+        """Set, and replaced, when the keys have changed."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called then."""
+
+    async def identify(self, credential: str | None) -> Principal | None:
+        """Who presents this; None where it opens nothing. An open server lets in whoever has no
+        key, or one that means nothing to it: SDKs don't go without.
+
+        Raises IssuerUnreachableError.
+        """
+        stranger = None if self.closed else ANYONE
+        if credential is None:
+            return stranger
+        if credential.startswith(SECRET_PREFIX):
+            # Also where the server is open: it would be a call without what the secret stands for.
+            holder = self.secrets.find(credential, self._clock.now_ns())
+            return holder if holder is not None and self.holds(holder) else None
+        if credential.startswith(KEY_PREFIX):
+            return self._by_key(credential) or stranger
+        if credential.startswith(LOCAL_PREFIX):
+            known = is_token(credential, self._local_digest)
+            return Principal("this machine", "local", key_id="local") if known else stranger
+        if self._jwt is not None and credential.count(".") == 2:
+            bearer = await self._jwt.read(credential)
+            return stranger if bearer is None else self._limited(bearer)
+        return stranger
+
+    def holds(self, principal: Principal) -> bool:
+        """Whether the key behind a principal has not been revoked."""
+        return not principal.key_id.startswith(FILE_KEY) or principal.key_id in self._ring
+
+    async def until_revoked(self, principal: Principal) -> None:
+        """Returns when the principal's key is revoked; of those without one, never."""
+        while self.holds(principal):
+            await self._news.wait()
+
+    async def refresh(self) -> None:
+        """Take in what has become of the key file. A damaged one changes nothing."""
+        stamp = await asyncio.to_thread(self._file.stamp)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            keys = await asyncio.to_thread(self._file.read)
+        except KeyFileError as error:
+            _log.error("the keys stay as they were: %s", error.message)
+            return
+        self._ring = KeyRing(keys)
+        if self._settings.require_key == "auto":
+            self.closed = True
+        _log.info("there are %d keys now", len(keys))
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        self.on_news()
+
+    async def watch(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Look after the key file until cancelled."""
+        while True:
+            await pause(LOOK_EVERY_S)
+            await self.refresh()
+
+    def _by_key(self, text: str) -> Principal | None:
+        key = self._ring.find(text, unix_ns() / 1e9)
+        if key is None:
+            return None
+        return self._limited(Principal(key.name, "key", key.limits, key_id=key.key_id))
+
+    def _limited(self, principal: Principal) -> Principal:
+        """With the limit of all keys where its own key has none."""
+        limits = with_default(principal.limits, self._settings.calls_per_key)
+        return replace(principal, limits=limits)
+
+
+def _jwt_tokens(config: Config, clock: Clock) -> "JwtTokens | None":
+    if not config.access.has_jwt:
+        return None
+    from .jwt import JwtTokens  # only here: PyJWT is an extra
+
+    return JwtTokens(config.access, clock)

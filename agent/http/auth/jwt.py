@@ -1,0 +1,168 @@
+"""JSON web tokens of somebody else's login, as keys: signature, issuer, audience, expiry.
+
+PyJWT (the extra `jwt`) does the cryptography. What is decided here: only algorithms with a public
+key, so that nobody signs with what everybody can read (RFC 8725, section 3.1); and when the keys of
+the issuer are fetched. That is for the first token, every ten minutes, and for a token signed with
+an unknown key, but not more often than twice a minute, or whoever sends invented key names would
+make us flood the issuer. Where fetching fails, keys that are there stay good.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import jwt
+
+from agent.config.access import AccessSettings
+from agent.errors import IssuerUnreachableError
+from latency_budget.account.clock import Clock
+
+from .principal import KeyLimits, Principal
+
+ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+MAX_JWT_CHARS: Final = 8192
+FRESH_S: Final = 600
+"""A key that the issuer has withdrawn is taken so much longer."""
+RETRY_S: Final = 30
+MAX_JWKS_BYTES: Final = 1 << 18
+FETCH_TIMEOUT_S: Final = 5.0
+LEEWAY_S: Final = 30
+"""By how much the issuer's clock may differ from ours."""
+_KINDS: Final = ("RSA", "EC", "OKP")
+"""Of keys with a public part. A secret one ("oct") in a public list is a mistake or an attack."""
+_OF_ANY_RSA: Final = tuple(name for name in ALGORITHMS if name.startswith(("RS", "PS")))
+"""What an RSA key is good for whose set does not say (RFC 7517, section 4.4: it need not). The
+others' curves say it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    public: Any
+    """As PyJWT's algorithms take it."""
+    algorithms: tuple[str, ...]
+    """That it may have signed by."""
+
+
+class JwtTokens:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: AccessSettings,
+        clock: Clock,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._transport = transport
+        self._keys: dict[str, _Key] = {}
+        self._fetched_ns: int | None = None
+        self._tried_ns: int | None = None
+        self._fetching = asyncio.Lock()
+
+    async def read(self, text: str) -> Principal | None:
+        """Who the token speaks of; None where it is not to be believed. Raises
+        IssuerUnreachableError."""
+        if len(text) > MAX_JWT_CHARS:
+            return None
+        try:
+            key_name = str(jwt.get_unverified_header(text).get("kid", ""))
+            key = await self._key(key_name)
+            if key is None:
+                return None
+            claims: dict[str, Any] = jwt.decode(
+                text,
+                key.public,
+                algorithms=list(key.algorithms),
+                audience=self._settings.jwt_audience,
+                issuer=self._settings.jwt_issuer,
+                leeway=LEEWAY_S,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWTError as error:
+            _log.info("a web token was not accepted: %s", type(error).__name__)
+            return None
+        subject = str(claims["sub"])[:200]
+        return Principal(subject, "jwt", KeyLimits(), key_id=f"jwt:{subject}")
+
+    async def _key(self, name: str) -> _Key | None:
+        """The issuer's key of that name; a token that names none has the only one."""
+        async with self._fetching:
+            if self._is_due(name):
+                await self._fetch()
+        if not self._keys and self._fetched_ns is None:
+            raise IssuerUnreachableError
+        if not name and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(name)
+
+    def _is_due(self, name: str) -> bool:
+        now_ns = self._clock.now_ns()
+        if self._tried_ns is not None and now_ns - self._tried_ns < RETRY_S * 10**9:
+            return False
+        if self._fetched_ns is None or now_ns - self._fetched_ns > FRESH_S * 10**9:
+            return True
+        return bool(name) and name not in self._keys
+
+    async def _fetch(self) -> None:
+        self._tried_ns = self._clock.now_ns()
+        url = self._settings.jwt_jwks_url
+        try:
+            async with httpx.AsyncClient(
+                transport=self._transport, timeout=FETCH_TIMEOUT_S
+            ) as http:
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    document = await _document(http, url)
+            keys = _keys_of(document)
+        except (httpx.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+            _log.error(
+                "the issuer's keys at %s can't be had: %s", url, error or type(error).__name__
+            )
+            return
+        self._keys = keys
+        self._fetched_ns = self._tried_ns
+
+
+async def _document(http: httpx.AsyncClient, url: str) -> object:
+    """Raises httpx.HTTPError, and ValueError for what is too large or no JSON."""
+    async with http.stream("GET", url) as answer:
+        answer.raise_for_status()
+        body = bytearray()
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > MAX_JWKS_BYTES:
+                raise ValueError(f"it has more than {MAX_JWKS_BYTES} bytes")
+    document: object = httpx.Response(200, content=bytes(body)).json()
+    return document
+
+
+def _keys_of(document: object) -> dict[str, _Key]:
+    """By name. Raises ValueError where there is none that can be used."""
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("it is no JSON web key set")
+    keys = {}
+    for entry in listed:
+        if not isinstance(entry, dict) or entry.get("kty") not in _KINDS:
+            continue
+        if entry.get("use", "sig") != "sig" or entry.get("alg") not in (None, *ALGORITHMS):
+            continue
+        try:
+            key = jwt.PyJWK(entry)
+        except jwt.PyJWTError:
+            continue  # of a kind that this PyJWT does not know; others may be of use
+        if key.algorithm_name not in ALGORITHMS:
+            continue  # as its curve says
+        is_any = entry["kty"] == "RSA" and entry.get("alg") is None
+        algorithms = _OF_ANY_RSA if is_any else (key.algorithm_name,)
+        keys[str(entry.get("kid", ""))] = _Key(key.key, algorithms)
+    if not keys:
+        raise ValueError("no key in it can be used to check a signature")
+    return keys

@@ -1,0 +1,107 @@
+"""The plain HTTP answers: how the service is, which calls there are, what is kept of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+
+from agent.calls.registry import Calls
+from agent.http.auth.authenticator import Access
+from agent.stages.registry import Stages
+from agent.stages.stall_timeout import finished_on_thread
+from agent.tools.server_tools import ServerTools
+
+from .latency import error_response
+
+RECORDING_TYPE: Final = "audio/wav"
+
+CHUNK_BYTES: Final = 1 << 16
+
+
+class Endpoints:
+    """One instance for all requests."""
+
+    def __init__(
+        self, stages: Stages, calls: Calls, access: Access, tools: ServerTools | None = None
+    ) -> None:
+        self._stages = stages
+        self._calls = calls
+        self._access = access
+        self._tools = tools
+
+    async def healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self, request: Request) -> Response:
+        status = "draining" if self._calls.draining else self._stages.status
+        body: dict[str, Any] = {
+            "status": status,
+            "stages": self._stages.progress(),
+            "calls": len(self._calls),
+            "needs_key": self._access.closed,
+        }
+        calls = self._calls
+        beside = {
+            "store": calls.store,
+            "exporter": calls.exporter,
+            "recorder": calls.recorder,
+            "tools": self._tools,
+        }
+        problems = {n: part.problem for n, part in beside.items() if part and part.problem}
+        body |= problems
+        if status == "ready":
+            return JSONResponse({**body, "status": "degraded"} if problems else body)
+        return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
+
+    async def sessions(self, request: Request) -> Response:
+        return JSONResponse({"sessions": self._calls.listing()})
+
+    async def trace(self, request: Request) -> Response:
+        trace = self._calls.traces.of(request.path_params["session_id"])
+        if trace is None:
+            return error_response(404, "There is no trace of this session; old ones are forgotten.")
+        return StreamingResponse(trace.lines(), media_type="application/jsonl")
+
+    async def recording(self, request: Request) -> Response:
+        """A call as a stereo file, or a part of it (`Range`). One in progress as far as it is."""
+        recorder = self._calls.recorder
+        if recorder is None:
+            return error_response(
+                404, "Calls are not recorded here: agent.record_dir is not set in the settings."
+            )
+        session = request.path_params["session_id"]
+        found = await asyncio.to_thread(recorder.find, session)
+        if found is None:
+            return error_response(
+                404,
+                "There is no recording of this session: it has no sound yet, could not be "
+                "recorded, or is older than agent.record_days.",
+            )
+        path, status = found
+        headers = {"content-disposition": f'inline; filename="{path.name}"'}
+        if recorder.is_open(session) and "range" not in request.headers:
+            length = {**headers, "content-length": str(status.st_size)}
+            part = _beginning(path, status.st_size)
+            return StreamingResponse(part, media_type=RECORDING_TYPE, headers=length)
+        return FileResponse(path, headers=headers, media_type=RECORDING_TYPE, stat_result=status)
+
+
+async def _beginning(path: Path, num_bytes: int) -> AsyncIterator[bytes]:
+    """Of a file that grows meanwhile."""
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while num_bytes > 0:
+            chunk = await finished_on_thread(partial(file.read, min(num_bytes, CHUNK_BYTES)))
+            if not chunk:
+                return
+            num_bytes -= len(chunk)
+            yield chunk

@@ -1,0 +1,212 @@
+"""`/v1/latency/*`: what became of turns, the newest from memory, older ones from the store; and
+`/v1/calls`, telephone calls that are over.
+
+Without a time, a profile, a window or a page the answer comes from memory, which has the newest
+turns, those of this moment included. With one it comes from the store: SQLite is read on a thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from agent.calls.registry import Calls
+from agent.http.auth.authenticator import Access
+from agent.http.auth.principal import principal_of
+from latency_budget.account.clock import iso_of
+from latency_budget.account.turn import SessionId
+from latency_budget.reporting.replay import states_json
+from latency_budget.storage.call_records import call_json, read_calls
+from latency_budget.storage.history import turns_json
+from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns, unix_ns_of
+from latency_budget.storage.store_schema import StoredTurn
+from latency_budget.storage.store_summary import summarize_store
+
+MAX_PAGE: Final = 1000
+"""Turns, at about 3 kB."""
+
+DEFAULT_PAGE: Final = 100
+
+Found = TypeVar("Found")
+
+FLUSH_S: Final = 1.0
+"""For turns of the last moment to reach the file."""
+
+
+class LatencyEndpoints:
+    """One instance for all requests."""
+
+    def __init__(self, calls: Calls, access: Access) -> None:
+        self._calls = calls
+        self._access = access
+        self._reading = asyncio.Lock()
+        """One look into the store at a time: whoever asks for many waits, and not the calls."""
+
+    async def summary(self, request: Request) -> Response:
+        """Percentiles, by stage, profile and, with `window` (in seconds), stretch of time."""
+        params = request.query_params
+        try:
+            wanted = _filter(params, None)
+            window = params.get("window")
+            window_s = None if window is None else _whole(window, "window")
+            histograms = _flag(params, "histogram")
+            if window_s is None and not _needs_store(wanted):
+                session = None if wanted.session is None else SessionId(wanted.session)
+                found = self._calls.history.summary_json(session, histograms=histograms)
+                return JSONResponse({**found, "policy": self._policy()})
+            return await self._read(
+                lambda path: JSONResponse(
+                    summarize_store(path, wanted, window_s, histograms=histograms)
+                )
+            )
+        except (ValueError, StoreError) as error:
+            return error_response(400, str(error))
+
+    def _policy(self) -> dict[str, Any]:
+        """What is foreseen now, and what is done about it."""
+        policy = self._calls.policy
+        return {
+            "predicted_ms": policy.predicted_ms(),
+            "actions": states_json(policy.states()),
+        }
+
+    async def turns(self, request: Request) -> Response:
+        """The newest turns, oldest first. Where there are older ones, `before` asks for them."""
+        params = request.query_params
+        try:
+            wanted = _filter(params, _count(params.get("limit"), DEFAULT_PAGE, MAX_PAGE))
+            if not _needs_store(wanted):
+                session = None if wanted.session is None else SessionId(wanted.session)
+                limit = wanted.max_turns or DEFAULT_PAGE
+                listed = self._calls.history.turns_json(session, max_turns=limit)
+                return JSONResponse(listed)
+            found = await self._read(lambda path: read_turns(path, wanted))
+        except (ValueError, StoreError) as error:
+            return error_response(400, str(error))
+        body = turns_json(wanted.session, [stored.entry for stored in found])
+        for turn, stored in zip(body["turns"], found, strict=True):
+            turn.update(_kept(stored))
+        body["before"] = found[0].row if len(found) == wanted.max_turns else None
+        return JSONResponse(body)
+
+    async def events(self, request: Request) -> Response:
+        """What happens, as it happens, as server-sent events. A stream ends after some minutes."""
+        events = self._calls.events
+        if events.full:
+            return error_response(503, "Too many listen already; try again when one has gone.")
+        seen = request.headers.get("last-event-id", "")
+        after_id = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 16 else None
+        stream = events.listen(
+            session=request.query_params.get("session"),
+            after_id=after_id,
+            may=partial(self._access.holds, principal_of(request.scope)),
+        )
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def calls(self, request: Request) -> Response:
+        """The newest telephone calls that are over, oldest first."""
+        params = request.query_params
+        try:
+            most = _count(params.get("limit"), DEFAULT_PAGE, MAX_PAGE)
+            before = params.get("before")
+            before_row = None if before is None else _whole(before, "before")
+            if self._calls.store is None:
+                raise StoreError(
+                    "Calls are not kept here: latency_budget.store is off in the settings."
+                )
+            look = partial(read_calls, max_calls=most, before_row=before_row)
+            found = await self._read(look)
+        except (ValueError, StoreError) as error:
+            return error_response(400, str(error))
+        listed = [call_json(row, record) for row, record in found]
+        return JSONResponse(
+            {"calls": listed, "before": found[0][0] if len(found) == most else None}
+        )
+
+    async def refusals(self, request: Request) -> Response:
+        """Who could not join."""
+        return JSONResponse(self._calls.refusals.listing())
+
+    async def _read(self, look: Callable[[Path], Found]) -> Found:
+        """What `look` finds in the store, on a thread."""
+        store = self._calls.store
+        if store is None:
+            raise StoreError(
+                "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
+                "out since, until, profile, window and before to get the newest ones."
+            )
+        async with self._reading:
+            await asyncio.to_thread(store.flush, FLUSH_S)
+            return await asyncio.to_thread(look, store.path)
+
+
+def error_response(status: int, message: str) -> JSONResponse:
+    """As OpenAI's API tells errors."""
+    body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
+    return JSONResponse(body, status_code=status)
+
+
+def _needs_store(wanted: TurnFilter) -> bool:
+    limits = (wanted.profile, wanted.since_unix_ns, wanted.until_unix_ns, wanted.before_row)
+    return any(limit is not None for limit in limits)
+
+
+def _filter(params: Mapping[str, str], max_turns: int | None) -> TurnFilter:
+    """Raises ValueError with what is wrong, for the client."""
+    before = params.get("before")
+    return TurnFilter(
+        session=params.get("session"),
+        profile=params.get("profile"),
+        since_unix_ns=_time(params, "since"),
+        until_unix_ns=_time(params, "until"),
+        before_row=None if before is None else _whole(before, "before"),
+        max_turns=max_turns,
+    )
+
+
+def _time(params: Mapping[str, str], name: str) -> int | None:
+    text = params.get(name)
+    try:
+        return None if text is None else unix_ns_of(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}.") from None
+
+
+def _count(text: str | None, default: int, most: int) -> int:
+    if text is None:
+        return default
+    count = _whole(text, "limit")
+    if not 1 <= count <= most:
+        raise ValueError(f"limit is between 1 and {most}, not {count}.")
+    return count
+
+
+def _flag(params: Mapping[str, str], name: str) -> bool:
+    text = params.get(name, "0")
+    if text not in ("0", "1"):
+        raise ValueError(f"{name} is 0 or 1, not {text[:40]!r}.")
+    return text == "1"
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{name} is a whole number, not {text!r}.") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name} is out of range: {text[:40]!r}.")
+    return number
+
+
+def _kept(stored: StoredTurn) -> dict[str, Any]:
+    """What the store knows of a turn beside its account."""
+    return {
+        "row": stored.row,
+        "at": iso_of(stored.at_unix_ns),
+        "agent": stored.agent,
+        "config_fingerprint": stored.fingerprint,
+    }

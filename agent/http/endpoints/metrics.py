@@ -1,0 +1,345 @@
+"""`GET /metrics`: the service in figures, for Prometheus.
+
+Everything is counted elsewhere, by those who own it; here it is read when somebody asks, and
+written in Prometheus' text format: half a millisecond of the event loop, a scrape. What the engine
+counts belongs to its thread, which gives a copy of it between two steps (8 us of its time). While
+the model is loaded, or does not answer, its figures are left out: a scrape always succeeds.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+import llm_engine
+from agent.calls.registry import Calls
+from agent.http.hardening.http_protocol import HttpConnection
+from agent.observability.trace_export import TraceExporter
+from agent.session.response.overlap import DUCKS, STOCK
+from agent.stages.registry import ANSWER_TIMEOUT_S, Stages
+from agent.tools.server_tools import ServerTools, ToolState
+from latency_budget.enforcement.policy import Policy
+from latency_budget.reporting.histogram import Buckets, Histogram
+
+BUCKET_STEP: Final = 5
+"""Of a histogram's buckets, which are a tenth apart, every fifth bound is told: 30 of them, each
+1.6 times the one before. All 150 would make 450 lines of every scrape."""
+
+
+TELL_EVERY_S: Final = 1.0
+"""Of the engine's state, while somebody listens."""
+
+
+async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
+    """None while there is no engine, or none that answers."""
+    engine = stages.thinker.model
+    if engine is None:
+        return None
+    with contextlib.suppress(TimeoutError, llm_engine.EngineError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await engine.stats()
+    return None
+
+
+async def tell_of_engine(stages: Stages, calls: Calls) -> None:
+    """For ever: how the engine is, and what became of guesses, for those who listen."""
+    events = calls.events
+    while True:
+        await asyncio.sleep(TELL_EVERY_S)
+        if events.num_listeners and (stats := await engine_stats(stages)) is not None:
+            events.publish("engine", None, partial(dict, engine_state(stats, calls)))
+
+
+def engine_state(stats: llm_engine.EngineStats, calls: Calls) -> dict[str, Any]:
+    """The event `engine`. Counters count since the start."""
+    drafts = stats.drafts.values()
+    return {
+        "time_to_first_token_p50_ms": stats.first_token_ms.quantile(0.5),
+        "time_to_first_token_p95_ms": stats.first_token_ms.quantile(0.95),
+        "inter_token_p50_ms": stats.between_tokens_ms.quantile(0.5),
+        "inter_token_p95_ms": stats.between_tokens_ms.quantile(0.95),
+        "inter_token_p99_ms": stats.between_tokens_ms.quantile(0.99),
+        "waiting": stats.num_waiting,
+        "replying": stats.num_replying,
+        "pages_used": stats.pages_used,
+        "pages_total": stats.pages_total,
+        "page_tokens": stats.page_tokens,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "output_tokens": stats.output_tokens,
+        "drafted_tokens": sum(draft.num_drafted for draft in drafts),
+        "accepted_tokens": sum(draft.num_accepted for draft in drafts),
+        "guesses": {
+            **asdict(calls.guesses),
+            "wasted_ms": calls.history.histograms.wasted_ms,
+        },
+    }
+
+
+class Metrics:
+    """One instance for all scrapes."""
+
+    def __init__(self, stages: Stages, calls: Calls, tools: ServerTools | None = None) -> None:
+        """`tools`: those that run on the server; None: there are none."""
+        self._tools = tools
+        self._stages = stages
+        self._calls = calls
+        self._process = ProcessCollector(registry=None)
+
+    async def serve(self, request: Request) -> Response:
+        stats = await engine_stats(self._stages)
+        families = [*self._service(), *self._process.collect()]
+        if stats is not None:
+            families += _engine(stats)
+        text = generate_latest(_Collected(families))
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    def _service(self) -> Iterator[Metric]:
+        calls, counts = self._calls, self._calls.history.counts
+        guesses = calls.guesses
+        yield _gauge("calls", "Calls in progress.", len(calls))
+        waiting_calls = calls.waiting
+        yield _gauge("calls_waiting", "Calls of which the client is lost.", len(waiting_calls))
+        for name, text, value in (
+            ("calls_admitted", "Calls taken since the start.", calls.admitted),
+            (
+                "calls_refused",
+                "Calls refused because all lines were busy, or one more would be too many.",
+                calls.refusals.total,
+            ),
+            ("calls_lost", "Times that a call lost its client.", waiting_calls.num_lost),
+            ("calls_resumed", "Times that a client came back.", waiting_calls.num_back),
+            ("turns", "Turns that are over.", counts.turns),
+            ("turns_answered", "Turns with an audible answer.", counts.answered),
+            ("turns_late", "Turns answered after the budget's total.", counts.late),
+            ("turns_cut_in", "Turns answered before the caller's last word.", counts.cut_in),
+            ("turns_interrupted", "Turns that the caller interrupted.", counts.interrupted),
+            ("turns_reopened", "Turns that go on with one answered too early.", counts.reopened),
+            ("turns_openers", "Turns whose late reply began with an opener.", counts.openers),
+            ("turns_prepared", "Turns whose reply a guess had begun.", counts.prepared),
+            ("turns_incomplete", "Turns whose account of time has gaps.", counts.incomplete),
+            ("guesses", "Replies prepared before the turn was known to be over.", guesses.made),
+            ("guesses_used", "Of these, those that the caller heard.", guesses.used),
+            ("guesses_dropped", "Of these, those of which nothing came.", guesses.dropped),
+            (
+                "connections_refused",
+                "Connections closed because there were too many, or too fast.",
+                HttpConnection.turned_away,
+            ),
+        ):
+            yield _counter(name, text, value)
+        yield from self._latency()
+        yield from _policy(calls.policy)
+        yield from self._overlaps()
+        yield from _stages(self._stages)
+        if self._tools is not None:
+            yield _tool_calls(self._tools.tool_counts.counts)
+        if calls.recorder is not None:
+            text = "1 where calls can be recorded."
+            yield _gauge("recorder_ok", text, float(calls.recorder.problem is None))
+        if calls.store is not None:
+            store = calls.store
+            text = "Turns that are not in the file yet."
+            yield _gauge("store_turns_waiting", text, store.waiting)
+            yield _counter("store_turns_lost", "Turns that could not be kept.", store.lost)
+            yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
+        if calls.exporter is not None:
+            yield from _exports(calls.exporter)
+
+    def _latency(self) -> Iterator[Metric]:
+        """Of turns, in bounds around the budget, and what guesses in vain cost."""
+        found = self._calls.history.histograms
+        turns = HistogramMetricFamily(
+            "halfsec_turn_e2e_seconds",
+            "From the caller's last word to the first audible answer.",
+            labels=["profile"],
+        )
+        for profile, buckets in found.turns.items():
+            turns.add_metric([profile], _cumulative(buckets), buckets.sum_ms / 1e3)
+        stages = HistogramMetricFamily(
+            "halfsec_stage_exposed_seconds",
+            "What a stage made the caller wait, turn by turn.",
+            labels=["stage"],
+        )
+        for stage, buckets in found.stages.items():
+            stages.add_metric([stage.value], _cumulative(buckets), buckets.sum_ms / 1e3)
+        yield from (turns, stages)
+        tokens = found.wasted_prompt_tokens + found.wasted_output_tokens
+        seconds = found.wasted_ms / 1e3
+        yield _counter("guesses_wasted_seconds", "Work of stages for guesses in vain.", seconds)
+        yield _counter("guesses_wasted_tokens", "Tokens computed for guesses in vain.", tokens)
+
+    def _overlaps(self) -> Iterator[Metric]:
+        """Stock clients stop at once and are spoken to again; others turn the reply down."""
+        counts = self._calls.barge_ins
+        for name, text, found in (
+            ("barge_ins", "Replies that the caller's words cut.", counts.barged_in),
+            (
+                "backchannels_kept",
+                "Replies that went on after a backchannel or noise.",
+                counts.kept,
+            ),
+        ):
+            family = CounterMetricFamily(f"halfsec_{name}", text, labels=["client"])
+            for client in (STOCK, DUCKS):
+                family.add_metric([client], found[client])
+            yield family
+
+
+def _stages(stages: Stages) -> Iterator[Metric]:
+    labels = ["stage"]
+    ready = GaugeMetricFamily("halfsec_stage_ready", "1 where a stage works.", labels=labels)
+    waiting = GaugeMetricFamily(
+        "halfsec_stage_jobs_waiting", "Jobs in a stage's queue.", labels=labels
+    )
+    restarts = CounterMetricFamily(
+        "halfsec_stage_restarts", "How often a stage was given up.", labels=labels
+    )
+    states = stages.progress()
+    for name, stage in stages.threads().items():
+        ready.add_metric([name], float(states.get(name) == "ready"))
+        waiting.add_metric([name], stage.waiting)
+        restarts.add_metric([name], stage.restarts)
+    yield from (ready, waiting, restarts)
+
+
+def _tool_calls(counts: Mapping[tuple[str, ToolState], int]) -> Metric:
+    """Of tools that run on the server: how many were started, and how those ended that did."""
+    family = CounterMetricFamily(
+        "halfsec_tool_calls", "Calls of tools of the server.", labels=["tool", "state"]
+    )
+    for (tool, state), number in sorted(counts.items()):
+        family.add_metric([tool, state], number)
+    return family
+
+
+def _policy(policy: Policy) -> Iterator[Metric]:
+    """What is done about turns that are about to be late, and what comes of it."""
+    predicted_ms = policy.predicted_ms()
+    if predicted_ms is not None:
+        text = "What the next turn is predicted to take, but for the wait for its end."
+        yield _gauge("turn_predicted_seconds", text, predicted_ms / 1e3)
+    labels = ["action"]
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+        "is_on": GaugeMetricFamily("halfsec_action_on", "1 where it may be taken.", labels=labels),
+        "is_set_aside": GaugeMetricFamily(
+            "halfsec_action_set_aside", "1 while it rests, because it did not pay.", labels=labels
+        ),
+        "times": CounterMetricFamily(
+            "halfsec_actions", "Turns in which it was taken.", labels=labels
+        ),
+        "times_set_aside": CounterMetricFamily(
+            "halfsec_actions_set_aside", "How often it did not pay.", labels=labels
+        ),
+    }
+    seconds = {
+        name: GaugeMetricFamily(
+            f"halfsec_action_{name}_seconds", f"{text}, over all turns.", labels=labels
+        )
+        for name, text in (("predicted", "What it was to save"), ("saved", "What it saved"))
+    }
+    for state in policy.states():
+        for name, family in families.items():
+            family.add_metric([state.action.value], float(getattr(state, name)))
+        seconds["predicted"].add_metric([state.action.value], state.predicted_ms / 1e3)
+        seconds["saved"].add_metric([state.action.value], state.saved_ms / 1e3)
+    yield from (*families.values(), *seconds.values())
+
+
+def _exports(exporter: TraceExporter) -> Iterator[Metric]:
+    """Each turn and each call is a trace."""
+    yield _counter("traces_exported", "Traces that reached the collector.", exporter.exported)
+    lost = CounterMetricFamily(
+        "halfsec_traces_dropped", "Traces that will not reach the collector.", labels=["reason"]
+    )
+    lost.add_metric(["queue_full"], exporter.dropped)
+    lost.add_metric(["refused"], exporter.refused)
+    yield lost
+    yield _counter("trace_export_failures", "Attempts to export that failed.", exporter.failures)
+    yield _gauge("traces_waiting", "Traces that are not exported yet.", exporter.waiting)
+    yield _gauge("traces_ok", "1 where traces arrive.", float(exporter.problem is None))
+
+
+def _engine(stats: llm_engine.EngineStats) -> Iterator[Metric]:
+    for name, text, histogram in (
+        ("time_to_first_token", "From a request to its first token.", stats.first_token_ms),
+        ("inter_token_latency", "Between two tokens of a reply.", stats.between_tokens_ms),
+        ("queue_time", "From a request to its first step.", stats.queue_ms),
+    ):
+        yield _seconds(f"llm_{name}_seconds", text, histogram)
+    for name, text, value in (
+        ("prompt_tokens", "Tokens of prompts.", stats.prompt_tokens),
+        ("prompt_tokens_cached", "Tokens of prompts that the cache had.", stats.cached_tokens),
+        ("output_tokens", "Tokens chosen.", stats.output_tokens),
+        ("evictions", "Idle dialogues whose cache was given to others.", stats.num_evicted),
+        ("preemptions", "Replies that had to compute their cache anew.", stats.num_preempted),
+    ):
+        yield _counter(f"llm_{name}", text, value)
+    for name, text, value in (
+        ("requests_waiting", "Requests without a first token.", stats.num_waiting),
+        ("requests_replying", "Requests with a first token.", stats.num_replying),
+        ("sequences", "Dialogues and loose requests.", stats.num_sequences),
+        ("cache_pages", "Pages that the cache has.", stats.pages_total),
+        ("cache_pages_used", "Pages in use.", stats.pages_used),
+        ("cache_pages_high_water", "Most pages ever in use.", stats.pages_high_water),
+        ("cache_bytes", "Memory that keys and values take.", stats.cache_bytes),
+    ):
+        yield _gauge(f"llm_{name}", text, value)
+    labels = ["drafter"]
+    drafted = CounterMetricFamily(
+        "halfsec_llm_draft_tokens", "Tokens guessed, and checked.", labels=labels
+    )
+    accepted = CounterMetricFamily(
+        "halfsec_llm_draft_tokens_accepted", "Guessed tokens that were right.", labels=labels
+    )
+    for drafter, draft in stats.drafts.items():
+        drafted.add_metric([drafter], draft.num_drafted)
+        accepted.add_metric([drafter], draft.num_accepted)
+    yield from (drafted, accepted)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"halfsec_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"halfsec_{name}", text, value=value)
+
+
+def _seconds(name: str, text: str, histogram: Histogram) -> Metric:
+    buckets = [
+        (f"{ms / 1e3:.6g}", float(number)) for ms, number in histogram.cumulative(BUCKET_STEP)
+    ]
+    buckets.append(("+Inf", float(histogram.count)))
+    return HistogramMetricFamily(
+        f"halfsec_{name}", text, buckets=buckets, sum_value=histogram.sum_ms / 1e3
+    )
+
+
+def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
+    found = [(f"{ms / 1e3:.6g}", float(number)) for ms, number in buckets.cumulative()]
+    return [*found, ("+Inf", float(buckets.count))]
+
+
+class _Collected(Collector):
+    """Gives what was collected already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

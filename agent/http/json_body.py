@@ -1,0 +1,108 @@
+"""HTTP requests with a body, from clients that may be slow, greedy or gone.
+
+A body is refused before it costs much: it must call itself JSON (a web page elsewhere can make a
+browser send anything else without asking), come within seconds, and fit, by itself and with all
+others that are being held. And work for a client that has gone is cancelled where it stands, not
+when it has something to say.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Final, Never, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from agent.codec.json_frame import MAX_MARKS, num_marks
+from agent.stages.stall_timeout import first_of, patience
+from llm_engine.errors import RequestError
+
+MAX_BODY_BYTES: Final = 4 << 20
+"""Far beyond any context: a million tokens of text. Reading as much JSON takes 0.1 s at worst, in
+which no call is served, given no more brackets and commas than a frame may have (`MAX_MARKS`)."""
+
+MAX_HELD_BYTES: Final = 64 << 20
+"""Bodies of all requests that wait or are being read. As many connections as the server allows,
+with a whole body each, would be 1 GB."""
+
+BODY_TIMEOUT_S: Final = 30.0
+"""Until all of a body is there: 4 MiB at 1.2 Mbit/s. Whoever sends for ever holds a connection."""
+
+Result = TypeVar("Result")
+
+
+class RefusedError(RequestError):
+    """A request that is turned away with another HTTP status than 400."""
+
+    def __init__(self, status: int, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.status = status
+
+
+class JsonBodies:
+    """Reads bodies, and keeps account of how much they hold together. For one event loop."""
+
+    def __init__(self) -> None:
+        self._held_bytes = 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[object]:
+        """What a request's body says. It counts as held until the context is left.
+
+        Raises RequestError, and ClientDisconnect where the client goes while it sends.
+        """
+        kind = request.headers.get("content-type", "")
+        if kind.partition(";")[0].strip().lower() != "application/json":
+            raise RefusedError(415, "body", "must have Content-Type: application/json")
+        received = bytearray()
+        try:
+            await self._receive(request, received)
+            yield _parsed(received)
+        finally:
+            self._held_bytes -= len(received)
+
+    async def _receive(self, request: Request, received: bytearray) -> None:
+        try:
+            async with patience(BODY_TIMEOUT_S):
+                async for piece in request.stream():
+                    received += piece
+                    self._held_bytes += len(piece)
+                    if len(received) > MAX_BODY_BYTES:
+                        raise RefusedError(
+                            413, "body", f"is larger than {MAX_BODY_BYTES >> 20} MiB"
+                        )
+                    if self._held_bytes > MAX_HELD_BYTES:
+                        raise RefusedError(
+                            503, "body", "has no room beside others; try again shortly"
+                        )
+        except TimeoutError:
+            problem = f"did not come within {BODY_TIMEOUT_S:g} s"
+            raise RefusedError(408, "body", problem) from None
+
+
+def _parsed(received: bytearray) -> object:
+    marks = num_marks(received)
+    if marks > MAX_MARKS:
+        problem = f"has {marks} brackets and commas; at most {MAX_MARKS} are taken"
+        raise RequestError("body", problem)
+    try:
+        body: object = json.loads(received)
+    except RecursionError:
+        raise RequestError("body", "is nested too deeply") from None
+    except ValueError as error:
+        raise RequestError("body", f"is not JSON: {error}") from None
+    return body
+
+
+async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
+    """The work's result. Cancels it, and raises ClientDisconnect, when the client goes.
+
+    For requests whose body has been read.
+    """
+    return await first_of(work, _until_gone(request))
+
+
+async def _until_gone(request: Request) -> Never:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    raise ClientDisconnect

@@ -1,0 +1,118 @@
+"""Forms with a file in them, from clients that may be slow, greedy or gone.
+
+A body is read as it comes and never held whole: what is more than a megabyte of a file lies on
+disk. It must fit, and come within minutes. How many there may be at once is for who calls this.
+"""
+
+import logging
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, Final
+
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from agent.stages.stall_timeout import finished_on_thread, patience
+from llm_engine.errors import RequestError
+
+from .json_body import RefusedError
+
+MAX_FORM_BYTES: Final = 26 << 20
+"""OpenAI takes files of 25 MB. That is two hours of MP3 at 28 kbit/s, or 13 minutes of WAV."""
+
+MAX_FIELD_BYTES: Final = 64 << 10
+"""Of anything but the file."""
+
+MAX_FIELDS: Final = 64
+
+CHARSETS: Final = ("utf-8", "utf8", "us-ascii", "iso-8859-1", "latin-1", "latin1")
+"""Of a form's texts. Python knows a hundred more: some take seconds for a field, on the event loop,
+some give what is no text (halves of surrogate pairs), some raise what nobody expects."""
+
+UPLOAD_TIMEOUT_S: Final = 180.0
+"""Until all of it is there: 26 MiB at 1.2 Mbit/s."""
+
+# It warns of every form that is none: any stranger could fill the log. The client is told.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+
+
+@asynccontextmanager
+async def read_form(request: Request) -> AsyncIterator[FormData]:
+    """The fields of a multipart body, one file at most among them. Files are open inside.
+
+    Raises RequestError, and ClientDisconnect where the client goes while it sends.
+    """
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise RefusedError(415, "body", "must have Content-Type: multipart/form-data")
+    _check_charset(kind)
+    parser = MultiPartParser(
+        request.headers,
+        _bounded(request),
+        max_files=1,
+        max_fields=MAX_FIELDS,
+        max_part_size=MAX_FIELD_BYTES,
+    )
+    try:
+        async with patience(UPLOAD_TIMEOUT_S):
+            form = await parser.parse()
+    except TimeoutError:
+        raise RefusedError(408, "body", f"did not come within {UPLOAD_TIMEOUT_S:g} s") from None
+    except MultiPartException as error:
+        raise RequestError("body", f"is no form that can be read: {error.message}") from None
+    except OSError as error:
+        raise _no_room(error) from None
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+def _check_charset(content_type: str) -> None:
+    # Read by whom starlette has it read, so that both see the same.
+    charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8").decode("latin-1")
+    if charset.lower() not in CHARSETS:
+        problem = f"has the charset {charset[:40]!r}, which is not read here; send it as UTF-8"
+        raise RefusedError(415, "body", problem)
+
+
+@asynccontextmanager
+async def on_disk(upload: UploadFile) -> AsyncIterator[Path]:
+    """A file with a name, as libraries want it, for as long as the context lasts. Raises
+    RequestError."""
+    with TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "upload")
+        try:
+            await finished_on_thread(partial(_copy, upload.file, path))
+        except OSError as error:
+            raise _no_room(error) from None
+        yield path
+
+
+def _copy(file: BinaryIO, path: Path) -> None:
+    with path.open("wb") as target:
+        shutil.copyfileobj(file, target)
+
+
+def _no_room(error: OSError) -> RefusedError:
+    reason = error.strerror or type(error).__name__
+    return RefusedError(503, "file", f"can't be kept here at the moment: {reason}")
+
+
+async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
+    too_large = RefusedError(413, "body", f"is larger than {MAX_FORM_BYTES >> 20} MiB")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > MAX_FORM_BYTES:
+        raise too_large
+    received = 0
+    async for piece in request.stream():
+        received += len(piece)
+        if received > MAX_FORM_BYTES:
+            raise too_large
+        yield piece

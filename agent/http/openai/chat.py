@@ -1,0 +1,143 @@
+"""`POST /v1/chat/completions`: OpenAI's text endpoint, on the engine that also serves the calls.
+
+A stateless client sends everything each time; the engine finds the dialogue that it continues
+(`llm_engine.chats`). Callers who wait for their first word go before: these requests carry no
+deadline. When the client goes, its work stops within a step.
+
+As many requests are answered at once as calls are allowed; further ones wait, whoever came first
+goes first. So no number of them takes the engine's sequences from the calls. Neither does a long
+wait count as a fault: the engine is given up only when it no longer takes steps.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+import llm_engine
+from agent.config.schema import Config
+from agent.errors import StageError
+from agent.http.json_body import JsonBodies, RefusedError, unless_gone
+from agent.http.responses import CLIENT_GONE, WorkStream, event, refused
+from agent.stages.llm_failover import LOAD_TIMEOUT_S, until_hung
+from agent.stages.registry import Stages
+from agent.stages.stall_timeout import first_of
+from latency_budget.account.clock import unix_ns
+from llm_engine.chat.call_reader import CallReader
+
+from .chat_request import ChatRequest, parse_chat_request
+from .chat_response import Completion, error_body
+
+
+class ChatCompletions:
+    """One instance for all requests."""
+
+    def __init__(self, config: Config, stages: Stages) -> None:
+        settings = config.llm_engine
+        self._stages = stages
+        self._bodies = JsonBodies()
+        self._turns = asyncio.Semaphore(config.agent.max_sessions)
+        self._defaults = llm_engine.SamplingParams(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            repetition_penalty=settings.repetition_penalty,
+        )
+
+    async def serve(self, request: Request) -> Response:
+        if self._stages.status != "ready":
+            return refused(RefusedError(503, "model", "is still loading; try again shortly"))
+        try:
+            async with self._bodies.read(request) as body:
+                # On a thread: large schemas take a while to be looked through.
+                asked = await asyncio.to_thread(_parsed, body, self._defaults)
+                dialect = (await self._engine()).dialect
+                chunks = self._chunks(asked)
+                # Refusals come before the first token.
+                first = await unless_gone(request, anext(chunks))
+        except RefusedError as error:
+            return refused(error)
+        except llm_engine.RequestError as error:
+            return JSONResponse(error_body(error, is_clients=True), 400)
+        except (llm_engine.EngineError, StageError) as error:
+            return JSONResponse(error_body(error, is_clients=False), 503)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)
+        completion = Completion(
+            f"chatcmpl-{secrets.token_hex(12)}",
+            unix_ns() // 10**9,
+            asked.model or "default",
+            CallReader(dialect, asked.tools.callable) if asked.tools else None,
+        )
+        if not asked.stream:
+            try:
+                return await unless_gone(request, _whole(completion, first, chunks))
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_GONE)
+        events = _events(completion, first, chunks, include_usage=asked.include_usage)
+        return WorkStream(events, chunks)
+
+    async def _engine(self) -> llm_engine.Engine:
+        """The one that is alive. Raises StageError."""
+        return await self._stages.thinker.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+
+    async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[llm_engine.TokenChunk, None]:
+        """The reply. Raises what the engine raises, and StageError where it hangs."""
+        async with self._turns:
+            engine = await self._engine()
+            messages, tools, sampling = asked.prompt(engine.dialect)
+            async with aclosing(engine.chat(messages, sampling, tools=tools)) as reply:
+                hung = partial(until_hung, self._stages.thinker, engine)
+                while True:
+                    chunk = await first_of(anext(reply, None), hung())
+                    if chunk is None:
+                        return
+                    yield chunk
+
+
+def _parsed(body: object, defaults: llm_engine.SamplingParams) -> ChatRequest:
+    """Raises RequestError."""
+    try:
+        return parse_chat_request(body, defaults)
+    except RecursionError:  # JSON as deep as the reader allows can be too deep for a message
+        raise llm_engine.RequestError("body", "is nested too deeply") from None
+
+
+async def _whole(
+    completion: Completion,
+    first: llm_engine.TokenChunk,
+    chunks: AsyncGenerator[llm_engine.TokenChunk, None],
+) -> Response:
+    received = [first]
+    try:
+        async with aclosing(chunks):
+            received += [chunk async for chunk in chunks]
+    except (llm_engine.EngineError, StageError) as error:
+        return JSONResponse(error_body(error, is_clients=False), 503)
+    return JSONResponse(completion.whole(received))
+
+
+async def _events(
+    completion: Completion,
+    first: llm_engine.TokenChunk,
+    chunks: AsyncGenerator[llm_engine.TokenChunk, None],
+    *,
+    include_usage: bool,
+) -> AsyncIterator[str]:
+    """The first with the role and the first token."""
+    chunk = first
+    try:
+        while True:
+            for piece in completion.pieces(chunk):
+                yield event(piece)
+            if chunk.finish_reason is not None:
+                if include_usage and chunk.usage is not None:
+                    yield event(completion.usage_piece(chunk.usage))
+                yield "data: [DONE]\n\n"
+                return
+            chunk = await anext(chunks)
+    except (llm_engine.EngineError, StageError) as error:
+        yield event(error_body(error, is_clients=False))

@@ -1,0 +1,160 @@
+"""Tools, tool choices, calls in the history and forms of answers, as OpenAI's API has them. Pure.
+
+What a tool asks of its arguments is enforced. A keyword that can't be (`uniqueItems`, `not`) is
+refused where `strict` is set, and for answers always; without `strict` the API promises its best
+only, and tools from everywhere come with such keywords, so it is left to the tool.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from llm_engine.chat.tool_calls import Tool, ToolCall, ToolUse
+from llm_engine.errors import RequestError
+from llm_engine.structured_output.grammar import ANY_OBJECT, Schema
+
+MAX_TOOLS: Final = 128
+"""As many as OpenAI takes."""
+
+MAX_TOOLS_CHARS: Final = 1 << 18
+"""Of the definitions of all tools together, as on the voice socket. No model here has a context for
+more, and a grammar for 3.6 million characters takes a core for 46 s."""
+
+_NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def parse_tools(body: Mapping[str, Any]) -> ToolUse | None:
+    """What a reply may or must call; None for nothing. Raises RequestError naming the field."""
+    values = body.get("tools")
+    tools = () if values is None else _tools(values)
+    parallel = body.get("parallel_tool_calls")
+    if parallel is not None and not isinstance(parallel, bool):
+        raise RequestError("parallel_tool_calls", "must be true or false")
+    choice = body.get("tool_choice")
+    if choice in (None, "auto", "none") and not isinstance(choice, list | dict):
+        if choice == "none" or not tools:
+            return None
+        return ToolUse(tools, tools, must_call=False, in_parallel=parallel is not False)
+    if not tools:
+        raise RequestError("tool_choice", "there are no tools to choose from")
+    if choice == "required":
+        return ToolUse(tools, tools, must_call=True, in_parallel=parallel is not False)
+    name = _chosen(choice)
+    chosen = tuple(tool for tool in tools if tool.name == name)
+    if not chosen:
+        raise RequestError("tool_choice", f"{short(name)} is not among the tools")
+    return ToolUse(tools, chosen, must_call=True, in_parallel=False)
+
+
+def parse_answer(body: Mapping[str, Any]) -> Schema | None:
+    """The form that `response_format` asks of the answer. Raises RequestError naming the field."""
+    value = body.get("response_format")
+    kind = value.get("type") if isinstance(value, dict) else None
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return Schema.of(ANY_OBJECT, "response_format")
+    if kind != "json_schema" or not isinstance(value, dict):
+        raise RequestError("response_format", "type must be text, json_object or json_schema")
+    described = value.get("json_schema")
+    if not isinstance(described, dict):
+        raise RequestError("response_format.json_schema", "must be an object with a schema")
+    return Schema.of(described.get("schema"), "response_format.json_schema.schema")
+
+
+def parse_calls(message: Mapping[str, Any], name: str, call_ids: set[str]) -> tuple[ToolCall, ...]:
+    """The calls of a message called `name`, whose ids join `call_ids`. Raises RequestError."""
+    values = message.get("tool_calls")
+    if values is None:
+        return ()
+    if not isinstance(values, list) or (values and message.get("role") != "assistant"):
+        raise RequestError(f"{name}.tool_calls", "must be a list, in a message of the assistant")
+    calls: list[ToolCall] = []
+    for index, value in enumerate(values):
+        field = f"{name}.tool_calls[{index}]"
+        function = value.get("function") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(function, dict):
+            raise RequestError(f"{field}.function", "must be an object: only functions are known")
+        if not isinstance(value.get("id"), str):
+            raise RequestError(f"{field}.id", "must be a string")
+        called, arguments = function.get("name"), function.get("arguments")
+        if not isinstance(called, str) or not _NAME.fullmatch(called):
+            raise RequestError(f"{field}.function.name", _NAME_RULE)
+        if not isinstance(arguments, str):
+            raise RequestError(f"{field}.function.arguments", "must be a string of JSON")
+        call_ids.add(value["id"])
+        calls.append(ToolCall(called, arguments.strip() or "{}"))
+    return tuple(calls)
+
+
+def _tools(values: object) -> tuple[Tool, ...]:
+    if not isinstance(values, list):
+        raise RequestError("tools", "must be a list")
+    if len(values) > MAX_TOOLS:
+        raise RequestError("tools", f"has {len(values)} tools; {MAX_TOOLS} is the limit")
+    tools: dict[str, Tool] = {}
+    num_chars = 0
+    for index, value in enumerate(values):
+        field = f"tools[{index}]"
+        function = value.get("function") if isinstance(value, dict) else None
+        if not isinstance(function, dict) or value.get("type", "function") != "function":
+            raise RequestError(field, "must be of type function and have a function")
+        name = function.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise RequestError(f"{field}.function.name", _NAME_RULE)
+        if name in tools:
+            raise RequestError(f"{field}.function.name", f"{name!r} is the name of two tools")
+        description = function.get("description")
+        if description is not None and not isinstance(description, str):
+            raise RequestError(f"{field}.function.description", "must be a string")
+        definition = _definition(function)
+        num_chars += len(definition)
+        if num_chars > MAX_TOOLS_CHARS:
+            problem = f"have more than {MAX_TOOLS_CHARS} characters together, counted to {field}"
+            raise RequestError("tools", problem)
+        tools[name] = Tool(name, definition, _parameters(function, field))
+    return tuple(tools.values())
+
+
+def _parameters(function: Mapping[str, Any], field: str) -> Schema:
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise RequestError(f"{field}.function.strict", "must be true or false")
+    parameters = function.get("parameters")
+    field = f"{field}.function.parameters"
+    if parameters is None:
+        parameters = _NO_PARAMETERS
+    if not isinstance(parameters, dict):
+        raise RequestError(field, "must be a JSON schema, an object")
+    if parameters.get("type", "object") != "object":
+        raise RequestError(field, "must describe an object: its type must be object")
+    return Schema.of({"type": "object", **parameters}, field, is_lenient=not strict)
+
+
+def _definition(function: Mapping[str, Any]) -> str:
+    known = {
+        name: function[name]
+        for name in ("name", "description", "parameters")
+        if function.get(name) is not None
+    }
+    return json.dumps({"type": "function", "function": known}, ensure_ascii=False)
+
+
+def _chosen(choice: object) -> str:
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        problem = "must be none, auto, required, or an object that names a function"
+        raise RequestError("tool_choice", problem)
+    return name
+
+
+def short(value: object) -> str:
+    """A value for a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+_NAME_RULE: Final = "must be 1 to 64 letters, digits, _ or -"

@@ -1,0 +1,26 @@
+"""The paths of OpenAI's HTTP API that are served by the models alone, apart from any call."""
+
+from starlette.routing import Route
+
+from agent.config.schema import Config
+from agent.stages.registry import Stages
+
+from .chat import ChatCompletions
+from .models import ModelList
+from .speech import SpeechEndpoint
+from .transcriptions import Transcriptions
+
+
+def openai_routes(config: Config, stages: Stages) -> list[Route]:
+    """One endpoint for all requests of a kind."""
+    models = ModelList(config)
+    chats = ChatCompletions(config, stages)
+    transcriptions = Transcriptions(config, stages)
+    speech = SpeechEndpoint(config, stages)
+    return [
+        Route("/v1/models", models.all),
+        Route("/v1/models/{model:any}", models.one),
+        Route("/v1/chat/completions", chats.serve, methods=["POST"]),
+        Route("/v1/audio/speech", speech.serve, methods=["POST"]),
+        Route("/v1/audio/transcriptions", transcriptions.serve, methods=["POST"]),
+    ]

@@ -1,0 +1,55 @@
+"""Addresses of peers: who counts as one, and which are proxies that may speak for others."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+from agent.errors import ConfigError
+
+NOWHERE: Final = "unknown"
+MAX_CHARS: Final = 64
+"""Of what a proxy gives for an address and is none."""
+
+PROXIES_ONLY: Final = (
+    'Give addresses or networks of your proxies, as ["192.0.2.7", "10.0.0.0/24"]; who is not a '
+    "proxy must not be among them, for he could call himself anybody."
+)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def place_of(address: str) -> str:
+    """By what a peer is counted. An IPv6 host has 2**64 addresses of its own: they are one place.
+    An IPv4 address that reaches a socket for both kinds (::ffff:192.0.2.1) is itself."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:MAX_CHARS]
+    if parsed.version == 6 and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if parsed.version == 4:
+        return str(parsed)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def networks_of(
+    given: Sequence[str], key: str = "access.trusted_proxies", advice: str = PROXIES_ONLY
+) -> tuple[Network, ...]:
+    """What the setting `key` lists, as networks. Raises ConfigError."""
+    try:
+        return tuple(ipaddress.ip_network(each) for each in given)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}. {advice}", key=key) from None
+
+
+def is_within(address: str, networks: Sequence[Network]) -> bool:
+    """Whether an address lies in one of these."""
+    if not networks:
+        return False
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if parsed.version == 6 and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    return any(parsed in network for network in networks)

@@ -1,0 +1,107 @@
+"""The machine's events and commands as flat JSON objects, and back.
+
+A record is `{"type": class name, ...fields}`; the fields of a dataclass within one stand beside the
+others. The shape of each is its dataclass and nothing else, so that a new event needs no line here.
+Reading is strict: a trace that another version wrote is refused with the name of what differs,
+rather than replayed as something else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NewType,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from agent.turn_taking.commands import Command
+from agent.turn_taking.events import Event
+
+Record = dict[str, Any]
+
+_EVENTS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(Event)}
+_COMMANDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(Command)}
+
+
+class RecordError(ValueError):
+    """A record that is no event or command of this version. The message says what is wrong."""
+
+
+def to_record(value: Event | Command) -> Record:
+    """Of JSON scalars only."""
+    return {"type": type(value).__name__, **_flat(value)}
+
+
+def event_from_record(record: Mapping[str, Any]) -> Event:
+    """A `turn` that the event has no field for is passed over: each line of a trace has one.
+
+    Raises RecordError.
+    """
+    return cast(Event, _from_record(record, _EVENTS, "event"))
+
+
+def command_from_record(record: Mapping[str, Any]) -> Command:
+    """The same for commands."""
+    return cast(Command, _from_record(record, _COMMANDS, "command"))
+
+
+def _flat(value: Any) -> Record:
+    record: Record = {}
+    for field in fields(value):
+        within = getattr(value, field.name)
+        record.update(_flat(within) if is_dataclass(within) else {field.name: within})
+    return record
+
+
+def _from_record(record: Mapping[str, Any], kinds: Mapping[str, type], what: str) -> object:
+    name = record.get("type")
+    kind = kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise RecordError(f"unknown {what} type {name!r}; known: {', '.join(sorted(kinds))}")
+    values = {key: value for key, value in record.items() if key not in ("type", "turn")}
+    if "turn" in record and "turn" in _hints(kind):
+        values["turn"] = record["turn"]
+    built = _build(kind, values)
+    if values:
+        names = ", ".join(repr(key) for key in sorted(values))
+        raise RecordError(f"{kind.__name__} has no field {names}")
+    return built
+
+
+def _build(kind: type, values: Record) -> object:
+    """Takes what belongs to it out of `values`."""
+    built: Record = {}
+    for name, hint in _hints(kind).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            built[name] = _build(hint, values)
+            continue
+        if name not in values:
+            raise RecordError(f"{kind.__name__} lacks its field {name!r}")
+        built[name] = values.pop(name)
+        if not _fits(built[name], hint):
+            raise RecordError(f"{kind.__name__}.{name} can't be {built[name]!r}")
+    return kind(**built)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, NewType):
+        return _fits(value, hint.__supertype__)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    return type(value) is hint  # a bool is no int here: JSON keeps them apart

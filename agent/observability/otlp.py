@@ -1,0 +1,175 @@
+"""The way to an OpenTelemetry collector: OTLP over HTTP, protobuf. Needs the extra `otel`.
+
+OpenTelemetry's own exporter makes and posts the requests, so that its variables work as documented:
+`OTEL_EXPORTER_OTLP_HEADERS`, `_TIMEOUT`, `_COMPRESSION`, `_CERTIFICATE`, `_CLIENT_KEY`,
+`_CLIENT_CERTIFICATE`, each also as `OTEL_EXPORTER_OTLP_TRACES_...`; `OTEL_SERVICE_NAME` and
+`OTEL_RESOURCE_ATTRIBUTES`. Its batch processor is not used: that one tells nobody what it dropped
+and why. Nor is its way of trying again, which keeps silent for seconds about a collector that is
+gone: each request is one attempt, and how it failed is caught where it is posted.
+"""
+
+import importlib.metadata
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import requests
+from google.protobuf.message import DecodeError
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+from requests.adapters import HTTPAdapter
+
+from .spans import SpanData, SpanId
+from .trace_export import CollectorError
+
+PATH: Final = "/v1/traces"
+
+PASSING: Final = frozenset({429, 502, 503, 504})
+"""OTLP/HTTP: the statuses after which a client may try again. "All other 4xx or 5xx response status
+codes MUST NOT be retried." """
+
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+
+
+class OtlpSender:
+    """Owns a connection. Belongs to one thread, but for `close`."""
+
+    def __init__(self, endpoint: str, config_fingerprint: str = "") -> None:
+        """`endpoint`: http:// or https://, with or without the path of traces. Connects later."""
+        url = endpoint.rstrip("/")
+        self._post = _Post(urlsplit(url).netloc)
+        session = requests.Session()
+        session.mount("http://", self._post)
+        session.mount("https://", self._post)
+        self._exporter = OTLPSpanExporter(
+            url if url.endswith(PATH) else url + PATH, session=session
+        )
+        # It writes a line for every attempt; ours are one for each change.
+        logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.CRITICAL)
+        self._resource = _resource(config_fingerprint)
+        self._scope = InstrumentationScope("halfsec", _version())
+
+    def send(self, spans: Sequence[SpanData]) -> None:
+        """Blocks for `OTEL_EXPORTER_OTLP_TIMEOUT` seconds (10) at most, in which the collector has
+        to begin its answer. Raises CollectorError."""
+        self._post.error = None
+        result = self._exporter.export([self._readable(span) for span in spans])
+        if result is not SpanExportResult.SUCCESS:
+            raise self._post.error or CollectorError(
+                "no request can be made of traces; is OTEL_EXPORTER_OTLP_HEADERS right?",
+                is_final=True,
+            )
+
+    def close(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def _readable(self, span: SpanData) -> ReadableSpan:
+        return ReadableSpan(
+            name=span.name,
+            context=_context(span.id),
+            parent=None if span.parent is None else _context(span.parent),
+            resource=self._resource,
+            attributes={
+                name: _encodable(value) if isinstance(value, str) else value
+                for name, value in span.attributes.items()
+            },
+            events=[Event(each.name, each.attributes, each.at_unix_ns) for each in span.events],
+            links=[Link(_context(each)) for each in span.links],
+            kind=SpanKind.SERVER if span.parent is None else SpanKind.INTERNAL,
+            start_time=span.start_unix_ns,
+            end_time=span.end_unix_ns,
+            instrumentation_scope=self._scope,
+        )
+
+
+class _Post(HTTPAdapter):
+    """Posts, and keeps in `error` why that failed.
+
+    What it raises is no error of a connection to the exporter, which therefore does not try again
+    itself. Its own reading of an answer takes a redirection for success.
+    """
+
+    def __init__(self, collector: str) -> None:
+        super().__init__()
+        self.error: CollectorError | None = None
+        self._collector = collector
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            response = super().send(request, *args, **kwargs)
+            self.error = self._complaint(response)
+        except OSError as error:  # all of requests' own, and that of a certificate's file
+            self.error = CollectorError(f"no traces reach {self._collector}: {_why(error)}")
+        if self.error is not None:
+            raise self.error
+        return response
+
+    def _complaint(self, response: requests.Response) -> CollectorError | None:
+        content = response.content
+        status = response.status_code
+        if not response.ok or status >= 300:
+            return CollectorError(
+                f"{self._collector} refuses traces: {status} {response.reason}".rstrip(),
+                is_final=status not in PASSING,
+                after_s=_seconds(response.headers.get("Retry-After", "")),
+            )
+        try:
+            partial = ExportTraceServiceResponse.FromString(content).partial_success
+        except DecodeError:  # some backends answer in JSON, or with a page
+            return None
+        if not partial.rejected_spans:
+            return None
+        return CollectorError(
+            f"{self._collector} refuses {partial.rejected_spans} spans: {partial.error_message}",
+            is_final=True,
+        )
+
+
+def _resource(config_fingerprint: str) -> Resource:
+    """Who we are; what the environment says of it wins."""
+    ours = {
+        SERVICE_NAME: "halfsec",
+        "service.version": _version(),
+        "halfsec.config_fingerprint": config_fingerprint,
+    }
+    told = OTELResourceDetector().detect().attributes
+    return Resource.create({name: value for name, value in ours.items() if name not in told})
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("halfsec")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def _context(id: SpanId) -> SpanContext:
+    return SpanContext(id.trace, id.span, is_remote=False, trace_flags=_SAMPLED)
+
+
+def _encodable(text: str) -> str:
+    """Protobuf refuses half a surrogate pair, which JSON of a client may hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _why(error: BaseException) -> str:
+    """The system's own words, which lie at the bottom of what requests made of them."""
+    if isinstance(error, requests.Timeout):
+        return "it does not answer in time"
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.strerror:
+            return below.strerror
+        below = below.__cause__ or below.__context__
+    return str(error)
+
+
+def _seconds(retry_after: str) -> float:
+    """0 for a date, which collectors do not send."""
+    return float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0

@@ -1,0 +1,292 @@
+"""What a trace backend is shown of a turn and of a call. Pure, and without OpenTelemetry.
+
+A turn is a trace of its own. Half a second inside an hour's call would be a line too thin to see,
+the trace would be whole only when the caller hangs up, and a search for traces longer than 500 ms
+would find every call. The call is one more span, sent at its end, to which each turn has a link;
+`session.id` and `gen_ai.conversation.id` hold them together in every backend.
+
+Ids are computed from session and turn: nothing of them need be kept while a call lasts, and a batch
+that is sent twice, since the answer to it was lost, is the same trace twice and not two traces.
+
+Times: a call's monotonic clock is mapped to the wall's once, when the call begins. All its spans
+then lie as exactly as the ledger has them, whatever the wall's clock is set to meanwhile.
+
+The children of a turn are the work that counted, where it was: some of it before the turn's origin,
+while the caller spoke. `halfsec.exposed_ms` of each is its part of the critical path; where the
+path waited and nothing ran, a child "STAGE wait" has that part. They add up to the turn's length.
+
+Names are those of the semantic conventions (`session.*`, `gen_ai.*`) where these have one.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from latency_budget.account.turn import SessionId, Span, Stage, TurnId
+from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
+from latency_budget.storage.history import TurnEntry
+
+Value = str | bool | int | float | tuple[str, ...]
+
+PROVIDER: Final = "halfsec"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanId:
+    """128 bits of the trace, 64 of the span in it."""
+
+    trace: int
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """An instant of a span."""
+
+    name: str
+    at_unix_ns: int
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanData:
+    """A finished span, as OpenTelemetry describes one."""
+
+    id: SpanId
+    name: str
+    start_unix_ns: int
+    end_unix_ns: int
+    """Not before `start_unix_ns`."""
+    attributes: Mapping[str, Value]
+    parent: SpanId | None = None
+    """None: the root of its trace, which serves somebody outside."""
+    events: tuple[SpanEvent, ...] = ()
+    links: tuple[SpanId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTurn:
+    """A turn that is over."""
+
+    entry: TurnEntry
+    """Its words are told where it has any."""
+    agent: str
+    model: str
+    """The language model."""
+    unix_offset_ns: int
+    """What to add to the monotonic clock's times."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """A call that is over."""
+
+    session: SessionId
+    agent: str
+    start_unix_ns: int
+    end_unix_ns: int
+    num_turns: int
+    p50_ms: float | None
+    """The middle wait for an answer."""
+
+
+Finished = FinishedTurn | FinishedCall
+
+
+def spans_of(finished: Finished) -> tuple[SpanData, ...]:
+    """A parent stands before its children. None of a turn whose time nobody knows."""
+    if isinstance(finished, FinishedCall):
+        return (_call_span(finished),)
+    started_ns = finished.entry.record.started_ns
+    if started_ns is None:
+        return ()
+    turn = _turn_span(finished, started_ns + finished.unix_offset_ns)
+    return (turn, *_stage_spans(finished, turn))
+
+
+def call_id(session: SessionId) -> SpanId:
+    return _id(session)
+
+
+def turn_id(session: SessionId, turn: TurnId) -> SpanId:
+    return _id(session, turn)
+
+
+def _id(*parts: object) -> SpanId:
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return SpanId(int.from_bytes(digest[:16]), int.from_bytes(digest[16:24]))
+
+
+def _call_span(call: FinishedCall) -> SpanData:
+    return SpanData(
+        call_id(call.session),
+        "call",
+        call.start_unix_ns,
+        max(call.start_unix_ns, call.end_unix_ns),
+        {
+            **_conversation(call.session, call.agent),
+            "halfsec.turns": call.num_turns,
+            **_known({"halfsec.e2e_p50_ms": call.p50_ms}),
+        },
+    )
+
+
+def _turn_span(finished: FinishedTurn, start_unix_ns: int) -> SpanData:
+    entry = finished.entry
+    return SpanData(
+        turn_id(entry.session, entry.record.turn),
+        "turn",
+        start_unix_ns,
+        start_unix_ns + _length_ns(entry.record),
+        {
+            **_conversation(entry.session, finished.agent),
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": finished.model,
+            "gen_ai.output.type": "speech",
+            **_account(entry),
+            **_words(entry),
+        },
+        events=tuple(_events(entry.record, start_unix_ns)),
+        links=(call_id(entry.session),),
+    )
+
+
+def _length_ns(record: TurnRecord) -> int:
+    """To the end of the wait; of a turn that nobody heard an answer to, of the work for it."""
+    if record.e2e_ns is not None:
+        return record.e2e_ns
+    if record.cut_in:
+        return 0
+    return max((span.end_ns for span in record.spans if span.end_ns > 0), default=0)
+
+
+def _conversation(session: SessionId, agent: str) -> dict[str, Value]:
+    return {
+        "session.id": session,
+        "gen_ai.conversation.id": session,
+        "gen_ai.agent.name": agent,
+    }
+
+
+def _account(entry: TurnEntry) -> dict[str, Value]:
+    record, budget = entry.record, entry.budget
+    return {
+        "halfsec.turn": record.turn,
+        "halfsec.profile": budget.name,
+        "halfsec.total_ms": budget.total_ms,
+        "halfsec.widened_ms": budget.widened_ms,
+        "halfsec.origin": record.origin.value,
+        "halfsec.paced_ms": record.paced_ms,
+        "halfsec.answered": record.answered,
+        "halfsec.late": entry.late,
+        "halfsec.cut_in": record.cut_in,
+        "halfsec.interrupted": record.interrupted,
+        "halfsec.reopened": record.reopened,
+        "halfsec.opener": record.opener,
+        "halfsec.wasted_ms": record.wasted_ms,
+        "halfsec.wasted_prompt_tokens": record.wasted_prompt_tokens,
+        "halfsec.wasted_output_tokens": record.wasted_output_tokens,
+        **({"halfsec.incomplete": record.incomplete} if record.incomplete else {}),
+        **_actions(record),
+        **_known(
+            {
+                "halfsec.e2e_server_ms": record.e2e_server_ms,
+                "halfsec.e2e_ear_ms": record.e2e_ear_ms,
+                "halfsec.e2e_raw_ms": record.e2e_raw_ms,
+                "halfsec.reply_s": entry.reply_s,
+            }
+        ),
+    }
+
+
+def _actions(record: TurnRecord) -> dict[str, Value]:
+    """What was done lest it be late. No events: the account does not say when."""
+    told: dict[str, Value] = {}
+    for taken in record.actions:
+        told[f"halfsec.{taken.action}.predicted_ms"] = taken.predicted_ms
+        told |= _known({f"halfsec.{taken.action}.saved_ms": taken.saved_ms})
+    if told:
+        told["halfsec.actions"] = tuple(taken.action.value for taken in record.actions)
+    return told
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _words(entry: TurnEntry) -> dict[str, Value]:
+    """Both texts, where the entry has them, in the conventions' form of messages."""
+    messages = {
+        "gen_ai.input.messages": ("user", entry.caller_text),
+        "gen_ai.output.messages": ("assistant", entry.agent_text),
+    }
+    return {
+        name: json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+        for name, (role, text) in messages.items()
+        if text
+    }
+
+
+def _events(record: TurnRecord, start_unix_ns: int) -> Iterator[SpanEvent]:
+    for name, after_ns in (("released", record.e2e_server_ns), ("heard", record.e2e_ear_ns)):
+        if after_ns is not None:
+            yield SpanEvent(name, start_unix_ns + after_ns)
+
+
+def _stage_spans(finished: FinishedTurn, turn: SpanData) -> Iterator[SpanData]:
+    record = finished.entry.record
+    for number, (name, span, exposed_ns) in enumerate(_stretches(record)):
+        exposed_ms = exposed_ns / NS_PER_MS
+        is_work = name == span.stage.value
+        yield SpanData(
+            SpanId(turn.id.trace, _id(turn.id.trace, number).span),
+            name,
+            turn.start_unix_ns + span.start_ns,
+            turn.start_unix_ns + span.end_ns,
+            {
+                "session.id": finished.entry.session,
+                "halfsec.stage": span.stage.value,
+                "halfsec.spent_ms": (span.end_ns - span.start_ns) / NS_PER_MS if is_work else 0.0,
+                "halfsec.exposed_ms": exposed_ms,
+                "halfsec.critical": exposed_ns > 0,
+                "halfsec.allowed_ms": finished.entry.budget.allowance_ms(span.stage),
+                **(_convention(span, finished.model) if is_work else {}),
+            },
+            parent=turn.id,
+        )
+
+
+def _stretches(record: TurnRecord) -> list[tuple[str, Span, int]]:
+    """The work that counted and the waits between, by their beginning: name, span, and its part of
+    the critical path in ns."""
+    path = list(record.path)
+    found: list[tuple[str, Span, int]] = []
+    for span in record.spans:
+        on_path = Span(span.stage, max(span.start_ns, 0), span.end_ns)
+        exposed_ns = 0
+        if on_path in path:
+            path.remove(on_path)
+            exposed_ns = on_path.end_ns - on_path.start_ns
+        found.append((span.stage.value, span, exposed_ns))
+    # What is left of the path is no stage's work: the one that followed stood in a queue.
+    found += [(f"{gap.stage} wait", gap, gap.end_ns - gap.start_ns) for gap in path]
+    return sorted(found, key=lambda stretch: stretch[1].start_ns)
+
+
+def _convention(span: Span, model: str) -> dict[str, Value]:
+    """What the conventions want to know of a call of a model or a tool. The two stages of a reply
+    are one call of the model; the first stands for it, so that it is counted once."""
+    if span.stage is Stage.LLM_PREFILL:
+        return {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": model,
+            "gen_ai.output.type": "text",
+            "gen_ai.response.time_to_first_chunk": (span.end_ns - span.start_ns) / 1e9,
+        }
+    if span.stage is Stage.TOOL:
+        return {"gen_ai.operation.name": "execute_tool"}
+    return {}

@@ -1,0 +1,147 @@
+"""WebSockets at `/v1/realtime`: who is admitted, with what a call begins, how its end is told.
+
+What goes on between is `transport.py`'s.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from agent import errors
+from agent.calls.registry import Calls, save_trace
+from agent.calls.service import CallDesk, HeldCall
+from agent.calls.session_start import session_start
+from agent.config.schema import Config
+from agent.http.auth.origin_check import Refusal, shown, turn_away
+from agent.http.auth.principal import Principal, principal_of
+from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.settings import SessionSettings
+from latency_budget.account.clock import Clock
+
+from .beta_refusal import CLOSE_REASON, REFUSAL, asks_for_beta
+from .resume_tokens import ResumeTokens
+from .socket import PROTOCOLS, CallSocket
+from .transport import NOTHING_TO_RESUME, Resuming, VoiceCall
+
+STOPPING: Final = Refusal(
+    503, "The server is stopping; its successor takes calls.", "draining", "server_error", 5
+)
+SOCKET_WANTED: Final = Refusal(
+    426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class RealtimeSocket:
+    """Serves voice sockets. One instance for all of them."""
+
+    def __init__(self, config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> None:
+        self._config = config
+        self._calls = calls
+        self._clock = clock
+        self._desk = desk
+        self._tokens: ResumeTokens[VoiceCall] = ResumeTokens()
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One connection, from handshake to close; of the one that opens a call, to its end."""
+        principal = principal_of(websocket.scope)
+        if self._calls.draining:
+            _log.info("refused a call: %d the server is stopping", errors.CLOSE_DRAINING)
+            await websocket.accept()
+            await _close(websocket, errors.CLOSE_DRAINING, "the server is stopping")
+            return
+        query = websocket.query_params
+        if (token := query.get("resume")) is not None:
+            await self._resume(websocket, principal, token)
+            return
+        refusal = self._desk.refusal(principal, websocket.scope, self._calls.waiting.give_way)
+        if refusal is not None:
+            self._desk.turned_away(refusal)
+            await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
+            return
+        if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
+            await self._refuse_beta(CallSocket(websocket, self._clock, self._config.access))
+            return
+        start = session_start(self._config, principal, query.get("model"), query.get("intent"))
+        if isinstance(start, Refusal):
+            await turn_away(websocket.scope, websocket.receive, websocket.send, start)
+            return
+        held = self._desk.admit(principal, websocket.scope, start, self._desk.socket_rules)
+        if start.model != start.agent:
+            asked = shown(start.model)
+            _log.info("call %s asks for %s: %s answers", held.call.session_id, asked, start.agent)
+        socket = CallSocket(websocket, self._clock, self._config.access)
+        try:
+            await socket.accept(*PROTOCOLS)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(socket.attend())
+                await self._desk.hold(held, self._carrier(held, socket))
+        finally:
+            held.place.leave()
+        await save_trace(held.call, self._config.agent.trace_dir)
+
+    def _carrier(self, held: HeldCall, socket: CallSocket) -> VoiceCall:
+        start = held.start
+        resuming = Resuming(self._tokens, self._config.agent.resume_s)
+        can_resume = socket.is_extended and resuming.wait_s > 0
+        protocol = RealtimeProtocol(
+            start.settings, model=start.model, extensions=socket.is_extended, fixed=start.fixed
+        )
+        return VoiceCall(
+            held.call,
+            held.place,
+            self._calls,
+            protocol,
+            resuming if can_resume else None,
+            socket,
+            self._clock,
+        )
+
+    async def _refuse_beta(self, socket: CallSocket) -> None:
+        _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)
+        await socket.accept(*PROTOCOLS)
+        await socket.say_last(RealtimeProtocol(SessionSettings(), model="").send(REFUSAL))
+        socket.let_go(errors.CLOSE_BETA, CLOSE_REASON)
+        await socket.attend()
+
+    async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
+        """A connection that wants to go on with a call."""
+        socket = CallSocket(websocket, self._clock, self._config.access)
+        await socket.accept(*PROTOCOLS)
+        voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
+        if voice is None:
+            _log.info("refused to resume a call: %d", errors.CLOSE_NOT_RESUMED)
+            socket.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+        else:
+            voice.come_back(socket)
+        await socket.attend()
+
+    async def answer(self, request: Request) -> Response:
+        """What a WebSocket would be refused with now, said to those who can't see that: browsers
+        hide it from pages. 426 where it would not be refused."""
+        principal = principal_of(request.scope)
+        refusal = STOPPING if self._calls.draining else None
+        refusal = refusal or self._desk.refusal(
+            principal, request.scope, self._calls.waiting.can_give_way
+        )
+        if refusal is None:
+            wanted, intent = request.query_params.get("model"), request.query_params.get("intent")
+            start = session_start(self._config, principal, wanted, intent)
+            refusal = start if isinstance(start, Refusal) else SOCKET_WANTED
+        response = refusal.response()
+        if refusal is SOCKET_WANTED:
+            response.headers["Upgrade"] = "websocket"
+        return response
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await websocket.close(code, reason)

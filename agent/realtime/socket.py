@@ -1,0 +1,167 @@
+"""One socket of a call: its frames in and out, until the client has gone or another takes over.
+
+A call may have several, one after the other; see `transport.py`. Whoever accepted the socket waits
+in `attend` until the call lets go of it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from agent import errors
+from agent.config.access import AccessSettings
+from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
+from agent.session.api.client_events import Request
+from latency_budget.account.clock import Clock
+
+from .receive_limiter import Intake
+from .send_queue import Outbox, SlowReader
+
+SEND_TIMEOUT_S: Final = 15.0
+"""A peer that takes no data for so long has gone, or attacks."""
+
+PLAIN_PROTOCOL: Final = "realtime"
+EXTENDED_PROTOCOL: Final = "halfsec.v1"
+PROTOCOLS: Final = (EXTENDED_PROTOCOL, PLAIN_PROTOCOL)
+"""Of voice sockets."""
+
+BROKEN: Final = frozenset({1006, 1011, 1014, errors.CLOSE_COMES_BACK})
+"""Close codes that no client gives who hangs up: there was none; the client's keepalive got no
+answer; something between had none from it; the client gave the connection up, but not the call."""
+
+Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
+"""Deals with one frame of the client. Returns what it asked for."""
+
+
+class Parting(Enum):
+    """How a socket ended."""
+
+    HUNG_UP = auto()
+    BROKE = auto()
+    TOO_SLOW = auto()
+    """The client did not read what it was sent, or could not."""
+    IDLE = auto()
+    """The client sent nothing for too long."""
+    STOPPED = auto()
+
+
+class CallSocket:
+    """A WebSocket, to be accepted first. Belongs to the event loop."""
+
+    def __init__(self, websocket: WebSocket, clock: Clock, settings: AccessSettings) -> None:
+        self._offered = websocket.scope.get("subprotocols", [])
+        self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
+        """The client knows `halfsec.*` events."""
+        self._outbox = Outbox(clock)
+        self._websocket = websocket
+        self._reading: asyncio.Task[int | None] | None = None
+        self._is_receiving = False
+        self._is_stopped = False
+        self._is_slow = False
+        self._is_idle = False
+        self._intake = Intake(websocket, settings, clock)
+        self._let_go = asyncio.Event()
+        self._last = errors.CLOSE_NORMAL, ""
+
+    async def accept(self, *known: str) -> None:
+        """Complete the handshake, with the first of these subprotocols that the client offers."""
+        chosen = next((each for each in known if each in self._offered), None)
+        await self._websocket.accept(chosen)
+
+    async def frame(self) -> str | bytes:
+        """Of the client, before it is carried. Raises WebSocketDisconnect, IdleClientError."""
+        return await self._intake.frame()
+
+    def put(self, frame: str | bytes) -> None:
+        """Have a frame sent. Never waits."""
+        self._outbox.put(frame)
+
+    def forget(self) -> None:
+        """Send nothing of what was put and not sent yet."""
+        self._outbox.forget()
+
+    async def carry(self, take: Take) -> Parting:
+        """Frames both ways, those of the client one at a time: a busy session is not read from.
+        Once. A frame that was read is dealt with, unless this is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(self._write())
+            self._reading = group.create_task(self._read(take))
+            await asyncio.wait({self._reading})
+            writing.cancel()
+            self._outbox.close()
+        code = None if self._reading.cancelled() else self._reading.result()
+        if code is not None:
+            return Parting.BROKE if code in BROKEN else Parting.HUNG_UP
+        if self._is_idle:
+            return Parting.IDLE
+        return Parting.TOO_SLOW if self._is_slow else Parting.STOPPED
+
+    def stop(self) -> None:
+        """Let `carry` return as soon as the frame in hand is dealt with."""
+        self._is_stopped = True
+        self._outbox.close()
+        if self._is_receiving and self._reading is not None:
+            self._reading.cancel()
+
+    async def attend(self) -> None:
+        """Close the socket when the call lets go of it. Returns when it is closed."""
+        await self._let_go.wait()
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._websocket.close(*self._last)
+
+    def let_go(self, code: int, reason: str = "") -> None:
+        """The call has no use for it any more. Only the first time counts."""
+        if not self._let_go.is_set():
+            self._last = code, reason
+            self._let_go.set()
+
+    async def say_last(self, frames: Iterable[str | bytes]) -> None:
+        """Once it is not carried any more, to a client that may be gone."""
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for frame in frames:
+                    await self._send(frame)
+
+    async def _read(self, take: Take) -> int | None:
+        """Returns the close code; None where it was stopped, or nothing came."""
+        while not self._is_stopped:
+            await self._outbox.room()
+            self._is_receiving = True
+            try:
+                frame = await self._intake.frame()
+            except WebSocketDisconnect as gone:
+                return int(gone.code or errors.CLOSE_NORMAL)
+            except errors.IdleClientError:
+                self._is_idle = True
+                return None
+            finally:
+                self._is_receiving = False
+            requests = await take(frame)
+            if not self._is_stopped:
+                self._is_receiving = True  # what was read is dealt with: stopping need not wait
+                await self._intake.keep_pace(frame, requests)
+                self._is_receiving = False
+        return None
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                frame = await self._outbox.get()
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await self._send(frame)
+        except WebSocketDisconnect:
+            self._outbox.close()  # how it ended is what the reader gets to know
+        except (TimeoutError, SlowReader):
+            self._is_slow = True
+            self.stop()
+
+    async def _send(self, frame: str | bytes) -> None:
+        if isinstance(frame, str):
+            await self._websocket.send_text(frame)
+        else:
+            await self._websocket.send_bytes(frame)

@@ -1,0 +1,230 @@
+"""A call, from its first socket to its last: the session, the dialect, and who is connected.
+
+Theory of operation: a session does not care by which connection it is reached. A call that can be
+resumed (the client offered `halfsec.v1`) tells its client a token at the beginning. When a socket
+breaks, or stops being read, the call goes on without one: what is said to nobody is dropped, no
+reply begins (`agent/turn_taking/connection_handlers.py`), model and conversation stay. Who comes
+with the token within
+`resume_s` gets the call. His old socket may still be open on our side, because the network took
+it without a word: it is let go of then, and what it would have been sent is not sent.
+
+What a new socket is told first: `session.updated` with the whole session; `halfsec.resumed` with
+the newest items, and how many of the client's frames were dealt with, so that it knows which of
+them were lost; `halfsec.session` with the next token. There is no response in progress then, and
+nothing that the old socket was to be sent is sent again: the items say what came of it.
+
+A call that a client ends (any close code of its own), and one that is ended by the server, is over:
+only a connection that breaks leaves one that waits.
+
+Ownership: everything of a call runs in the task of the handler that accepted its first socket,
+which goes on when that socket is gone. Handlers of later ones hand theirs over (`come_back`) and
+wait.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from agent import errors
+from agent.calls.call import Call
+from agent.calls.registry import Calls
+from agent.calls.service import CLIENT_LEFT, CallOver, Place
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.client_events import Request
+from agent.session.api.server_events import Extension, Notice, Problem, Resumed, SessionCreated
+from agent.session.session import Session
+from agent.tools.tool import ServedTool
+from latency_budget.account.clock import Clock
+
+from .resume_tokens import ResumeTokens
+from .send_queue import SlowReader
+from .socket import CallSocket, Parting
+
+TAKEN_OVER: Final = "the call goes on at another connection"
+NOTHING_TO_RESUME: Final = "there is no call to come back to; open a new one"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resuming:
+    """How clients come back to their calls."""
+
+    tokens: "ResumeTokens[VoiceCall]"
+    wait_s: int
+    """How long a call waits for its client."""
+
+
+class VoiceCall:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        call: Call,
+        place: Place,
+        calls: Calls,
+        protocol: RealtimeProtocol,
+        resuming: "Resuming | None",
+        socket: CallSocket,
+        clock: Clock,
+    ) -> None:
+        """`resuming`: None where the client can't come back. `socket`: the first."""
+        self._call = call
+        self._place = place
+        self.is_extended: Final = socket.is_extended
+        self.tools: Final[Mapping[str, ServedTool]] = {}
+        self._first = socket
+        self._calls = calls
+        self._protocol = protocol
+        self._resuming = resuming
+        self._clock = clock
+        self._socket: CallSocket | None = socket
+        """By which the client is reached; None: it is not."""
+        self._next: CallSocket | None = None
+        """The one that is to take its place."""
+        self._news = asyncio.Event()
+        """Set when there is a next socket, or the call is given up."""
+        self._given_up: str | None = None
+        self._is_over = False
+        self._received = 0
+        """Frames of the client that were dealt with."""
+        self._token_arrived = True
+
+    def notify(self, notice: Notice) -> None:
+        """Tell the client, if there is one."""
+        for frame in self._protocol.send(notice):
+            if self._socket is not None:
+                self._socket.put(frame)
+        if isinstance(notice, SessionCreated):
+            self._tell_token()
+
+    async def serve(self, session: Session) -> NoReturn:
+        """Carry the call from socket to socket. Raises CallOver where the client is gone for good,
+        SlowReader where it does not read, IdleClientError where it says nothing."""
+        socket = self._socket
+        assert socket is not None
+        try:
+            while True:
+                parting = await socket.carry(lambda frame: self._take(session, frame))
+                if self._next is None or parting is Parting.HUNG_UP:
+                    wait_s = self._wait_s(parting)
+                    session.absence.begin()
+                    await self._wait(socket, wait_s)
+                else:
+                    socket.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
+                    session.absence.begin()
+                socket = self._connect(session)
+        finally:
+            self._is_over = True
+            if self._resuming is not None:
+                self._resuming.tokens.forget(self)
+
+    def come_back(self, socket: CallSocket) -> None:
+        """The client has another socket, by which the call goes on."""
+        if self._is_over or self._given_up is not None:
+            socket.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            return
+        if self._next is not None:
+            self._next.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
+        self._next = socket
+        self._calls.waiting.end(self)
+        if self._socket is not None:
+            self._socket.stop()
+        self._news.set()
+
+    def give_up(self, why: str) -> None:
+        """Do not wait for the client any longer."""
+        if self._next is None:
+            self._given_up = why
+            self._news.set()
+            self._place.leave()
+
+    async def end(self, code: int, reason: str, *last: Notice) -> None:
+        """Once `serve` has ended: say the last, and let go of whatever socket there is."""
+        if self._next is not None:
+            self._next.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+        if self._socket is not None:
+            frames = [frame for notice in last for frame in self._protocol.send(notice)]
+            await self._socket.say_last(frames)
+            self._socket.let_go(code, reason)
+        self._first.let_go(code, reason)  # unless it has been, for another one
+
+    async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
+        """Returns what the session was asked for."""
+        if not self._token_arrived and self._resuming is not None:
+            self._token_arrived = True
+            self._resuming.tokens.arrived(self)
+        handled: list[Request] = []
+        for request in self._protocol.receive(frame):
+            if isinstance(request, Problem):
+                self.notify(request)
+            else:
+                await session.handle(request)
+                handled.append(request)
+        self._received += 1
+        return handled
+
+    def _wait_s(self, parting: Parting) -> int:
+        """How long to wait after such an end of a socket. Raises where the call ends with it."""
+        is_lost = parting in (Parting.BROKE, Parting.TOO_SLOW) and not self._calls.draining
+        if is_lost and self._resuming is not None:
+            return self._resuming.wait_s
+        if parting is Parting.TOO_SLOW:
+            raise SlowReader
+        if parting is Parting.IDLE:
+            raise errors.IdleClientError
+        raise CallOver(CLIENT_LEFT)
+
+    async def _wait(self, socket: CallSocket, wait_s: int) -> None:
+        """For the next socket. Raises CallOver where none comes."""
+        self._socket = None
+        socket.let_go(errors.CLOSE_OVERLOADED, "the connection is too slow")
+        self._state("lost")
+        _log.info("call %s lost its client, and waits for it", self._call.session_id)
+        self._calls.waiting.begin(self, self._place.key_id)
+        lost_ns = self._clock.now_ns()
+        try:
+            async with asyncio.timeout(wait_s):
+                while self._next is None and self._given_up is None:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            self._given_up = "it did not come back"
+        finally:
+            self._calls.waiting.end(self)
+        if self._next is None:
+            raise CallOver(f"the client was lost, and {self._given_up}")
+        away_s = (self._clock.now_ns() - lost_ns) / 1e9
+        _log.info("call %s has its client back after %.1f s", self._call.session_id, away_s)
+
+    def _connect(self, session: Session) -> CallSocket:
+        """Go on with the next socket."""
+        socket, self._next = self._next, None
+        assert socket is not None
+        self._socket = socket
+        will_answer = session.absence.will_answer
+        items = tuple(session.conversation)
+        self.notify(Resumed(session.settings, items, self._received, will_answer))
+        self._tell_token()
+        self._calls.waiting.num_back += 1
+        self._state("back")
+        session.absence.end()
+        return socket
+
+    def _tell_token(self) -> None:
+        if self._resuming is None:
+            return
+        self._token_arrived = False
+        told = {
+            "session": self._call.session_id,
+            "resume_token": self._resuming.tokens.issue(self, self._place.key_id),
+            "resume_s": self._resuming.wait_s,
+        }
+        self.notify(Extension("halfsec.session", told))
+
+    def _state(self, state: str) -> None:
+        self._call.is_waiting = state == "lost"
+        self._calls.events.publish("session", self._call.session_id, lambda: {"state": state})
+        self._calls.tell_state(self._call)

@@ -1,0 +1,392 @@
+"""The service on one port: voice socket, HTTP, pages. Routes here, work elsewhere.
+
+It listens before it warms: `/readyz` shows how far the stages are, and sockets that come early are
+told when to try again. On SIGTERM new calls are refused and those inside may finish.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from agent.calls.recording import Recorder
+from agent.calls.registry import Calls
+from agent.calls.service import CallDesk
+from agent.calls.session_check import check_session
+from agent.codec.json_frame import MAX_FRAME_BYTES
+from agent.config.public_url import page_url
+from agent.config.schema import Config, LatencySettings
+from agent.config.telephony import TelephonySettings
+from agent.errors import ConfigError
+from agent.http.auth.authenticator import Access
+from agent.http.auth.keys import KeyFile, keys_path
+from agent.http.auth.local_key import forget_local_key, make_local_key
+from agent.http.auth.middleware import Door, open_paths
+from agent.http.auth.origin_check import HostCheck, Refusal, Visitors, turn_away
+from agent.http.endpoints.client_secrets import SecretEndpoint
+from agent.http.endpoints.health_and_sessions import Endpoints
+from agent.http.endpoints.latency import LatencyEndpoints
+from agent.http.endpoints.metrics import Metrics, tell_of_engine
+from agent.http.endpoints.openapi import openapi_json
+from agent.http.hardening.header_limits import MAX_HEAD_BYTES, HeadCheck
+from agent.http.hardening.http_protocol import SPARE_CONNECTIONS, connection_types
+from agent.http.hardening.shutdown_middleware import LastAnswers
+from agent.http.not_found import with_refusals
+from agent.http.openai.routes import openai_routes
+from agent.http.static_files import WEB_DEMO, Pages
+from agent.observability.server_log import SELDOM, log_to_stderr
+from agent.observability.trace_export import TraceExporter
+from agent.realtime.endpoint import RealtimeSocket
+from agent.server.startup_checks.port import explain
+from agent.server.startup_checks.preflight import otel_is_disabled
+from agent.stages.gc_freeze import leave_out_what_is_there
+from agent.stages.model_store.catalogue import ModelStore, turn_store_path
+from agent.stages.model_thread import THREAD_PREFIX
+from agent.stages.registry import Stages
+from agent.telephony.audiosocket_listener import AudioSockets
+from agent.telephony.routes import phone_routes
+from agent.tools.server_tools import ServerTools
+from latency_budget.account.clock import Clock, SystemClock
+from latency_budget.storage.store import TurnStore
+
+from .event_loop import loop_factory
+
+CONTENT_POLICY: Final = (
+    "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
+    "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+NO_SOCKET: Final = Refusal(
+    404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
+)
+
+LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
+"""How the names begin of threads that may be inside native code when all else is over: the stages',
+and those of an engine on several GPUs."""
+
+LOOK_EVERY_S: Final = 0.5
+"""After models that have lost what they calculate on."""
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(
+    config: Config,
+    stages: Stages,
+    clock: Clock,
+    store: TurnStore | None = None,
+    exporter: TraceExporter | None = None,
+    access: Access | None = None,
+    tools: ServerTools | None = None,
+    recorder: Recorder | None = None,
+) -> Starlette:
+    """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
+    default that of the keys in HALFSEC_HOME."""
+    access = access or Access(config, KeyFile(keys_path()), clock)
+    calls = Calls(config, clock, store, exporter, recorder)
+    access.on_news = calls.events.look_up
+    tools = tools or ServerTools(config, clock)
+    latency = LatencyEndpoints(calls, access)
+    endpoints = Endpoints(stages, calls, access, tools)
+    secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
+    visitors = Visitors(config.agent, config.telephony.public_host)
+    desk = CallDesk(config, stages, calls, clock, access, tools)
+    voice = RealtimeSocket(config, calls, clock, desk)
+    routes = [
+        WebSocketRoute("/v1/realtime", voice.serve),
+        Route("/v1/realtime", voice.answer),
+        *phone_routes(config, calls, clock, desk),
+        Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
+        Route("/healthz", endpoints.healthz),
+        Route("/readyz", endpoints.readyz),
+        Route("/metrics", Metrics(stages, calls, tools).serve),
+        Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
+        Route("/openapi.json", openapi_json),
+        *openai_routes(config, stages),
+        Route("/v1/sessions", endpoints.sessions),
+        Route("/v1/sessions/{session_id}/trace", endpoints.trace),
+        Route("/v1/sessions/{session_id}/recording", endpoints.recording),
+        Route("/v1/calls", latency.calls),
+        Route("/v1/latency/summary", latency.summary),
+        Route("/v1/latency/turns", latency.turns),
+        Route("/v1/latency/refusals", latency.refusals),
+        Route("/v1/latency/events", latency.events),
+    ]
+    rest = [
+        WebSocketRoute("/{path:path}", _no_socket),
+        Mount("/", Pages()),
+    ]
+    app = Starlette(
+        routes=[*with_refusals(routes), *rest],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(LastAnswers),
+            Middleware(HeadCheck),
+            Middleware(HostCheck, visitors=visitors),
+            Middleware(Door, access, visitors, clock, open_paths(WEB_DEMO)),
+        ],
+    )
+    app.state.calls = calls
+    app.state.audio_sockets = AudioSockets(config, calls, clock, desk)
+    return app
+
+
+async def _no_socket(websocket: WebSocket) -> None:
+    await turn_away(websocket.scope, websocket.receive, websocket.send, NO_SOCKET)
+
+
+class SecurityHeaders:
+    """Puts the same protective headers on every HTTP response."""
+
+    HEADERS: Final = (
+        (b"content-security-policy", CONTENT_POLICY.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-cache"),
+    )
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *self.HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a drain in place of its own handling of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def make_server(app: Starlette, settings: Config, tls: ssl.SSLContext | None = None) -> Server:
+    """The HTTP and WebSocket server around the app, with the service's limits. Raises
+    ConfigError."""
+    logging.getLogger("uvicorn.error").addFilter(SELDOM)
+    http, voice = connection_types(settings.access)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        lifespan="off",
+        http=cast(type[asyncio.Protocol], http),
+        ws=cast(type[asyncio.Protocol], voice),
+        proxy_headers=bool(settings.access.trusted_proxies),
+        forwarded_allow_ips=list(settings.access.trusted_proxies),
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        limit_concurrency=settings.agent.max_sessions + SPARE_CONNECTIONS,
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    config.load()
+    config.ssl = tls  # files and versions were checked by whoever made it
+    return Server(config)
+
+
+def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
+    """Serve until told to stop. Returns the exit status of the process.
+
+    Raises ConfigError where it can't listen.
+    """
+    log_to_stderr(config.agent.log_level)
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    listener = listen(config.agent.host, config.agent.port)
+    runner = asyncio.Runner(loop_factory=loop_factory())
+    with runner, contextlib.closing(listener), audio_listener(config.telephony) as audio:
+        status = runner.run(_serve(config, clock, listener, audio, started_ns, tls))
+    if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
+        # It hangs, or still loads a large model. Native libraries abort the process when the
+        # interpreter ends under their threads; what has to be saved is saved by now.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def listen(host: str, port: int, setting: str = "agent.port") -> socket.socket:
+    """A socket that accepts connections. `setting`: that names the port. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(explain(host, port, error, setting), key=setting) from None
+    return listener
+
+
+@contextlib.contextmanager
+def audio_listener(settings: TelephonySettings) -> Iterator[socket.socket | None]:
+    """For AudioSocket; None where the settings want none. Raises ConfigError."""
+    if not settings.audiosocket_port:
+        yield None
+        return
+    host, port = settings.audiosocket_host, settings.audiosocket_port
+    with listen(host, port, "telephony.audiosocket_port") as listener:
+        allowed = ", ".join(settings.audiosocket_allow)
+        print(f"AudioSocket is taken at {host}:{port}, from {allowed}.", flush=True)
+        yield listener
+
+
+async def _serve(
+    config: Config,
+    clock: Clock,
+    listener: socket.socket,
+    audio: socket.socket | None,
+    started_ns: int,
+    tls: ssl.SSLContext | None,
+) -> int:
+    stages = Stages(config, ModelStore(), clock)
+    store = _store(config.latency_budget)
+    exporter = _exporter(config)
+    port = listener.getsockname()[1]
+    access = Access(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
+    tools = ServerTools(config, clock)
+    recorder = _recorder(config, clock)
+    app = create_app(config, stages, clock, store, exporter, access, tools, recorder)
+    calls: Calls = app.state.calls
+    server = make_server(app, config, tls)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    page = page_url(config, listener.getsockname()[0], port)
+    print(f"halfsec listens on {page} and warms up ...", flush=True)
+    async with tools.running(), asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve(sockets=[listener]))
+        warming = group.create_task(stages.start())
+        drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
+        beside = [
+            group.create_task(access.watch()),
+            group.create_task(tell_of_engine(stages, calls)),
+        ]
+        if audio is not None:
+            beside.append(group.create_task(app.state.audio_sockets.serve(audio)))
+        await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
+        warm_s = (clock.now_ns() - started_ns) / 1e9
+        if not warming.done():  # told to stop: nobody needs the models any more
+            warming.cancel()
+        elif stages.status == "ready":
+            leave_out_what_is_there()
+            print(f"Ready after {warm_s:.1f} s: open {page}", flush=True)
+            watching = group.create_task(_end_when_lost(stages, calls, server))
+            serving.add_done_callback(lambda _: watching.cancel())
+        else:
+            _give_up(stages, calls, server)
+        await serving
+        for task in (drain, *beside):
+            task.cancel()
+    forget_local_key(port)
+    status = 1 if stages.status == "failed" else 0
+    await stages.close()
+    if store is not None:
+        await asyncio.to_thread(store.close)
+    if exporter is not None:
+        await asyncio.to_thread(exporter.close)
+    if recorder is not None:
+        await asyncio.to_thread(recorder.close)
+    return status
+
+
+def _give_up(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:
+    """The service can't work any more: say why, and end; a new process may do better."""
+    print(stages.failure(), file=sys.stderr, flush=True)
+    calls.events.close()
+    server.should_exit = True
+
+
+async def _end_when_lost(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:
+    """Once a model has lost its device for good. Calls have been told by the turn that failed."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        if stages.status == "failed":
+            _give_up(stages, calls, server)
+            return
+
+
+def _store(settings: LatencySettings) -> TurnStore | None:
+    """Where turns are kept, and writing; None where they are not to be."""
+    if not settings.store:
+        return None
+    store = TurnStore(
+        turn_store_path(),
+        max_turns=settings.store_turns,
+        max_days=settings.store_days,
+    )
+    store.start()
+    return store
+
+
+def _recorder(config: Config, clock: Clock) -> Recorder | None:
+    """Who records calls, and writing; None where none are to be."""
+    settings = config.agent
+    if not settings.record_dir:
+        return None
+    recorder = Recorder(
+        Path(settings.record_dir).expanduser(),
+        clock,
+        max_days=settings.record_days,
+        max_mb=settings.record_mb,
+    )
+    recorder.start()
+    return recorder
+
+
+def _exporter(config: Config) -> TraceExporter | None:
+    """Who tells a collector of turns, and telling; None where there is none to be told."""
+    endpoint = config.latency_budget.otlp_endpoint
+    if not endpoint or otel_is_disabled():
+        return None
+    from agent.observability.otlp import OtlpSender
+
+    exporter = TraceExporter(OtlpSender(endpoint, config.fingerprint()))
+    exporter.start()
+    return exporter
+
+
+async def _drain_when(
+    stop: asyncio.Event, calls: Calls, server: uvicorn.Server, drain_s: float
+) -> None:
+    await stop.wait()
+    stop.clear()
+    calls.draining = True
+    calls.waiting.end_all("the server is stopping")
+    if len(calls):
+        number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+        print(f"Stopping: {number} may finish within {drain_s} s.", flush=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(drain_s), asyncio.TaskGroup() as group:
+            empty = group.create_task(calls.wait_empty())
+            again = group.create_task(stop.wait())
+            await asyncio.wait({empty, again}, return_when=asyncio.FIRST_COMPLETED)
+            empty.cancel()
+            again.cancel()
+    calls.events.close()
+    server.should_exit = True

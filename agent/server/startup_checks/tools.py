@@ -1,0 +1,57 @@
+"""Whether the tools that the settings name can be had: found out before the server listens."""
+
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from agent.config.schema import Config
+from agent.config.tools import MCP_PREFIX
+from agent.errors import ConfigError
+from agent.tools.event_loop import ToolLoop
+from agent.tools.files import load_tools
+from agent.tools.python_tools import PythonTool
+
+INSTALL_MCP: Final = "pip install -e '.[mcp]'"
+
+
+def check_tools(config: Config) -> Mapping[str, tuple[PythonTool, ...]]:
+    """The tools in Python of each agent, not to be called. Runs the files that are named, asks no
+    server of tools. Raises ConfigError."""
+    for key, problem in server_problems(config):
+        raise ConfigError(f"{key} {problem}", key=key)
+    return load_tools(config, ToolLoop("never started"))
+
+
+def server_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """What is wrong with the MCP servers that agents ask for, as far as this machine tells: the
+    setting at fault, and the predicate of a sentence."""
+    wanted = {
+        source.removeprefix(MCP_PREFIX): None
+        for profile in config.agents.values()
+        for source in profile.server_tools
+        if source.startswith(MCP_PREFIX)
+    }
+    for name in wanted:
+        server = config.mcp[name]
+        if not _has_mcp():
+            yield f"mcp.{name}", f"needs the package mcp: {INSTALL_MCP}"
+        if server.command and shutil.which(server.command[0]) is None:
+            yield (
+                f"mcp.{name}.command",
+                f"names {server.command[0]!r}, which is not on this machine",
+            )
+        for key, names in (("env", server.env), ("headers", server.headers)):
+            for given, variable in names.items():
+                if variable not in os.environ:
+                    problem = f"needs the environment variable {variable}, which is not set"
+                    yield f"mcp.{name}.{key}.{given}", problem
+
+
+def _has_mcp() -> bool:
+    try:
+        importlib.metadata.version("mcp")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

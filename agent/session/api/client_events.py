@@ -1,0 +1,99 @@
+"""What a client can ask of its session, neutral of any wire dialect.
+
+A dialect in `agent/realtime/protocol/` turns frames into these; `Session.handle` takes them.
+`event_id` is the client's own name for the frame, echoed in an error about it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .conversation import Item, ItemId
+from .settings import ResponseOptions, SessionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSession:
+    settings: SessionSettings
+    """The whole effective settings after the change: the dialect merged and checked them."""
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAudio:
+    pcm: npt.NDArray[np.int16]
+    """[n], mono."""
+    rate_hz: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAudio:
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClearAudio:
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateItem:
+    item: Item
+    previous_item_id: ItemId | None = None
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveItem:
+    item_id: ItemId
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteItem:
+    item_id: ItemId
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateItem:
+    item_id: ItemId
+    audio_end_ms: int
+    """What the client says it played, from the start of the item. Never negative."""
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResponse:
+    options: ResponseOptions
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResponse:
+    response_id: str | None = None
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackReport:
+    """Extension: how much of the current reply really came out of the client's speaker."""
+
+    item_id: ItemId
+    played_ms: int
+
+
+Request = (
+    UpdateSession
+    | AppendAudio
+    | CommitAudio
+    | ClearAudio
+    | CreateItem
+    | RetrieveItem
+    | DeleteItem
+    | TruncateItem
+    | CreateResponse
+    | CancelResponse
+    | PlaybackReport
+)

@@ -1,0 +1,54 @@
+"""Ids that clients see: unique in the session, hard to guess across sessions, easy to read.
+
+Clients may name items themselves, and within a session the next id is easy to guess. An id that was
+announced before its item is there (while the caller speaks), or that is yet to come, is therefore
+refused to them. One that has been used and given up they may use again: some clients replace an
+item by deleting it and creating another under its name.
+"""
+
+import itertools
+import secrets
+
+from latency_budget.account.turn import SessionId
+
+from .conversation import ItemId
+
+
+def new_session_id() -> SessionId:
+    return SessionId(f"sess_{secrets.token_hex(10)}")
+
+
+class Identifiers:
+    """Counts items and replies of one session."""
+
+    def __init__(self, session_id: SessionId) -> None:
+        self._stem = session_id.rpartition("_")[2][:10]
+        self._num_items = 0
+        self._replies = itertools.count(1)
+        self._calls = itertools.count(1)
+        self._held: set[ItemId] = set()
+
+    def item(self) -> ItemId:
+        """The next one, held until it is released."""
+        self._num_items += 1
+        item_id = ItemId(f"item_{self._stem}{self._num_items:05d}")
+        self._held.add(item_id)
+        return item_id
+
+    def release(self, item_id: ItemId) -> None:
+        """The server changes nothing under this id any more."""
+        self._held.discard(item_id)
+
+    def reserves(self, item_id: ItemId) -> bool:
+        """Whether a client must not take it."""
+        number = item_id.removeprefix(f"item_{self._stem}")
+        is_ours = number != item_id and number.isascii() and number.isdecimal()
+        is_to_come = is_ours and int(number) > self._num_items
+        return is_to_come or item_id in self._held
+
+    def call(self) -> str:
+        """Of a tool, for the client."""
+        return f"call_{self._stem}{next(self._calls):05d}"
+
+    def reply(self) -> str:
+        return f"resp_{self._stem}{next(self._replies):05d}"

@@ -1,0 +1,236 @@
+"""What the language model knows of the conversation, brought up to date before it answers.
+
+Changes are noted at once, cheaply, on the event loop, and carried out in order by `settle`: when
+the next reply begins, or in a warm-up before that. A barge-in thus costs nothing at the moment it
+happens, and the client's own word on how much was heard, which comes some milliseconds later, can
+still correct ours.
+
+The words of a pause may be told before it is known that they are a turn (`suppose`). If they become
+one, and the reply to them is the one that is wanted (`adopt`), nothing more need be told; if not,
+or if anything else changes first, they are taken back, with what the model answered to them.
+
+A message may turn out to have been only the first half of one (`reopened`). The model then forgets
+it, with what it answered, and is told the whole when the rest is known: `open_text` is what it is
+kept from meanwhile. Where nothing more is said, or something else comes first, it is told the half
+again (`stays`).
+
+`settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
+instructions are no change but a state, compared with what the model was told last; so those of a
+single response leave nothing to be taken back.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.errors import StageError
+from agent.session.api.conversation import Conversation, Item, ItemId
+from agent.session.ports.stage_ports import ChatMessage, ChatPort
+
+from .chat_instructions import ModelSetting
+from .chat_messages import joined, messages_of, told
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Say:
+    message: ChatMessage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CutReply:
+    num_chars: int
+    has_words: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TakeBack:
+    """The last user message and the reply to it."""
+
+
+_Change = _Say | _CutReply | _TakeBack
+
+
+class ChatContext:
+    """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
+
+    def __init__(self, chat: ChatPort, conversation: Conversation, instructions: str) -> None:
+        """`chat` was opened with these instructions."""
+        self.chat = chat
+        self._conversation = conversation
+        self.setting = ModelSetting(chat, instructions)
+        self._pending: deque[_Change] = deque()
+        self._supposed: str | None = None
+        """What the model was told as the user's next message, before it is one."""
+        self._was_said = False
+        """What was supposed has become the user's message."""
+        self.open_text = ""
+        """The beginning of a message that goes on: the last one of the conversation, but not the
+        model's. Empty where there is none."""
+        self.open_item: ItemId | None = None
+        """The last item of that beginning."""
+        self._misses = False
+        """The model refused something that the conversation has."""
+        self._edited = False
+        """The model's history differs from the conversation elsewhere than at the end."""
+        self._max_cut: int | None = None
+        """Up to which character the model's last reply can be cut; None: anywhere. What was cut off
+        is gone, and behind another message of the agent's it is not the last any more."""
+
+    def said(self, text: str, *, goes_on: bool = False) -> None:
+        """The user's next message, or the rest of the open one. One without words is none."""
+        whole = joined(self.open_text, text) if goes_on else text
+        if goes_on:
+            self.open_item, self.open_text = None, ""
+        if self._supposed == whole:
+            self._was_said = True
+        elif whole.strip():
+            self.withdraw()
+            self.stays()
+            self._pending.append(_Say(ChatMessage("user", whole)))
+
+    def reopened(self, item_id: ItemId) -> None:
+        """What the user said last, with this item, goes on; the reply to it never was.
+
+        Where that is not what the conversation ends with (but for items without words), it stays a
+        message of its own.
+        """
+        messages = told(self._conversation)
+        if not messages or messages[-1][0] != item_id:
+            return
+        self.open_item, self.open_text = item_id, messages[-1][1].text
+        if self._misses:
+            self.edited()
+        else:
+            self._pending.append(_TakeBack())
+
+    def stays(self) -> None:
+        """Nothing more belongs to the message that is open, if there is one."""
+        text, self.open_item, self.open_text = self.open_text, None, ""
+        if text:
+            self._pending.append(_Say(ChatMessage("user", text)))
+
+    async def suppose(self, text: str) -> None:
+        """Tell the model what is pending, and then words that may become the user's next message.
+
+        Raises StageError. Cancelled, it has told them or not, and knows which.
+        """
+        await self.settle()
+        text = joined(self.open_text, text)
+        await self.chat.commit(ChatMessage("user", text))
+        self._supposed, self._was_said = text, False
+        self._max_cut = -1  # what was answered before is not the model's last word for long
+        if self._edited or self._pending:
+            self.withdraw()
+
+    def adopt(self) -> bool:
+        """Take the reply to what was supposed for the next one.
+
+        False, having changed nothing, where that was not said or the model knows less than it is
+        to know by now.
+        """
+        if not (self._was_said and self.setting.is_told):
+            return False
+        self._supposed, self._was_said = None, False
+        self._max_cut = None
+        return True
+
+    def withdraw(self) -> None:
+        """The reply to what was supposed, if anything, never was; and unless that was said by now,
+        neither was it."""
+        text, was_said = self._supposed, self._was_said
+        self._supposed, self._was_said = None, False
+        if text is None or self._edited:
+            return
+        if was_said:
+            self._pending.appendleft(_Say(ChatMessage("user", text)))
+        self._pending.appendleft(_TakeBack())
+
+    def added(self, item: Item) -> None:
+        """An item was appended."""
+        self.withdraw()
+        for message in messages_of((item,)):
+            self.stays()
+            self._pending.append(_Say(message))
+
+    def answering(self) -> None:
+        """The model begins a reply: the one that will be cut."""
+        self._max_cut = None
+
+    def reply_cut(self, num_chars: int, has_words: Callable[[], bool] = lambda: True) -> None:
+        """Only so much of the last reply was heard. The latest word on it counts.
+
+        Whatever else is pending came after that reply, so this goes in front. `has_words` is asked
+        when it is carried out: a word may still come from a model that is being stopped, and where
+        none came, the model's last reply is another one, which is not to be cut.
+        """
+        if self._max_cut is not None and num_chars > self._max_cut:
+            self.edited()
+        if self._edited:
+            return
+        if self._pending and isinstance(self._pending[0], _CutReply):
+            self._pending.popleft()
+        self._pending.appendleft(_CutReply(num_chars, has_words))
+
+    def edited(self) -> None:
+        """Items were changed elsewhere than at the end: the model takes the whole conversation
+        anew, as it is by then. The text of a reply under way is not known yet."""
+        self._edited = True
+        self._supposed, self._was_said = None, False
+
+    async def settle(
+        self, instructions: str | None = None, tools: tuple[str, ...] | None = None
+    ) -> None:
+        """Carry out what is pending, under these instructions and with these tools in place of the
+        session's.
+
+        Raises StageError where the model can't; then it is tried again next time. What the model
+        refused is not: a message too long for it would end every later turn.
+        """
+        await self.setting.settle(instructions, tools)
+        while self._edited or self._pending:
+            if self._edited:
+                await self._take_anew()
+            else:
+                await self._carry_out(self._pending[0])
+
+    async def _take_anew(self) -> None:
+        self._edited = False
+        self._pending.clear()
+        messages = told(self._conversation)
+        if messages and messages[-1][0] == self.open_item:
+            self.open_text = messages.pop()[1].text
+        else:
+            self.open_item, self.open_text = None, ""
+        try:
+            await self.chat.reset([message for _, message in messages])
+        except BaseException as error:
+            if not (isinstance(error, StageError) and error.refused):
+                self.edited()
+            raise
+        self._misses = False
+        self._max_cut = -1
+
+    async def _carry_out(self, change: _Change) -> None:
+        try:
+            if isinstance(change, _Say):
+                await self.chat.commit(change.message)
+            elif isinstance(change, _TakeBack):
+                await self.chat.take_back()
+            elif change.has_words():
+                await self.chat.truncate_reply(change.num_chars)
+        except StageError as error:
+            if error.refused:
+                _forget(self._pending, change)
+                self._misses = True
+            raise
+        _forget(self._pending, change)
+        if isinstance(change, _CutReply):
+            self._max_cut = change.num_chars
+        elif isinstance(change, _TakeBack) or change.message.role == "assistant":
+            self._max_cut = -1
+
+
+def _forget(pending: deque[_Change], change: _Change) -> None:
+    """Other changes may have come in front of it meanwhile, or in place of all."""
+    if change in pending:
+        pending.remove(change)

@@ -1,0 +1,109 @@
+"""The items of a conversation as the messages that a language model reads. Pure.
+
+They differ in four ways. Items without words are left out. What the caller said in two halves, and
+the parts of a reply that was taken up again, are one message each. A reply that called tools is the
+words before the calls, what they gave, and the words after; what was said meanwhile to fill the
+silence is no part of it, or the model would learn to say that in place of calling. And calls that a
+client answers stand as items of their own behind the reply that made them, but belong to it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from agent.session.api.conversation import (
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    ItemId,
+    Message,
+    ModelCall,
+    ToolRound,
+)
+from agent.session.ports.stage_ports import ChatMessage
+
+
+def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
+    """What the model is shown of these items."""
+    return [message for _, message in told(items)]
+
+
+def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
+    """The messages, each with the item that it ends with."""
+    items = tuple(items)
+    rests = _rests_of_replies(items)
+    out: list[tuple[ItemId, ChatMessage]] = []
+    before: ItemId | None = None
+    """The item whose message a call that comes next would belong to."""
+    for item in items:
+        match item:
+            case Message(id=item_id) if item_id not in rests.parts:
+                _tell(out, item, rests)
+            case FunctionCall(name=name, arguments=arguments, status="completed"):
+                call = ModelCall(name, arguments)
+                if out and out[-1][0] == before and out[-1][1].role == "assistant":
+                    message = out.pop()[1]
+                    out.append((item.id, replace(message, calls=(*message.calls, call))))
+                else:
+                    out.append((item.id, ChatMessage("assistant", "", (call,))))
+            case FunctionOutput(output=output):
+                out.append((item.id, ChatMessage("tool", output)))
+            case _:
+                pass
+        if not (isinstance(item, Message) and item.id in rests.parts):
+            before = item.id
+    return out
+
+
+def joined(beginning: str, rest: str) -> str:
+    """One message of two parts, either of which may be empty."""
+    return f"{beginning.strip()} {rest.strip()}".strip() if beginning else rest
+
+
+def _tell(out: list[tuple[ItemId, ChatMessage]], item: Message, rests: "_Rests") -> None:
+    text = (item.text or "") + rests.texts.get(item.id, "")
+    rounds = max(item.rounds, rests.rounds.get(item.id, ()), key=len)
+    if rounds:
+        out.extend((item.id, message) for message in _with_rounds(text, rounds))
+    elif text.strip():
+        if out and out[-1][0] == item.continues and out[-1][1].role == item.role:
+            text = joined(out.pop()[1].text, text)
+        out.append((item.id, ChatMessage(item.role, text)))
+
+
+def _with_rounds(text: str, rounds: tuple[ToolRound, ...]) -> Iterator[ChatMessage]:
+    """`text` may end sooner than the model's words did: what was not heard is not told."""
+    start = 0
+    for each in rounds:
+        yield ChatMessage("assistant", text[start : each.at_char], each.calls)
+        for result in each.results:
+            yield ChatMessage("tool", result)
+        start = each.resumes_at
+    if text[start:].strip():
+        yield ChatMessage("assistant", text[start:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rests:
+    """Of replies that were taken up again, once or more."""
+
+    texts: dict[ItemId, str]
+    """By the item that the reply begins with: what it said in those after that."""
+    rounds: dict[ItemId, tuple[ToolRound, ...]]
+    """By the same: the tools that were called in those after that, and before."""
+    parts: set[ItemId]
+    """Those after that."""
+
+
+def _rests_of_replies(items: Iterable[Item]) -> _Rests:
+    rests = _Rests({}, {}, set())
+    begins: dict[ItemId, ItemId] = {}
+    """By an item of a reply: the one that it begins with."""
+    for item in items:
+        if isinstance(item, Message) and item.role == "assistant":
+            begins[item.id] = item.id
+            if item.continues in begins:
+                begin = begins[item.id] = begins[item.continues]
+                rests.texts[begin] = rests.texts.get(begin, "") + (item.text or "")
+                rests.rounds[begin] = max(rests.rounds.get(begin, ()), item.rounds, key=len)
+                rests.parts.add(item.id)
+    return rests

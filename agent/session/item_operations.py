@@ -1,0 +1,182 @@
+"""What clients may change about the items of a conversation, and what is too long to be one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from agent.errors import ClientError, StageError
+from agent.session.api.conversation import NO_SUCH_ITEM, Conversation, FunctionOutput, ItemReference
+from agent.session.api.ids import Identifiers
+from agent.session.api.server_events import Notice
+from agent.session.api.settings import ResponseOptions, SessionSettings
+from agent.session.context.chat_context import ChatContext
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools
+from agent.session.response.controller import Surroundings
+from agent.session.response.items import ReplyItems
+from agent.tools.offered import check_choice, check_names, tools_of
+
+from .api import client_events as ask
+from .api import server_events as say
+
+CHECK_TIMEOUT_S: Final = 5.0
+"""For the model to say whether a text fits, or calls can fit their schemas. It must not hold up the
+client's audio for longer. A text that was not checked is refused when the model is told of it;
+tools are refused at once, for schemas that take longer make every reply as slow."""
+
+SURE_CHARS: Final = 2_000
+"""Shorter items fit into any context of use, and need not wait for the model."""
+
+_NO_SUCH_ITEM: Final[dict[type, str]] = {
+    ask.CreateItem: "item_create_invalid_previous_item_id",
+    ask.RetrieveItem: "item_retrieve_invalid_item_id",
+    ask.DeleteItem: "item_delete_invalid_item_id",
+    ask.TruncateItem: "item_truncate_invalid_item_id",
+}
+"""OpenAI's codes. By them clients tell an item that has just gone from a real mistake: on any other
+code Pipecat ends its call."""
+
+
+async def check_text(chat: ChatPort, message: ChatMessage, param: str) -> None:
+    """Raises ClientError where the model could never take this message (with the role "system":
+    these instructions). A model that can't say is no reason to refuse."""
+    await _ask(chat.check(message), param)
+
+
+async def check_tools(chat: ChatPort, tools: Tools | None, param: str) -> None:
+    """Raises ClientError where the model can't be told of these tools, no call of one of them could
+    fit its schema, or it is not clear in time whether one could."""
+    if tools is not None and not await _ask(chat.check_tools(tools), param):
+        raise ClientError(
+            f"{param!r} can't be taken: after {CHECK_TIMEOUT_S:g} s it is not clear whether a call "
+            "could fit these schemas. Make them simpler, with fewer alternatives and patterns.",
+            code="invalid_value",
+            param=param,
+        )
+
+
+async def _ask(question: Awaitable[None], param: str) -> bool:
+    """Whether there was an answer in time. Raises ClientError where it is no."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await question
+    except TimeoutError:
+        return False
+    except StageError as error:
+        if error.refused:
+            text = f"{param!r} can't be taken. {error.message}"
+            raise ClientError(text, code="invalid_value", param=param) from error
+    return True
+
+
+async def check_request(
+    request: ask.Request,
+    chat: ChatPort,
+    conversation: Conversation,
+    settings: SessionSettings,
+    around: Surroundings,
+) -> None:
+    """Raises ClientError where the model could never take a text in it, or what it names is not
+    there."""
+    match request:
+        case ask.CreateResponse(options):
+            await _check_options(options, chat, conversation, settings, around)
+        case ask.CreateItem(item):
+            for message in messages_of((item,)):
+                if len(message.text) > SURE_CHARS:
+                    await check_text(chat, message, "item")
+
+
+async def _check_options(
+    options: ResponseOptions,
+    chat: ChatPort,
+    conversation: Conversation,
+    settings: SessionSettings,
+    around: Surroundings,
+) -> None:
+    if settings.transcribes_only:
+        raise ClientError(
+            "This is a transcription session, in which nobody answers; "
+            'session.update with the type "realtime" makes it another one.',
+            code="invalid_event",
+            param="type",
+        )
+    if options.voice is not None:
+        try:
+            around.open_voice(options.voice, settings.output_rate_hz)
+        except ClientError as error:
+            param = "response.audio.output.voice"
+            raise ClientError(error.message, code=error.code, param=param) from None
+    for item in options.input or ():
+        if isinstance(item, ItemReference):
+            conversation.get(item.id)
+    if options.instructions is not None:
+        instructions = ChatMessage("system", options.instructions)
+        await check_text(chat, instructions, "response.instructions")
+    if options.tools is not None or options.tool_choice is not None:
+        check_names(options.tools or (), around.tools)
+        if options.tool_choice is not None:
+            check_choice(settings, options, around.tools, "response.tool_choice")
+        tools = tools_of(settings, options, around.tools)
+        await check_tools(chat, tools, "response.tools")
+
+
+def change_items(
+    request: ask.Request,
+    conversation: Conversation,
+    context: ChatContext,
+    replies: ReplyItems,
+    ids: Identifiers,
+    notify: Callable[[Notice], None],
+) -> None:
+    """Create, retrieve, delete or truncate. Raises ClientError, having changed nothing."""
+    try:
+        _change_items(request, conversation, context, replies, ids, notify)
+    except ClientError as error:
+        if error.code != NO_SUCH_ITEM:
+            raise
+        code = _NO_SUCH_ITEM[type(request)]
+        raise ClientError(error.message, code=code, param=error.param) from None
+
+
+def _change_items(
+    request: ask.Request,
+    conversation: Conversation,
+    context: ChatContext,
+    replies: ReplyItems,
+    ids: Identifiers,
+    notify: Callable[[Notice], None],
+) -> None:
+    match request:
+        case ask.CreateItem(item, after):
+            if ids.reserves(item.id):
+                raise ClientError(
+                    f"The id {item.id!r} is the server's own; choose another one, or none.",
+                    code="invalid_value",
+                    param="item.id",
+                )
+            if isinstance(item, FunctionOutput) and not conversation.has_call(item.call_id):
+                raise ClientError(
+                    f"There is no function call {item.call_id!r} in this conversation.",
+                    code="invalid_tool_call_id",
+                    param="item.call_id",
+                )
+            at_end = after is None or after == conversation.last_id()
+            previous = conversation.add(item, after)
+            notify(say.ItemAdded(item, previous))
+            if at_end:
+                context.added(item)
+            else:
+                context.edited()
+        case ask.RetrieveItem(item_id):
+            notify(say.ItemRetrieved(conversation.get(item_id)))
+        case ask.DeleteItem(item_id):
+            conversation.delete(item_id)
+            context.edited()
+            notify(say.ItemDeleted(item_id))
+        case ask.TruncateItem(item_id, audio_end_ms):
+            conversation.get(item_id)
+            clamped_ms = replies.heard_until(item_id, audio_end_ms)
+            notify(say.ItemTruncated(item_id, audio_end_ms if clamped_ms is None else clamped_ms))
+        case _:
+            raise ClientError(f"{type(request).__name__} is not supported.", code="invalid_event")

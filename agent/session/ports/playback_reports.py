@@ -1,0 +1,91 @@
+"""What a client says it has played, held against what the server has sent and when.
+
+Theory of operation. A client reports samples, never times: "so much of this reply has come out of
+the loudspeaker". With the time at which the report arrives, each one says when the reply was first
+heard: so long ago as it has been audible since. Its own clock is in none of this, so that it may
+jump as it likes. A report that was held up on its way says "later" and none says "earlier", so the
+earliest of the first second is the best of them. After that a sound card that runs fast would pull
+it forward: two per cent are 20 ms a second.
+
+The way of the reports needs no guess at the network's delay. The caller's speech came the same way,
+and its last voiced sample was placed by its arrival: the delay is in both ends of the wait.
+
+What cannot be is not bent until it fits, it is doubted, and with it all that this client says of
+this reply: more than was sent, more than can have been played since it was sent, less than before.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from latency_budget.account.marks import MarkName
+
+SLACK_NS: Final = 50_000_000
+"""Of claims, in either direction. Clients resample and count in blocks of 10 to 20 ms; a fast sound
+card gains 1 ms in 10 s. Lower doubts honest ones, higher lets e2e be wrong by that much."""
+
+TRUSTED_NS: Final = 1_000_000_000
+"""Of a reply: what is reported later says nothing new about its beginning."""
+
+STEP_NS: Final = 1_000_000
+"""A report that makes it earlier by less is no mark."""
+
+MAX_MARKS: Final = 16
+"""Of one reply: more than the reports of its first second, and few for one who sends a thousand."""
+
+NS_PER_MS: Final = 1_000_000
+
+Marks = Sequence[tuple[MarkName, int]]
+
+
+class PlaybackClaims:
+    """Of one response. Pure: reads no clock."""
+
+    def __init__(self) -> None:
+        self._released: tuple[int, int] | None = None
+        """The first audible sample, as ns from the reply's start, and when it left."""
+        self._played_ns = 0
+        """The most that was claimed."""
+        self._heard_ns: int | None = None
+        self._num_marks = 0
+        self._is_doubted = False
+        self._is_closed = False
+
+    def released(self, offset_ns: int, at_ns: int) -> None:
+        """The first audible sample, `offset_ns` from the reply's start, has left."""
+        self._released = offset_ns, at_ns
+
+    def claim(self, played_ms: int, sent_ns: int, now_ns: int) -> Marks:
+        """The client says that it has played so much of what has a length of `sent_ns` by now.
+        Returns what is to be marked."""
+        if self._is_doubted or self._is_closed:
+            return ()
+        played_ns = played_ms * NS_PER_MS
+        if not self._played_ns - SLACK_NS <= played_ns <= sent_ns + SLACK_NS:
+            return self._doubt(now_ns)
+        self._played_ns = max(self._played_ns, played_ns)
+        if self._released is None or played_ns < self._released[0]:
+            return ()  # of the silence before it
+        offset_ns, released_ns = self._released
+        heard_ns = now_ns - (played_ns - offset_ns)
+        if heard_ns < released_ns - SLACK_NS:
+            return self._doubt(now_ns)
+        return self._heard(max(heard_ns, released_ns), played_ns - offset_ns)
+
+    def close(self) -> None:
+        """The client's connection is lost. What it reports by another one comes too late to say
+        when that was played."""
+        self._is_closed = True
+
+    def _heard(self, at_ns: int, since_ns: int) -> Marks:
+        known_ns = self._heard_ns
+        if known_ns is not None and (at_ns > known_ns - STEP_NS or since_ns > TRUSTED_NS):
+            return ()
+        if self._num_marks == MAX_MARKS:
+            return ()
+        self._num_marks += 1
+        self._heard_ns = at_ns
+        return ((MarkName.HEARD, at_ns),)
+
+    def _doubt(self, now_ns: int) -> Marks:
+        self._is_doubted = True
+        return ((MarkName.HEARD_DOUBTED, now_ns),)

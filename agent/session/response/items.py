@@ -1,0 +1,247 @@
+"""Replies as the client and the model's history know them: announced, ended, cut to what was heard.
+
+A reply that was only guessed is not known here, until it is announced.
+
+A reply that began with an opener holds words that the model did not write and has no ids for. Once
+it is over the model takes the conversation anew: this one reply is encoded from its text, as it was
+heard, and everything before it keeps its ids. That costs a prefill of the reply, while it is still
+being played.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from agent.observability.turn_recorder import TurnLog
+from agent.session.api.conversation import Conversation, ItemId, ItemStatus, Message
+from agent.session.api.ids import Identifiers
+from agent.session.api.server_events import Notice, ReplyEnded, ReplyReason, ReplyStatus, Usage
+from agent.session.context.chat_context import ChatContext
+from agent.session.ports.playback import duration_ns, samples_claimed
+from agent.session.ports.playback_reports import PlaybackClaims
+from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
+from agent.turn_taking.commands import CutReason
+from latency_budget.account.clock import Clock
+from latency_budget.account.marks import MarkName
+
+from .announcements import ReplyNames
+from .response import Reply
+
+MAX_KEPT: Final = 8
+"""Replies whose words can still be cut to what was heard. Clients truncate the newest one."""
+
+
+class ReplyItems:
+    """Belongs to one session."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        conversation: Conversation,
+        context: ChatContext,
+        ids: Identifiers,
+        log: TurnLog,
+        notify: Callable[[Notice], None],
+        recording: RecordingPort = NO_RECORDING,
+    ) -> None:
+        self._clock = clock
+        self._conversation = conversation
+        self._context = context
+        self._ids = ids
+        self._log = log
+        self._notify = notify
+        self._recording = recording
+        self.names = ReplyNames(conversation, ids, notify)
+        self._newest: Reply | None = None
+        self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
+
+    def announce(self, reply: Reply) -> None:
+        """The reply is one from now on: it has a name and, unless out of band, an item."""
+        self.names.announce(reply)
+        self._newest = reply
+        self._kept[reply.item_id] = reply
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+
+    def finish(self, reply: Reply) -> None:
+        """All of it was sent."""
+        self.names.show_rounds(reply)
+        status, reason = _outcome(reply)
+        self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
+        item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
+        if reply.item_id in self._conversation:
+            text = reply.text[reply.first_char :]
+            self._conversation.set_text(reply.item_id, text, item_status, reply.rounds)
+            if reply.generated and (reply.opener_chars or (reply.rounds and reply.failed)):
+                self._context.edited()
+            elif reply.continues is not None:  # a cut of the part before may have taken it along
+                self._correct(reply, len(reply.text))
+        self._end(reply, status, reason, len(reply.text))
+        self._record(reply, len(reply.text))
+
+    def hold(self, reply: Reply) -> tuple[str, str]:
+        """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
+        as far as it is known."""
+        self.names.show_rounds(reply)
+        self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
+        heard = reply.held_at = self._heard(reply)
+        self._keep_heard(reply, heard)
+        self._end(reply, "cancelled", "turn_detected", heard)
+        return reply.text[:heard], reply.text[heard:]
+
+    def stands(self, reply: Reply) -> tuple[str, str]:
+        """The same of a reply that goes on meanwhile."""
+        heard = self._heard(reply)
+        return reply.text[:heard], reply.text[heard:]
+
+    def resume(self, reply: Reply) -> Reply | None:
+        """What is left of a held reply, as another one that is announced. None where nothing is."""
+        start = reply.held_at or 0
+        rest = reply.playback.rest(start)
+        if rest is None or (reply.is_complete and not reply.text[start:].strip()):
+            return None
+        before = replace(reply, text=reply.text[:start], held_at=None, goes_on=True)
+        taken_up = replace(
+            reply,
+            playback=rest,
+            first_char=start,
+            continues=reply.item_id,
+            shown_chars=start,
+            held_at=None,
+            claimed_chars=None,
+            has_item=False,
+            usage_before=reply.usage,
+            spoken_before_s=reply.spoken_s,
+            first_audible_sample=None,
+            claims=PlaybackClaims(),
+            ended=False,
+        )
+        self._kept[reply.item_id] = before
+        self.announce(taken_up)
+        return taken_up
+
+    def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
+        """It stops here; the history keeps what was heard of it, or nothing."""
+        self.names.show_rounds(reply)
+        if reply.held_at is None:
+            self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
+        heard = self._heard(reply) if reply.held_at is None else reply.held_at
+        if not keeps_heard:
+            heard = 0
+        reply.held_at = None
+        self._log.mark(reply.turn, MarkName.INTERRUPTED, self._clock.now_ns())
+        self._keep_heard(reply, heard)
+        reply.taken_back = not keeps_heard
+        self._end(reply, "cancelled", reason, heard)
+        self._record(reply, heard)
+
+    def _heard(self, reply: Reply) -> int:
+        """Characters of it that were heard by now: a client that has said so plays no more."""
+        if reply.claimed_chars is not None:
+            return max(reply.claimed_chars, reply.first_char)
+        if not reply.speaks:
+            return reply.shown_chars
+        playback = reply.playback
+        heard = playback.chars_heard(playback.heard_samples(self._clock.now_ns()))
+        return max(heard, reply.first_char)
+
+    def is_held(self, item_id: ItemId) -> bool:
+        """Whether this is the beginning of a reply that is held."""
+        return item_id in self._kept and self._kept[item_id].held_at is not None
+
+    def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:
+        """The client says how much of a reply it played. Returns that, clamped to what was sent.
+
+        None where the item is no reply that is still kept.
+        """
+        reply = self._kept.get(item_id)
+        if reply is None:
+            return None
+        samples = samples_claimed(reply.playback, audio_end_ms)
+        if reply.ended:
+            self._recording.cut(reply.playback, samples)
+            reply.claimed_chars = reply.playback.chars_heard(samples)
+            self._keep_heard(reply, reply.claimed_chars)
+        return samples * 1000 // reply.playback.rate_hz
+
+    def played(self, item_id: ItemId, played_ms: int) -> None:
+        """A client's running report of its playback."""
+        reply = self._kept.get(item_id)
+        if reply is None:
+            return
+        playback, now_ns = reply.playback, self._clock.now_ns()
+        playback.report(played_ms, now_ns)
+        sent_ns = duration_ns(playback.sent, playback.rate_hz)
+        for name, at_ns in reply.claims.claim(played_ms, sent_ns, now_ns):
+            self._log.mark(reply.turn, name, at_ns)
+            if name is MarkName.HEARD and reply.first_audible_sample is not None:
+                self._recording.heard(playback, reply.first_audible_sample, at_ns)
+
+    def _end(
+        self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int
+    ) -> None:
+        """The client learns that nothing more comes under this name."""
+        if reply.ended:
+            return
+        reply.ended = True
+        self._ids.release(reply.item_id)
+        text = reply.text[reply.first_char : end_char]
+        usage = _since(reply.usage_before, reply.usage)
+        self._notify(ReplyEnded(reply.response_id, status, reason, text, usage, reply.failed))
+
+    def _record(self, reply: Reply, end_char: int) -> None:
+        """It is over: the model is told of it where it was not the model's own, and the log."""
+        if reply.is_recorded:
+            return
+        reply.is_recorded = True
+        if not reply.generated and reply.item_id in self._conversation:
+            item = self._conversation.get(reply.item_id)
+            assert isinstance(item, Message)
+            self._context.added(replace(item, text=reply.text[:end_char]))
+        self._log.reply_ended(reply.turn, reply.text[:end_char], reply.spoken_s)
+
+    def _keep_heard(self, reply: Reply, num_chars: int) -> None:
+        """Cut item and model context to the words that were heard."""
+        if reply.taken_back:
+            return
+        num_chars = max(reply.first_char, min(num_chars, len(reply.text)))
+        if reply.held_at is not None:
+            reply.held_at = num_chars
+        if reply.options.out_of_band or (
+            reply.has_item and reply.item_id not in self._conversation
+        ):
+            return
+        is_whole = 0 < num_chars == len(reply.text)
+        if reply.has_item:
+            is_part = reply.held_at is not None or reply.goes_on
+            status: ItemStatus = "completed" if is_whole and not is_part else "incomplete"
+            text = reply.text[reply.first_char : num_chars]
+            self._conversation.set_text(reply.item_id, text, status, reply.rounds)
+        if reply.held_at is not None or (reply.goes_on and is_whole):
+            return
+        self._correct(reply, num_chars)
+
+    def _correct(self, reply: Reply, num_chars: int) -> None:
+        """A model that knows of the reply is to know so much of it."""
+        if reply.rounds or reply.has_called:
+            self._context.edited()  # its tokens hold calls, which stay whatever was heard
+        elif reply.generated and reply is self._newest and not reply.opener_chars:
+            self._context.reply_cut(num_chars, lambda: bool(reply.text))
+        elif reply.generated or reply.is_recorded or reply.goes_on:
+            self._context.edited()
+
+
+def _outcome(reply: Reply) -> tuple[ReplyStatus, ReplyReason | None]:
+    if reply.failed is not None:
+        return "failed", "error"
+    return ("incomplete", "max_output_tokens") if reply.hit_limit else ("completed", None)
+
+
+def _since(before: Usage, now: Usage) -> Usage:
+    """Tokens that no earlier response was charged with."""
+    return Usage(
+        now.input_tokens - before.input_tokens,
+        now.cached_tokens - before.cached_tokens,
+        now.output_tokens - before.output_tokens,
+    )

@@ -1,0 +1,112 @@
+"""A slow day, rehearsed: one stage made slower on purpose, to see what the service does about it.
+
+`latency_budget.rehearse` names stage and slowness: "asr+300" adds 300 ms to every pass of the
+recognizer, "llmx3" and "ttsx3" make every step of the language model and every chunk of the voice
+take three times as long. The stage's thread sleeps, so that the processor stays free: what is slow
+is that stage and nothing else.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import asr
+import tts
+from latency_budget.account.clock import Clock
+from llm_engine.backends.base import Backend, Plan, StepHandle, StepResult
+from llm_engine.backends.wrapper import BackendAround
+
+_PARTS: Final = re.compile(r"(asr|llm|tts)[+x]([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What is slower. The default: nothing."""
+
+    asr_ms: int = 0
+    llm_factor: int = 1
+    tts_factor: int = 1
+
+    @classmethod
+    def of(cls, setting: str) -> "Rehearsal":
+        """Of the setting."""
+        parts = _PARTS.fullmatch(setting)
+        if parts is None:
+            return cls()
+        stage, number = parts[1], int(parts[2])
+        if stage == "asr":
+            return cls(asr_ms=number)
+        return cls(llm_factor=number) if stage == "llm" else cls(tts_factor=number)
+
+
+def recognizer_kind(rehearsal: Rehearsal) -> type[asr.WhisperTranscriber]:
+    """The recognizer to load."""
+    if not rehearsal.asr_ms:
+        return asr.WhisperTranscriber
+
+    class SlowRecognizer(asr.WhisperTranscriber):
+        def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
+            hypothesis = super().transcribe(pcm, fallback=fallback)
+            time.sleep(rehearsal.asr_ms / 1e3)
+            return hypothesis
+
+    return SlowRecognizer
+
+
+class SlowBackend(BackendAround):
+    """A language model's backend whose steps take `factor` times as long. One thread, the
+    engine's."""
+
+    def __init__(self, backend: Backend, factor: int, clock: Clock) -> None:
+        super().__init__(backend)
+        self._factor = factor
+        self._clock = clock
+        self._spent_ns = 0
+        """In the launch of the step that is collected next."""
+
+    def launch(self, plan: Plan) -> StepHandle:
+        began_ns = self._clock.now_ns()
+        handle = super().launch(plan)
+        self._spent_ns = self._clock.now_ns() - began_ns
+        return handle
+
+    def collect(self, handle: StepHandle) -> StepResult:
+        began_ns = self._clock.now_ns()
+        result = super().collect(handle)
+        spent_ns = self._spent_ns + self._clock.now_ns() - began_ns
+        time.sleep((self._factor - 1) * spent_ns / 1e9)
+        return result
+
+
+class SlowVoice:
+    """A voice whose chunks take `factor` times as long."""
+
+    def __init__(self, voice: tts.Voice, factor: int, clock: Clock) -> None:
+        self._voice = voice
+        self._factor = factor
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        return self._voice.name
+
+    @property
+    def rate_hz(self) -> int:
+        return self._voice.rate_hz
+
+    def synthesize(
+        self, piece: tts.SpeakablePiece, speed: float = 1.0
+    ) -> Iterator[tts.SpeechChunk]:
+        chunks = self._voice.synthesize(piece, speed)
+        while True:
+            began_ns = self._clock.now_ns()
+            chunk = next(chunks, None)
+            time.sleep((self._factor - 1) * (self._clock.now_ns() - began_ns) / 1e9)
+            if chunk is None:
+                return
+            yield chunk
+
+    def warm(self) -> None:
+        self._voice.warm()

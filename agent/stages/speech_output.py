@@ -1,0 +1,105 @@
+"""The voices of the service, each on its owner thread, and the words that each keeps at hand."""
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+import tts
+from agent.session.ports.playback import HeardWord
+from agent.session.ports.stage_ports import Speech
+from agent.session.response.task import APOLOGY
+from tts.resample import StreamResampler
+
+from .model_thread import NORMAL, URGENT, StageThread
+
+VOICE_TIMEOUT_S: Final = 8.0
+"""A sentence of 20 words takes 0.3 s with the slower voice. This long, something hangs."""
+
+
+class VoiceStage:
+    """One voice on its thread."""
+
+    def __init__(
+        self, name: str, load: Callable[[], tts.Voice], openers: Sequence[str] = ()
+    ) -> None:
+        self.name = name
+        self.thread: StageThread[tts.Voice] = StageThread("tts", load)
+        self.kept: dict[str, list[tts.SpeechChunk]] = {}
+        """By their text: the apology and the openers."""
+        self.converted: dict[tuple[str, int], Speech] = {}
+        """The openers, at the rates at which they were asked for: two at most."""
+        self._openers = openers
+
+    async def start(self) -> None:
+        """Load the voice and let it say what it is to keep. Raises what loading raised."""
+        await self.thread.start()
+        for text in (APOLOGY, *self._openers):
+            piece = tts.SpeakablePiece(text, (0, len(text)), 0)
+            self.kept[text] = await self.thread.call(
+                partial(_said, piece), timeout_s=VOICE_TIMEOUT_S
+            )
+
+
+class Speaking:
+    """A `VoicePort`: one voice at one output rate, for one reply."""
+
+    def __init__(self, stage: VoiceStage, rate_hz: int) -> None:
+        self._stage = stage
+        self._rate_hz = rate_hz
+
+    async def speak(self, piece: tts.SpeakablePiece) -> AsyncGenerator[Speech, None]:
+        """Raises StageError. The first piece of a reply goes before later pieces of others, whose
+        callers have something to listen to."""
+
+        def start(voice: tts.Voice) -> Iterator[Speech]:
+            return _converted(voice.synthesize(piece), self._rate_hz)
+
+        priority = NORMAL if piece.index else URGENT
+        speeches = self._stage.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S, priority=priority)
+        async with aclosing(speeches):
+            async for speech in speeches:
+                yield speech
+
+    async def opener(self, text: str) -> Speech | None:
+        known = self._stage.converted.get((text, self._rate_hz))
+        if known is None and (known := self._kept(text, (0, len(text)))) is not None:
+            self._stage.converted[text, self._rate_hz] = known
+        return known
+
+    async def apology(self) -> Speech | None:
+        return self._kept(APOLOGY, (0, 0))
+
+    def _kept(self, text: str, span: tuple[int, int]) -> Speech | None:
+        """As one stretch of speech. One without a span has no words to be told apart."""
+        parts = list(_converted(iter(self._stage.kept.get(text, ())), self._rate_hz))
+        if not parts:
+            return None
+        words: list[HeardWord] = []
+        first_sample = 0
+        for part in parts:
+            words += [HeardWord(w.char_end, w.end_sample + first_sample) for w in part.words]
+            first_sample += len(part.pcm)
+        pcm = np.concatenate([part.pcm for part in parts])
+        return Speech(pcm, span, tuple(words) if any(span) else ())
+
+
+def _said(piece: tts.SpeakablePiece, voice: tts.Voice) -> list[tts.SpeechChunk]:
+    return list(voice.synthesize(piece))
+
+
+def _converted(chunks: Iterator[tts.SpeechChunk], rate_hz: int) -> Iterator[Speech]:
+    """At the output rate. Chunks begin and end in silence, so each is resampled by itself."""
+    for chunk in chunks:
+        pcm = chunk.pcm
+        if chunk.rate_hz != rate_hz:
+            resampler = StreamResampler(chunk.rate_hz, rate_hz)
+            pcm = np.concatenate([resampler.push(pcm), resampler.flush()])
+        ratio = rate_hz / chunk.rate_hz
+        words = tuple(
+            HeardWord(word.text_span[1], round(word.end_sample * ratio))
+            for word in chunk.word_times
+        )
+        yield Speech(pcm, chunk.text_span, words)

@@ -1,0 +1,273 @@
+"""Asterisk's AudioSocket: calls that come by plain TCP, on a port of its own.
+
+Theory of operation: a connection is shown to the rest as a WebSocket (ASGI), whose binary messages
+are pieces of the TCP stream and whose text messages are orders and marks between the dialect
+(`agent/telephony/carriers/audiosocket.py`) and the queue here that plays what is said in real time
+(`agent/telephony/media/paced_sender.py`). So who is admitted, what a call is, slow readers and
+floods are dealt with where they are for all carriers: `endpoint.py`, `agent/realtime/socket.py`,
+`agent/realtime/receive_limiter.py`.
+
+AudioSocket has neither keys nor encryption, and its UUID is whatever the dialplan says. What there
+is instead: it listens where the settings say and nowhere else, and who is not in
+`telephony.audiosocket_allow` is closed before a byte of his is read. Whoever is in it brings many
+calls from one address, so what one address may take is no limit here; the number of lines is.
+
+A peer that sends nothing may have a caller who says nothing (see the dialect). Whether it is alive
+TCP itself finds out, by probes that a machine answers that is there.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.types import Message, Scope
+from starlette.websockets import WebSocket
+
+from agent.calls.registry import Calls
+from agent.calls.service import CallDesk
+from agent.config.schema import Config
+from agent.errors import CLOSE_NORMAL, ConfigError
+from agent.http.auth.principal import SCOPE_KEY, Principal
+from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
+from agent.http.peer_address import is_within, networks_of
+from agent.telephony.carriers.audiosocket import CLEAR, END, HANG_UP, AudioSocket, message
+from agent.telephony.carriers.media_stream import Frame
+from agent.telephony.media.paced_sender import PacedQueue
+from latency_budget.account.clock import Clock
+
+from .endpoint import PhoneSocket
+from .signatures import PhoneSignatures
+from .stream_auth import CallTokens
+
+ALLOW: Final = "telephony.audiosocket_allow"
+ALLOW_ADVICE: Final = (
+    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; whoever is '
+    "there calls without a key."
+)
+
+READ_BYTES: Final = 4096
+"""At once: a tenth of a second at the highest rate, a quarter at 8 kHz."""
+
+MAX_QUEUED_MS: Final = 10_000
+"""Sessions are `telephony.lead_ms` ahead, at most 5 s. Behind a peer that reads nothing the queue
+grows to this; then nothing more is taken, and the peer is found to be slow."""
+
+MAX_MARKS: Final = 256
+"""That were reached and are not told yet. Those of ten seconds are a hundred."""
+
+PROBE_AFTER_S: Final = 10
+PROBE_EVERY_S: Final = 5
+MAX_PROBES: Final = 3
+"""Of a connection by which nothing comes: after 25 s without an answer it has broken."""
+
+BROKE: Final = 1006
+"""The close code of a connection that nobody closed."""
+
+SPARE: Final = 16
+"""Connections besides those of calls: they come and go."""
+
+ACCEPT_AGAIN_S: Final = 1.0
+"""After the system had no descriptor for another connection."""
+
+LEAST_PAUSE_S: Final = 0.001
+"""What timers of the loop can tell apart."""
+
+PEER: Final = Principal("an AudioSocket", "carrier")
+"""Of whom nothing is known but his address, which is one of those allowed."""
+
+_log = logging.getLogger(__name__)
+
+
+class AudioSockets:
+    """One listener. Belongs to the event loop."""
+
+    def __init__(self, config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> None:
+        """Raises ConfigError."""
+        settings = config.telephony
+        self._allowed = networks_of(settings.audiosocket_allow, ALLOW, ALLOW_ADVICE)
+        self._agent = settings.audiosocket_agent
+        if self._agent and self._agent not in config.agents:
+            raise ConfigError(
+                f"telephony.audiosocket_agent: there is no agent {self._agent!r}; there are "
+                f"{', '.join(config.agents)}.",
+                key="telephony.audiosocket_agent",
+            )
+        signatures = PhoneSignatures(settings)
+        self._phones = PhoneSocket(config, calls, clock, desk, CallTokens(clock), signatures)
+        self._clock = clock
+        self._most = config.agent.max_sessions + SPARE
+        self._num_open = 0
+        self._num_turned_away = 0
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Until this is cancelled, which ends the calls as well."""
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    connection, (host, port, *_) = await loop.sock_accept(listener)
+                except OSError as error:  # no descriptors are left, or the peer has gone
+                    _log.warning("AudioSocket: can't accept a connection: %s", error.strerror)
+                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                    continue
+                if (why := self._refusal(host)) is not None:
+                    connection.close()
+                    self._turned_away(host, why)
+                    continue
+                self._num_open += 1
+                _probe(connection)
+                group.create_task(self._hold(connection, (host, port)))
+
+    def _refusal(self, host: str) -> str | None:
+        if not is_within(host, self._allowed):
+            return f"it is not in {ALLOW}"
+        return "too many connections" if self._num_open >= self._most else None
+
+    def _turned_away(self, host: str, why: str) -> None:
+        """Say so, but not once for each connection of a flood."""
+        self._num_turned_away += 1
+        if self._num_turned_away & (self._num_turned_away - 1) == 0:
+            _log.warning(
+                "AudioSocket: closed a connection from %s: %s (%d so far)",
+                host, why, self._num_turned_away,
+            )  # fmt: skip
+
+    async def _hold(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        stream: AudioStream | None = None
+        try:
+            reader, writer = await asyncio.open_connection(sock=connection)
+            stream = AudioStream(reader, writer, self._clock)
+            async with asyncio.TaskGroup() as group:
+                playing = group.create_task(stream.play())
+                websocket = WebSocket(_scope(peer), stream.receive, stream.send)
+                await self._phones.answer(websocket, AudioSocket(self._agent))
+                playing.cancel()
+        except Exception:
+            _log.exception("AudioSocket: a connection from %s failed", peer[0])
+        finally:
+            self._num_open -= 1
+            if stream is None:
+                connection.close()
+            else:
+                await stream.close()
+
+
+class AudioStream:
+    """One connection, as an ASGI server shows a WebSocket: `receive` and `send`."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        clock: Clock,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._clock = clock
+        self._pause = pause
+        self._queue = PacedQueue()
+        self._changed = asyncio.Event()
+        """Something was put into the queue, or taken out."""
+        self._marks: deque[str] = deque(maxlen=MAX_MARKS)
+        """That were reached."""
+        self._is_connected = False
+
+    async def receive(self) -> Message:
+        """Of the peer: what has come, or that it has gone. Before that, marks."""
+        if not self._is_connected:
+            self._is_connected = True
+            return {"type": "websocket.connect"}
+        if self._marks:
+            return {"type": "websocket.receive", "text": self._marks.popleft()}
+        try:
+            data = await self._reader.read(READ_BYTES)
+        except OSError:
+            return {"type": "websocket.disconnect", "code": BROKE}
+        if not data:
+            return {"type": "websocket.disconnect", "code": CLOSE_NORMAL}
+        return {"type": "websocket.receive", "bytes": data}
+
+    async def send(self, answer: Message) -> None:
+        """To the peer. Raises OSError once it has gone."""
+        if answer["type"] == "websocket.send":
+            await self._put(answer.get("text") or answer["bytes"])
+        elif answer["type"] != "websocket.accept":
+            self._writer.close()  # refused, or over
+
+    async def play(self) -> None:
+        """Until this is cancelled, or the peer has gone."""
+        with contextlib.suppress(OSError):
+            while True:
+                due_ns = self._queue.next_due_ns()
+                if due_ns is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                now_ns = self._clock.now_ns()
+                for frame in self._queue.take(now_ns):
+                    if isinstance(frame, str):
+                        self._marks.append(frame)
+                    else:
+                        self._writer.write(frame)
+                self._changed.set()
+                await self._writer.drain()
+                if due_ns > now_ns:
+                    await self._pause(max(LEAST_PAUSE_S, (due_ns - now_ns) / 1e9))
+
+    async def close(self) -> None:
+        """Also where the peer does not read what it was sent."""
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
+    async def _put(self, frame: Frame) -> None:
+        if frame == END:
+            self._queue.put(CLEAR, self._clock.now_ns())
+            self._writer.write(message(HANG_UP))
+            return
+        if frame == CLEAR:
+            self._queue.put(frame, self._clock.now_ns())
+            self._changed.set()
+            return
+        while self._queue.queued_ms > MAX_QUEUED_MS:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._writer.is_closing():
+            raise ConnectionResetError
+        self._queue.put(frame, self._clock.now_ns())
+        self._changed.set()
+
+
+def _probe(connection: socket.socket) -> None:
+    """Have the system find out whether the peer is there."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    gone_after_ms = 1000 * (PROBE_AFTER_S + MAX_PROBES * PROBE_EVERY_S)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_AFTER_S),
+        ("TCP_KEEPINTVL", PROBE_EVERY_S),
+        ("TCP_KEEPCNT", MAX_PROBES),
+        ("TCP_USER_TIMEOUT", gone_after_ms),  # where something was sent that nobody confirms
+    ):
+        if hasattr(socket, name):  # not every system has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _scope(peer: tuple[str, int]) -> Scope:
+    scope: dict[str, Any] = {
+        "type": "websocket",
+        "path": "AudioSocket",
+        "headers": [],
+        "subprotocols": [],
+        "client": peer,
+        "extensions": {"websocket.http.response": {}},  # refusals are told before it is accepted
+        SCOPE_KEY: PEER,
+    }
+    return scope

@@ -1,0 +1,57 @@
+"""What is kept of a telephone call that is over."""
+
+import logging
+from typing import Final
+
+from agent.calls.call import Call
+from agent.telephony.carriers.media_stream import StreamStarted
+from latency_budget.account.clock import Clock
+from latency_budget.storage.call_records import CallRecord
+
+from .numbers import shown_number
+from .transport import PhoneCall
+
+GONE: Final = ("caller_hung_up", "lost")
+"""How it looks when a carrier takes a call that is transferred off its stream."""
+
+_log = logging.getLogger(__name__)
+
+
+async def record_of(
+    call: Call, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
+) -> CallRecord:
+    """Of a call that has ended just now. Waits for the carrier's word on a transfer: who handed the
+    call on may have it taken away before he hears so."""
+    lasted_ns = clock.now_ns() - call.began.now_ns
+    recording = call.recording
+    cause = phone.cause or "failed"
+    if cause in GONE and await phone.handing_on.is_done():
+        cause = "transferred"
+    return CallRecord(
+        session=call.session_id,
+        began_unix_ns=call.began.unix_ns,
+        ended_unix_ns=call.began.unix_ns + lasted_ns,
+        agent=call.agent,
+        carrier=phone.carrier,
+        caller=shown_number(started.caller, whole=whole_numbers),
+        called=shown_number(started.called, whole=whole_numbers),
+        cause=cause,
+        reason=phone.reason,
+        turns=call.num_turns,
+        p50_ms=call.p50_ms,
+        p95_ms=call.p95_ms,
+        keys=phone.num_keys,
+        answered_by="" if phone.watch is None else phone.watch.answered_by,
+        recording=recording.path.name if recording and recording.has_begun else None,
+        lost_frames=phone.order.lost + phone.num_dropped,
+        late_frames=phone.order.late,
+    )
+
+
+def log_call(record: CallRecord) -> None:
+    seconds = (record.ended_unix_ns - record.began_unix_ns) / 1e9
+    _log.info(
+        "call %s by %s lasted %.0f s: %s; %d turns, %d keys, %d frames lost, %d late",
+        record.session, record.carrier, seconds, record.cause, record.turns, record.keys,
+        record.lost_frames, record.late_frames,
+    )  # fmt: skip

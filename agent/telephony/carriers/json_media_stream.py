@@ -1,0 +1,240 @@
+"""What the dialects of JSON have in common: an object a frame, with an `event`.
+
+Names and places of fields differ and are told by `Names`. Numbers come as numbers or as texts;
+events that nobody knows are passed over, for carriers add some.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.codec.json_frame import read_frame
+from agent.errors import ClientError
+from agent.session.api.settings import AudioEncoding
+
+from .media_stream import (
+    CallerAudio,
+    Frame,
+    KeyPressed,
+    LineError,
+    MarkReached,
+    MediaFormat,
+    PhoneEvent,
+    StreamStarted,
+    StreamStopped,
+)
+
+MAX_FRAME: Final = 64 * 1024
+"""Characters. Carriers send 20 to 100 ms of audio, 1 to 5 kB, and metadata."""
+
+MAX_TEXT: Final = 512
+"""Characters of an id, a number or a parameter. TwiML allows 500 for a parameter."""
+
+KEYS: Final = re.compile(r"[0-9A-D*#]")
+
+ENCODINGS: Final[Mapping[str, AudioEncoding]] = {
+    "audio/x-mulaw": "pcmu",
+    "mulaw": "pcmu",
+    "pcmu": "pcmu",
+    "audio/x-alaw": "pcma",
+    "pcma": "pcma",
+    "audio/x-l16": "pcm16",
+    "audio/x-raw": "pcm16",
+    "l16": "pcm16",
+}
+"""As carriers call them, in small letters."""
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of fields. A path has its parts parted by dots, from the frame's root."""
+
+    stream_id: str
+    call_id: str
+    encoding: str
+    rate: str
+    parameters: str
+    caller: str = ""
+    called: str = ""
+    frame_stream_id: str = ""
+    """Of frames behind the first; empty where they have none."""
+    place: str = ""
+    """Where frames may come out of order: a number that grows by one."""
+    mark: str = "mark.name"
+    digit: str = "dtmf.digit"
+
+
+class JsonStream:
+    """Reads. Subclasses say how things are called, and write. What they do not say: there is a
+    `stop`, audio is sent in any length, keys are no messages, and closing the socket hangs up."""
+
+    name: str
+    names: Names
+    says_stop = True
+    sends_silence = True
+    frame_bytes = 1
+
+    def __init__(self) -> None:
+        self.stream_id = ""
+        self._media: MediaFormat | None = None
+        self._readers: dict[str, Callable[[Json], list[PhoneEvent]]] = {
+            "start": self._start,
+            "media": self._audio,
+            "mark": self._mark,
+            "dtmf": self._key,
+            "stop": self._stop,
+        }
+
+    def receive(self, frame: Frame) -> list[PhoneEvent]:
+        """Raises LineError."""
+        if isinstance(frame, bytes):
+            raise LineError(f"{self.name} sends text frames; this one is binary")
+        fields = fields_of(frame)
+        event = fields.get("event")
+        if not isinstance(event, str):
+            raise LineError(f'a frame has an "event"; this one has {sorted(fields)[:5]}')
+        reader = self._readers.get(event)
+        if reader is None:
+            return []
+        if event != "start":
+            self._check_stream(event, fields)
+        return reader(fields)
+
+    def _check_stream(self, event: str, fields: Json) -> None:
+        if self._media is None:
+            raise LineError(f"{event} came before start")
+        if not self.names.frame_stream_id:
+            return
+        named = fields.get(self.names.frame_stream_id)
+        if named is not None and named != self.stream_id:
+            raise LineError(f"{event} is of another stream than the one that was started")
+
+    def _start(self, fields: Json) -> list[PhoneEvent]:
+        if self._media is not None:
+            raise LineError("start came twice")
+        names = self.names
+        self.stream_id = text_at(fields, names.stream_id)
+        self._media = self._format(fields)
+        parameters = self._parameters(at(fields, names.parameters)) if names.parameters else None
+        return [
+            StreamStarted(
+                self.stream_id,
+                text_at(fields, names.call_id),
+                self._media,
+                text_at(fields, names.caller, optional=True),
+                text_at(fields, names.called, optional=True),
+                texts_of(parameters, names.parameters),
+            )
+        ]
+
+    def _parameters(self, found: Any) -> Any:
+        """An object, of what stands in the place of parameters."""
+        return found
+
+    def _format(self, fields: Json) -> MediaFormat:
+        named = text_at(fields, self.names.encoding)
+        encoding = ENCODINGS.get(named.lower())
+        rate_hz = number_at(fields, self.names.rate)
+        if encoding is None or rate_hz not in (8_000, 16_000, 24_000):
+            raise LineError(
+                f"audio in {named} at {rate_hz} Hz; what is taken is mu-law, A-law or 16 bits at "
+                "8000, 16000 or 24000 Hz"
+            )
+        return MediaFormat(encoding, rate_hz)
+
+    def _audio(self, fields: Json) -> list[PhoneEvent]:
+        media = fields.get("media")
+        if not isinstance(media, dict):
+            raise LineError("media has no media")
+        if media.get("track", "inbound") not in ("inbound", "inbound_track"):
+            return []  # what we said ourselves
+        place = number_at(fields, self.names.place) if self.names.place else None
+        return [CallerAudio(payload_of(media.get("payload")), place)]
+
+    def _mark(self, fields: Json) -> list[PhoneEvent]:
+        return [MarkReached(text_at(fields, self.names.mark))]
+
+    def _key(self, fields: Json) -> list[PhoneEvent]:
+        return pressed(text_at(fields, self.names.digit))
+
+    def _stop(self, fields: Json) -> list[PhoneEvent]:
+        return [StreamStopped("the carrier ended the stream")]
+
+    def keys(self, digits: str) -> list[Frame]:
+        return []
+
+    def hang_up(self) -> list[Frame]:
+        return []
+
+
+def fields_of(frame: str) -> Json:
+    """Raises LineError."""
+    if len(frame) > MAX_FRAME:
+        raise LineError(f"a frame of {len(frame)} characters; at most {MAX_FRAME} are taken")
+    try:
+        return read_frame(frame)
+    except ClientError as error:
+        raise LineError(error.message) from None
+
+
+def at(fields: Json, path: str) -> Any:
+    """What stands at a path; None where there is nothing."""
+    found: Any = fields
+    for name in path.split("."):
+        if not isinstance(found, dict):
+            return None
+        found = found.get(name)
+    return found
+
+
+def text_at(fields: Json, path: str, *, optional: bool = False) -> str:
+    """Raises LineError."""
+    found = at(fields, path) if path else None
+    if found is None and optional:
+        return ""
+    if not isinstance(found, str) or len(found) > MAX_TEXT or (not found and not optional):
+        raise LineError(f"{path} is a text of 1 to {MAX_TEXT} characters")
+    return found
+
+
+def number_at(fields: Json, path: str) -> int:
+    """A whole number, or one that was written as a text. Raises LineError."""
+    found = at(fields, path)
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 16:
+        return int(found)
+    if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 10**15:
+        return found
+    raise LineError(f"{path} is a whole number")
+
+
+def pressed(digit: str) -> list[PhoneEvent]:
+    """Nothing where it is no key, as with a hook flash."""
+    return [KeyPressed(digit.upper())] if KEYS.fullmatch(digit.upper()) else []
+
+
+def texts_of(found: Any, path: str) -> dict[str, str]:
+    """An object of texts; of what else stands in it nothing. Raises LineError."""
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise LineError(f"{path} is an object")
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, str) and len(name) <= MAX_TEXT and len(value) <= MAX_TEXT
+    }
+
+
+def payload_of(payload: Any) -> bytes:
+    """Raises LineError."""
+    if not isinstance(payload, str):
+        raise LineError("media.payload is audio in base64")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise LineError("media.payload is not base64") from None

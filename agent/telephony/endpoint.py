@@ -1,0 +1,285 @@
+"""WebSockets at `/telephony/CARRIER/stream`: the streams of telephone calls, one dialect a path.
+
+What a call is, the stream's first messages say: until they are here (`OPEN_S`) there is no session,
+and no line is held but one that a webhook has promised; nor is there room for many of which nothing
+is known (`pending_streams.py`). A stream that is refused then is closed with the reason; what the
+caller hears is up to the carrier's own instructions behind the stream.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from starlette.types import Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from agent import errors
+from agent.calls.registry import Calls, save_trace
+from agent.calls.service import CallDesk, HeldCall
+from agent.calls.session_start import SessionStart, session_start
+from agent.config.schema import Config
+from agent.http.auth.origin_check import Refusal, shown, turn_away
+from agent.http.auth.principal import UNPROVEN, Principal, principal_of
+from agent.http.peer_address import NOWHERE
+from agent.realtime.endpoint import STOPPING
+from agent.realtime.socket import CallSocket
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.exotel import Exotel
+from agent.telephony.carriers.jambonz import Jambonz
+from agent.telephony.carriers.media_stream import Dialect, LineError, StreamStarted
+from agent.telephony.carriers.plivo import Plivo
+from agent.telephony.carriers.telnyx import Telnyx
+from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.carriers.vonage import Vonage
+from agent.telephony.media.amd import MachineWatch
+from agent.telephony.outbound.transfer import transfers_by_carrier
+from agent.tools.tool import one_line
+from latency_budget.account.clock import Clock
+
+from .call_detail_record import log_call, record_of
+from .call_plan import planned
+from .carriers import asterisk, jambonz
+from .media_session import HungUp, PhoneLine
+from .numbers import shown_number
+from .pending_streams import OpeningStreams
+from .signatures import PhoneSignatures
+from .stream_auth import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
+from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
+
+DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {
+    "twilio": Twilio,
+    "telnyx": Telnyx,
+    "plivo": Plivo,
+    "exotel": Exotel,
+    "vonage": Vonage,
+    "jambonz": Jambonz,
+    "asterisk": Asterisk,
+}
+
+STREAMS: Final[Mapping[str, Callable[[], Dialect]]] = {
+    f"{PREFIX}{name}/stream": dialect for name, dialect in DIALECTS.items()
+}
+"""By their paths."""
+
+SUBPROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    Jambonz.name: (jambonz.SUBPROTOCOL,),
+    Asterisk.name: (asterisk.SUBPROTOCOL,),
+}
+"""That are accepted where the carrier offers them, by dialects."""
+
+OPEN_S: Final = 5.0
+"""From the handshake to the message that says what call it is; carriers send it at once."""
+
+MAX_OPENING: Final = 64
+"""Messages before that one. Carriers send one or none."""
+
+NOT_OURS: Final = (
+    "nothing shows that this stream is of a call that was expected here: no key, and no token of "
+    "this server's for this call"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class _Stream(NamedTuple):
+    """By what the stream of a call is known. With a key one can claim any id, and is in nobody
+    else's way with it."""
+
+    key_id: str
+    carrier: str
+    call_id: str
+
+
+class PhoneSocket:
+    """Serves streams. One instance for all of them. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        calls: Calls,
+        clock: Clock,
+        desk: CallDesk,
+        tokens: CallTokens,
+        signatures: PhoneSignatures,
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._clock = clock
+        self._desk = desk
+        self._tokens = tokens
+        self._signatures = signatures
+        self._access = replace(config.access, idle_s=config.telephony.silent_s)
+        self._moves = transfers_by_carrier(config.telephony)
+        self._opening = OpeningStreams()
+        self._streamed: dict[_Stream, MachineWatch | None] = {}
+        """Calls that have a stream, and what is to be known of who has answered them."""
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One stream, from handshake to close."""
+        await self.answer(websocket, STREAMS[websocket.scope["path"]]())
+
+    async def answer(self, websocket: WebSocket, dialect: Dialect) -> None:
+        """One stream, in a dialect that its path need not name."""
+        scope = websocket.scope
+        principal = self._admitted(scope)
+        if isinstance(principal, Refusal):
+            await turn_away(scope, websocket.receive, websocket.send, principal)
+            return
+        # Of who sends nothing for a silent caller the connection tells whether it is alive.
+        access = self._access if dialect.sends_silence else replace(self._access, idle_s=0)
+        socket = CallSocket(websocket, self._clock, access)
+        await socket.accept(*SUBPROTOCOLS.get(dialect.name, ()))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(socket.attend())
+            await self._answer(socket, principal, scope, dialect)
+
+    def answered(self, carrier: str, call_id: str, answered_by: str) -> None:
+        """A carrier tells what has answered a call of ours. It may be over."""
+        for stream, watch in self._streamed.items():
+            if watch is not None and (stream.carrier, stream.call_id) == (carrier, call_id):
+                watch.told(answered_by)
+
+    def _admitted(self, scope: Scope) -> Principal | Refusal:
+        """Whose stream it is, as far as the handshake tells."""
+        principal = self._signatures.of_stream(scope, principal_of(scope))
+        if isinstance(principal, Refusal):
+            return principal
+        if self._calls.draining:
+            return STOPPING
+        # Nobody has to make room for what may be no call.
+        give_way = self._calls.waiting.can_give_way
+        refusal = self._desk.refusal(principal, scope, give_way, may_be_due=True)
+        return refusal or principal
+
+    def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:
+        """For a call that was shown to be one. Others make room for it."""
+        if self._calls.draining:
+            return STOPPING
+        refusal = self._desk.refusal(principal, scope, self._calls.waiting.give_way)
+        if refusal is not None:
+            self._desk.turned_away(refusal)
+        return refusal
+
+    async def _answer(
+        self, socket: CallSocket, principal: Principal, scope: Scope, dialect: Dialect
+    ) -> None:
+        """Nothing is left of the stream when this returns, but for its socket's close."""
+        line = PhoneLine(dialect, hears_keys=self._config.telephony.key_tones)
+        code, reason = errors.CLOSE_NORMAL, ""
+        try:
+            started = await self._opened(socket, principal, scope, line)
+            await self._hold(socket, principal, scope, line, started)
+        except (HungUp, WebSocketDisconnect) as gone:
+            why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
+            _log.info("%s: a stream ended before its call began: %s", dialect.name, why)
+        except (LineError, errors.IdleClientError, TimeoutError) as error:
+            code = errors.CLOSE_POLICY
+            reason = one_line(error) or "the stream does not say what call it is"
+            _log.warning("%s: refused a stream: %s", dialect.name, reason)
+        finally:
+            socket.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+
+    async def _opened(
+        self, socket: CallSocket, principal: Principal, scope: Scope, line: PhoneLine
+    ) -> StreamStarted:
+        """What the stream says of its call. Raises as `_described`, and TimeoutError."""
+        if principal is UNPROVEN:
+            address, _ = scope["client"] or (NOWHERE, 0)
+            async with self._opening.wait(address, OPEN_S):
+                return await _described(socket, line)
+        async with asyncio.timeout(OPEN_S):
+            return await _described(socket, line)
+
+    async def _hold(
+        self,
+        socket: CallSocket,
+        principal: Principal,
+        scope: Scope,
+        line: PhoneLine,
+        started: StreamStarted,
+    ) -> None:
+        """One call. Raises LineError where it is refused."""
+        presented = scope.get(PRESENTED_KEY)
+        expected = proven(principal, line.carrier, started, self._tokens, presented)
+        if expected is None:
+            raise LineError(NOT_OURS)
+        principal = expected.principal
+        started = completed(started, expected)
+        stream = _Stream(principal.key_id, line.carrier, started.call_id)
+        if started.call_id and stream in self._streamed:
+            raise LineError(f"call {shown(started.call_id)} has a stream already")
+        if (refusal := self._no_line(principal, scope)) is not None:
+            raise LineError(refusal.message)
+        start = self._start(expected, started)
+        if isinstance(start, Refusal):
+            raise LineError(start.message)
+        held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
+        with contextlib.ExitStack() as taken:
+            taken.callback(held.place.leave)
+            self._streamed[stream] = None
+            taken.callback(self._streamed.pop, stream, None)
+            await self._take_call(socket, line, started, held, stream, taken)
+        await save_trace(held.call, self._config.agent.trace_dir)
+
+    async def _take_call(
+        self,
+        socket: CallSocket,
+        line: PhoneLine,
+        started: StreamStarted,
+        held: HeldCall,
+        stream: _Stream,
+        taken: contextlib.ExitStack,
+    ) -> None:
+        """One call that has its line. `taken`: what it holds, which is given back before its record
+        is made: the call may come again before that."""
+        whole = self._config.telephony.store_numbers
+        numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
+        _log.info(
+            "call %s comes by %s from %s to %s: %s answers",
+            held.call.session_id, line.carrier, *map(shown, numbers), held.start.agent,
+        )  # fmt: skip
+        held, plan = planned(
+            self._config.telephony,
+            held,
+            started,
+            self._moves.get(line.carrier),
+            self._clock.now_ns(),
+        )
+        plan = replace(plan, ahead_s=self._access.burst_s)
+        self._streamed[stream] = plan.watch
+        phone = PhoneCall(line, socket, self._clock, plan)
+        try:
+            await self._desk.hold(held, phone)
+        finally:
+            taken.close()
+            record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
+            log_call(record)
+            if self._calls.store is not None:
+                self._calls.store.add(record)
+
+    def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | Refusal:
+        """With the agent that was chosen for the call, that the stream asks for, or of the number
+        that was called."""
+        wanted = expected.agent or started.parameters.get("agent")
+        wanted = wanted or self._config.telephony.agent_at(started.called)
+        start = session_start(self._config, expected.principal, wanted)
+        if isinstance(start, Refusal):
+            return start
+        media = started.media
+        settings = start.settings.changed(
+            input_encoding=media.encoding,
+            output_encoding=media.encoding,
+            line_rate_hz=media.rate_hz,
+        )
+        return replace(start, settings=settings)
+
+
+async def _described(socket: CallSocket, line: PhoneLine) -> StreamStarted:
+    """Raises LineError, HungUp, WebSocketDisconnect, IdleClientError."""
+    for _ in range(MAX_OPENING):
+        if line.open(await socket.frame()) and line.started is not None:
+            return line.started
+    raise LineError(f"{MAX_OPENING} messages, and none of them says what call it is")

@@ -1,0 +1,224 @@
+"""`POST /telephony/calls`: call somebody, by Twilio.
+
+The server places the call, not the command that asks for it: the stream that comes of it is to be
+believed by a token, and only the server knows its tokens. Twilio gets its instructions (TwiML) with
+the order, the token among them, so that nothing of it stands in an address. What asks has to show a
+key, or be a command on this machine, even where the server asks nobody else for one: calls cost
+money. For the same reason a key needs the right to it (`halfsec keys add NAME --dials`), may call
+what `telephony.calls_to` lists and nothing else, and has only so many calls ring at once.
+
+A line is kept for a call that rings, which may be answered at any moment, until Twilio tells that
+nobody did (`agent/telephony/webhooks.py`), or it has rung for too long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from agent.calls.registry import Calls
+from agent.calls.service import CallDesk
+from agent.calls.session_start import session_start
+from agent.config.schema import Config
+from agent.config.suggestions import nearest
+from agent.http.auth.origin_check import Refusal, shown
+from agent.http.auth.principal import Principal, principal_of
+from agent.http.json_body import JsonBodies
+from agent.http.responses import guarded
+from agent.realtime.endpoint import STOPPING
+from agent.telephony.carriers.webhooks.twilio import TwilioWebhook
+from agent.telephony.carriers.webhooks.webhook import CarrierCall
+from agent.telephony.numbers import shown_numbers
+from agent.telephony.stream_auth import PREFIX, TOKEN_S, CallTokens, ExpectedCall
+from agent.telephony.webhooks import NO_PUBLIC_URL
+from llm_engine.errors import RequestError
+
+from .order import NUMBER, CallOrder, Dialer, DialError, number_of
+
+STREAM_PATH: Final = f"{PREFIX}twilio/stream"
+STATUS_PATH: Final = f"{PREFIX}twilio/status"
+FIELDS: Final = ("to", "from", "agent")
+
+KEY_NEEDED: Final = Refusal(
+    401,
+    "Calls cost money: this needs a key, also where nothing else does. On the server's machine "
+    "halfsec call has one; elsewhere: Authorization: Bearer KEY.",
+    "invalid_api_key",
+)
+NO_RIGHT: Final = Refusal(
+    403,
+    "Calls cost money: this key may order none. Who runs the server makes one that may: "
+    "halfsec keys add NAME --dials.",
+    "insufficient_permissions",
+)
+NOT_THERE: Final = Refusal(
+    403,
+    "This number may not be called: it begins with none of the prefixes that the setting "
+    "telephony.calls_to has. With a key only those are called; commands on the server's machine "
+    "call any number where that setting is empty.",
+    "number_not_allowed",
+)
+RINGING: Final = Refusal(
+    429,
+    "As many calls as may ring at once for one key (telephony.ringing_per_key) do so.",
+    "rate_limit_exceeded",
+    "rate_limit_error",
+    10,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    to: str
+    shown_number: str
+    agent: str | None
+
+
+class Dialing:
+    """One instance for all calls. Belongs to the event loop."""
+
+    def __init__(
+        self, config: Config, calls: Calls, desk: CallDesk, tokens: CallTokens, dialer: Dialer
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._desk = desk
+        self._tokens = tokens
+        self._dialer = dialer
+        self._bodies = JsonBodies()
+        self._ringing: dict[str, str] = {}
+        """Tokens of calls that nobody has answered so far, and whose they are."""
+
+    async def serve(self, request: Request) -> Response:
+        """One call. 201 as soon as Twilio has taken the order: it rings then."""
+        return await guarded(self._serve(request))
+
+    async def _serve(self, request: Request) -> Response:
+        """Raises RequestError, ClientDisconnect."""
+        principal = principal_of(request.scope)
+        if (refusal := _no_right(principal)) is not None:
+            return refusal.response()
+        async with self._bodies.read(request) as body:
+            wish = _wish(body, self._config)
+        outcome = await self._dial(principal, wish, request)
+        if isinstance(outcome, Refusal):
+            whole = self._config.telephony.store_numbers
+            _log.warning(
+                "of a call that was ordered: %s", shown_numbers(outcome.message, whole=whole)
+            )
+            return outcome.response()
+        return JSONResponse(outcome, 201)
+
+    async def _dial(
+        self, principal: Principal, wish: _Wish, request: Request
+    ) -> Mapping[str, Any] | Refusal:
+        telephony = self._config.telephony
+        if not telephony.may_call(wish.to, unless_listed=principal.kind == "local"):
+            return NOT_THERE
+        start = session_start(self._config, principal, wish.agent)
+        if isinstance(start, Refusal):
+            return start
+        refusal = self._no_line(principal, request)
+        if refusal is not None:
+            return refusal
+        hook = TwilioWebhook()
+        call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
+        expected = ExpectedCall(
+            principal, start.agent, call.caller, call.called, call.told, hook.name
+        )
+        token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
+        self._ringing[token] = principal.key_id
+        url = telephony.address_of(STREAM_PATH, is_socket=True)
+        order = CallOrder(
+            wish.to,
+            wish.shown_number,
+            hook.connect(call, url, token).text,
+            telephony.address_of(STATUS_PATH),
+            telephony.ring_s,
+            telephony.limit_s,
+            telephony.on_machine,
+        )
+        try:
+            placed = await asyncio.to_thread(self._dialer.place, order)
+        except DialError as error:
+            if not error.may_ring:
+                self._tokens.drop(token)
+            status = 504 if error.may_ring else 502
+            return Refusal(status, error.message, error.code, "server_error")
+        self._tokens.name(token, placed.call_id)
+        _log.info("call %s rings: %s is to speak", shown(placed.call_id), start.agent)
+        return {
+            "call": placed.call_id,
+            "status": placed.status,
+            "to": wish.to,
+            "from": wish.shown_number,
+            "agent": start.agent,
+        }
+
+    def _no_line(self, principal: Principal, request: Request) -> Refusal | None:
+        if not self._config.telephony.public_url:
+            return NO_PUBLIC_URL
+        if (problem := self._dialer.problem) is not None:
+            return Refusal(503, problem, "not_configured", "server_error")
+        if self._calls.draining:
+            return STOPPING
+        self._ringing = {
+            token: key_id for token, key_id in self._ringing.items() if self._tokens.holds(token)
+        }
+        num_ringing = sum(key_id == principal.key_id for key_id in self._ringing.values())
+        if num_ringing >= self._config.telephony.ringing_per_key:
+            return RINGING
+        return self._desk.refusal(principal, request.scope, self._calls.waiting.can_give_way)
+
+
+def _no_right(principal: Principal) -> Refusal | None:
+    """Of client secrets and web tokens there is none that may."""
+    if principal.kind == "local":
+        return None
+    if principal.kind != "key":
+        return KEY_NEEDED
+    return None if principal.limits.dials else NO_RIGHT
+
+
+def _wish(body: object, config: Config) -> _Wish:
+    """Raises RequestError."""
+    if not isinstance(body, dict):
+        raise RequestError("body", "must be a JSON object")
+    for name in body:
+        if name not in FIELDS:
+            raise RequestError(str(name)[:80], f"is no field here; there are {', '.join(FIELDS)}")
+    to = _number(body.get("to"), "to")
+    settings = config.telephony
+    own = body.get("from") or settings.calls_from or _only_number(settings.numbers)
+    if own is None:
+        raise RequestError(
+            "from", "is missing: the number to call from, or the setting telephony.calls_from"
+        )
+    agent = body.get("agent")
+    if agent is not None and not (isinstance(agent, str) and agent in config.agents):
+        known = list(config.agents)
+        raise RequestError(
+            "agent",
+            f"there is no agent {shown(str(agent))}; there are {', '.join(known)}."
+            f"{nearest(str(agent), known)}",
+        )
+    shown_number = _number(own, "from")
+    return _Wish(to, shown_number, agent or settings.agent_at(shown_number))
+
+
+def _number(value: object, field: str) -> str:
+    """Raises RequestError."""
+    number = number_of(value)
+    if number is None:
+        raise RequestError(field, f"must be {NUMBER}")
+    return number
+
+
+def _only_number(numbers: Mapping[str, str]) -> str | None:
+    return next(iter(numbers)) if len(numbers) == 1 else None

@@ -1,0 +1,106 @@
+"""Places calls by Twilio's REST API.
+
+Written from https://www.twilio.com/docs/voice/api/call-resource#create-a-call-resource and
+https://www.twilio.com/docs/voice/answering-machine-detection.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agent.config.telephony import TelephonySettings
+
+from .order import CallOrder, DialError, PlacedCall
+from .twilio_account import TwilioAccount
+
+TIMEOUT_S: Final = 15.0
+"""For Twilio's answer; it takes half a second."""
+
+SPARE_S: Final = 30
+"""By which Twilio's limit of a call is beyond ours, that the caller is told of. Twilio's holds for
+calls that we have lost sight of, and for those that were transferred as well."""
+MAX_LIMIT_S: Final = 4 * 3600
+"""The longest that Twilio allows to every account."""
+
+_ERRORS: Final = "https://www.twilio.com/docs/errors/"
+
+
+class TwilioDialer:
+    """A `Dialer`. Reads its account from the environment when it is made."""
+
+    def __init__(self, settings: TelephonySettings, http_client: Any = None) -> None:
+        """`http_client`: as `twilio.rest.Client` takes one; None: its own."""
+        self._account = TwilioAccount(settings, TIMEOUT_S, http_client)
+
+    @property
+    def problem(self) -> str | None:
+        """What is not installed, or not set."""
+        return self._account.problem
+
+    def place(self, order: CallOrder) -> PlacedCall:
+        """Blocks. Raises DialError."""
+        from twilio.base.exceptions import TwilioException, TwilioRestException
+
+        try:
+            call = self._account.client().calls.create(
+                to=order.to,
+                from_=order.shown_number,
+                twiml=order.instructions,
+                timeout=order.ring_s,
+                time_limit=min(order.limit_s + SPARE_S, MAX_LIMIT_S),
+                status_callback=order.status_url,
+                status_callback_event=["completed"],  # busy, failed, no answer: all of them
+                **_detection(order),
+            )
+        except TwilioRestException as error:
+            raise DialError(self._refusal(error.status, error.code, error.msg)) from None
+        except (TwilioException, OSError) as error:  # those of `requests` are OSErrors
+            if _was_sent(error):
+                raise DialError(
+                    f"Twilio did not answer when it had the order ({_line(_cause(error))}). The "
+                    "call may ring all the same; Twilio's console shows it.",
+                    may_ring=True,
+                ) from None
+            raise DialError(f"Twilio can't be reached: {_line(_cause(error))}") from None
+        return PlacedCall(str(call.sid), str(call.status))
+
+    def _refusal(self, status: int, code: int | None, message: str) -> str:
+        if status == 401:
+            return (
+                "Twilio does not know this account: look at "
+                f"{' and '.join(self._account.names)} in the server's environment."
+            )
+        where = f" ({_ERRORS}{code})" if code and code != status else f" (status {status})"
+        return f"Twilio refused the call: {_line(message)}{where}"
+
+
+def _detection(order: CallOrder) -> Mapping[str, str]:
+    """Of machines, beside the call. Twilio's other way, before the instructions are carried out,
+    has people listen to nothing for seconds, and what it finds out reaches no stream of
+    instructions that came with the order."""
+    if order.on_machine == "talk":
+        return {}
+    return {
+        # By the end of its greeting a message may be left; who hangs up need not wait for that.
+        "machine_detection": "DetectMessageEnd" if order.on_machine == "message" else "Enable",
+        "async_amd": "true",
+        "async_amd_status_callback": order.status_url,
+    }
+
+
+def _was_sent(error: Exception) -> bool:
+    """Whether the order may have reached Twilio, which did not answer then."""
+    from requests import ReadTimeout
+    from urllib3.exceptions import ProtocolError
+
+    return isinstance(error, ReadTimeout) or isinstance(_cause(error), ProtocolError)
+
+
+def _cause(error: Exception) -> object:
+    """What is behind an error of `requests`, which tells of every try as well."""
+    if not error.args:
+        return error
+    return getattr(error.args[0], "reason", error.args[0])
+
+
+def _line(problem: object) -> str:
+    return " ".join(str(problem).split())[:300] or type(problem).__name__

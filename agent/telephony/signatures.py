@@ -1,0 +1,138 @@
+"""Whether a carrier asks, by its signature: of a webhook, and of a stream's upgrade.
+
+What is signed is the address that the carrier called. Behind a proxy nothing in a request says
+which that was, and what claims to (Host, X-Forwarded-Host) comes from whoever asks; so it is put
+together of `telephony.public_url`, and path and query as they came. Where the two differ the log
+says over which address the signature was checked: that is what a newcomer compares.
+
+Where a secret is set, nobody but its carrier, or somebody with a key, is believed. Where none is,
+a server that asks for keys asks carriers for one too.
+"""
+
+import logging
+import os
+from typing import Final, NamedTuple
+
+from starlette.types import Scope
+
+from agent.config.telephony import TelephonySettings
+from agent.http.auth.origin_check import Refusal
+from agent.http.auth.principal import UNPROVEN, Principal
+from agent.telephony.carriers.webhooks import WEBHOOKS, twilio
+from agent.telephony.carriers.webhooks.webhook import SignatureError, Webhook, WebhookRequest
+
+from .stream_auth import PREFIX
+
+MAX_SHOWN_CHARS: Final = 400
+"""Of an address that somebody called."""
+
+TWILIO_STREAM: Final = f"{PREFIX}twilio/stream"
+
+_log = logging.getLogger(__name__)
+
+
+class Asker(NamedTuple):
+    """Who sent a webhook."""
+
+    principal: Principal
+    signed: bytes | None = None
+    """What tells his question from all others that his carrier has signed (`Webhook.check`); None:
+    it is not by a signature that he is believed."""
+
+
+class PhoneSignatures:
+    """The secrets are read from the environment once, when this is made."""
+
+    def __init__(self, settings: TelephonySettings) -> None:
+        self._settings = settings
+        self._secrets = {name: secret_of(settings, hook) for name, hook in WEBHOOKS.items()}
+
+    def url_of(self, scope: Scope, *, is_socket: bool = False) -> str:
+        """As the carrier called it."""
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        query: bytes = scope.get("query_string", b"")
+        path = raw.partition(b"?")[0].decode("latin-1")
+        url = self._settings.address_of(path, is_socket=is_socket)
+        return f"{url}?{query.decode('latin-1')}" if query else url
+
+    def may_ask(self, carrier: str, principal: Principal) -> Refusal | None:
+        """Why nobody without a key gets an answer here, whatever he sends."""
+        if principal is UNPROVEN and not self._secrets[carrier]:
+            return _nothing_to_check_by(WEBHOOKS[carrier])
+        return None
+
+    def of_webhook(
+        self, carrier: str, principal: Principal, request: WebhookRequest
+    ) -> Asker | Refusal:
+        """Who asks. Raises WebhookError for what can't be read."""
+        hook, secret = WEBHOOKS[carrier], self._secrets[carrier]
+        if not secret or principal.kind not in ("open", "carrier"):
+            return Asker(principal)
+        try:
+            return Asker(carrier_principal(hook.name), hook.check(request, secret))
+        except SignatureError as error:
+            return _not_signed(hook.name, request.url, str(error))
+
+    def of_stream(self, scope: Scope, principal: Principal) -> Principal | Refusal:
+        """Who opens a stream. An upgrade that is signed wrong is refused; one that is signed right
+        shows who it is only where there can be no token: there is no time in it, so it can be sent
+        again by whoever has seen it."""
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        is_signed = scope["path"] == TWILIO_STREAM and twilio.SIGNATURE in headers
+        secret = self._secrets["twilio"]
+        if not is_signed or not secret or not self._settings.public_url:
+            return principal
+        url = self.url_of(scope, is_socket=True)
+        try:
+            twilio.check_signature(twilio.upgrade_spellings(url), (), headers, secret)
+        except SignatureError as error:
+            refusal = _not_signed("Twilio", url, str(error))
+            _log.warning("twilio: refused a stream: %s", refusal.message)
+            return refusal
+        is_enough = self._settings.own_twiml and principal.kind in ("open", "carrier")
+        return carrier_principal("Twilio") if is_enough else principal
+
+
+def carrier_principal(name: str) -> Principal:
+    """Somebody whom a carrier's signature shows to be it."""
+    return Principal(name, "carrier", key_id=f"carrier:{name}")
+
+
+def secret_of(settings: TelephonySettings, hook: Webhook) -> str:
+    """Empty where there is none."""
+    if not hook.secret_setting:
+        return ""
+    named: str = getattr(settings, hook.secret_setting)
+    if not hook.secret_setting.endswith("_env"):
+        return named
+    return os.environ.get(named, "").strip()
+
+
+def _nothing_to_check_by(hook: Webhook) -> Refusal:
+    if not hook.secret_setting:
+        way = (
+            f"{hook.name} signs nothing, so its address needs a key in it, like "
+            "https://halfsec:KEY@..."
+        )
+    else:
+        way = (
+            f"{hook.name}'s signature can't be checked before telephony.{hook.secret_setting} "
+            "says by what; or put a key into the address, like https://halfsec:KEY@..."
+        )
+    return Refusal(
+        401, f"This server needs a key. {way} (halfsec keys add NAME makes one).", "no_signature"
+    )
+
+
+def _not_signed(name: str, url: str, problem: str) -> Refusal:
+    address, has_query, _ = url[:MAX_SHOWN_CHARS].partition("?")
+    # Numbers of callers are in the query, and this is logged.
+    over = f"{address} and its query" if has_query else address
+    return Refusal(
+        403,
+        f"This request is not shown to be {name}'s: {problem}. It was checked over {over}. If the "
+        "carrier calls another address, set telephony.public_url to that.",
+        "signature_wrong",
+    )

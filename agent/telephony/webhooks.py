@@ -1,0 +1,258 @@
+"""`/telephony/CARRIER/voice`: a carrier asks what is to become of a call.
+`/telephony/CARRIER/status`: it tells what has become of one.
+
+The answer has it streamed to `/telephony/CARRIER/stream`, with a token that is good for this one
+call: by it the stream is believed, and what the webhook told of the call, its numbers, is known
+there too. Asked again about the same call it gets the same token. Who repeats a signed question,
+be it the carrier that lost the answer or somebody who recorded it, gets the answer of the first
+time, whose token is good once: also where it is written in another way of which the signature is
+good, with its fields in another order, or with a query that the carrier does not sign.
+
+Where there is no line the caller is told so, in the carrier's own way; a carrier that is not
+believed gets an error, which its own debugger shows.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from agent.calls.registry import Calls
+from agent.calls.service import CallDesk
+from agent.calls.session_start import session_start
+from agent.config.schema import Config
+from agent.http.auth.origin_check import Refusal, shown
+from agent.http.auth.principal import Principal, principal_of
+from agent.realtime.endpoint import STOPPING
+from agent.stages.stall_timeout import patience
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.webhook import (
+    Answer,
+    CarrierCall,
+    WebhookError,
+    WebhookRequest,
+)
+from latency_budget.account.clock import unix_ns
+
+from .signatures import PhoneSignatures
+from .stream_auth import PREFIX, CallTokens, ExpectedCall
+
+MAX_BODY_BYTES: Final = 64 << 10
+"""Carriers send a kilobyte or two; jambonz the whole INVITE as well."""
+
+BODY_TIMEOUT_S: Final = 10.0
+"""Until all of it is there. Carriers wait for no answer longer than that."""
+
+CLIENT_GONE: Final = 499
+
+NO_PUBLIC_URL: Final = Refusal(
+    404,
+    "telephony.public_url is not set: nobody here knows the address at which carriers reach this "
+    "server, so calls can't be streamed to it.",
+    "not_configured",
+)
+BUSY_CODES: Final = ("busy", "rate_limit_exceeded", "over_budget")
+BUSY_WORDS: Final = "All lines are busy. Please call again later."
+CLOSED_WORDS: Final = "We can't take your call at the moment. Please call again later."
+UNANSWERED_WORDS: Final = "Nobody answers there at the moment. Please call again later."
+"""To whom was transferred, and finds no line where he comes back."""
+
+VOICE_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/voice": name for name in WEBHOOKS}
+STATUS_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/status": name for name in WEBHOOKS}
+
+MAX_ANSWERED: Final = 4096
+"""Signed questions that are remembered, of all calls; then the oldest is forgotten. Some carriers
+sign no time, so no question of theirs is ever too old."""
+
+NOTED: Final = Answer("", "text/plain", 204)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question of somebody who is believed."""
+
+    carrier: str
+    by: Principal
+    question: WebhookRequest
+    signed: bytes | None
+    """As `Asker` has it."""
+
+    @property
+    def digest(self) -> bytes | None:
+        """The same for the same question, however it is written; None where nobody signed it."""
+        if self.signed is None:
+            return None
+        return hashlib.sha256(f"{self.carrier}\n".encode() + self.signed).digest()
+
+
+_Dealing = Callable[[_Asked, Request], Answer]
+
+
+class PhoneWebhooks:
+    """Answers carriers. One instance for all of them. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        calls: Calls,
+        desk: CallDesk,
+        tokens: CallTokens,
+        signatures: PhoneSignatures,
+        on_answered: Callable[[str, str, str], None],
+    ) -> None:
+        """`on_answered`: told the carrier, its id of a call, and what has answered that."""
+        self._config = config
+        self._calls = calls
+        self._desk = desk
+        self._tokens = tokens
+        self._signatures = signatures
+        self._on_answered = on_answered
+        self._answered: dict[bytes, Answer] = {}
+        """By the digests of what carriers asked and signed."""
+
+    async def serve(self, request: Request) -> Response:
+        """One question."""
+        return await self._respond(request, VOICE_PATHS[request.scope["path"]], self._answer)
+
+    async def hear(self, request: Request) -> Response:
+        """News of a call. A line that was kept for one that is over is free again."""
+        return await self._respond(request, STATUS_PATHS[request.scope["path"]], self._note)
+
+    async def _respond(self, request: Request, carrier: str, dealt_with: _Dealing) -> Response:
+        try:
+            asked = await self._asked(request, carrier)
+            answer = asked if isinstance(asked, Refusal) else dealt_with(asked, request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)
+        except WebhookError as error:
+            answer = _unreadable(str(error))
+        if isinstance(answer, Refusal):
+            _log.warning("%s: refused a webhook: %d %s", carrier, answer.status, answer.message)
+            return answer.response()
+        headers = {"cache-control": "no-store"}  # there is a token in it
+        return Response(answer.text, answer.status, headers, answer.media_type)
+
+    async def _asked(self, request: Request, carrier: str) -> _Asked | Refusal:
+        """By somebody who is believed. Raises WebhookError, ClientDisconnect."""
+        if not self._config.telephony.public_url:
+            return NO_PUBLIC_URL
+        principal = principal_of(request.scope)
+        refusal = self._signatures.may_ask(carrier, principal)
+        if refusal is not None:
+            return refusal
+        body = await _body(request)
+        if isinstance(body, Refusal):
+            return body
+        question = WebhookRequest(
+            request.method,
+            self._signatures.url_of(request.scope),
+            {name.lower(): value for name, value in request.headers.items()},
+            body,
+            unix_ns() // 10**9,
+        )
+        asker = self._signatures.of_webhook(carrier, principal, question)
+        if isinstance(asker, Refusal):
+            return asker
+        return _Asked(carrier, asker.principal, question, asker.signed)
+
+    def _answer(self, asked: _Asked, request: Request) -> Answer:
+        """Raises WebhookError."""
+        hook = WEBHOOKS[asked.carrier]
+        # Carriers ask once more about a caller who has hung up: Twilio where he was transferred,
+        # Plivo where its application has no other address for that.
+        if hook.news(asked.question).is_over:
+            return self._note(asked, request)
+        digest = asked.digest
+        known = self._answered.get(digest) if digest else None
+        if known is not None:
+            return known
+        call = hook.read(asked.question)
+        answer = self._connected(asked.carrier, asked.by, call, request)
+        # Who has a key may ask what he likes; who comes back from a transfer may do so twice, in
+        # the same words, and these say until when.
+        if digest and not call.transfer:
+            self._answered[digest] = answer
+            while len(self._answered) > MAX_ANSWERED:
+                del self._answered[next(iter(self._answered))]
+        return answer
+
+    def _note(self, asked: _Asked, request: Request) -> Answer:
+        """Raises WebhookError."""
+        hook = WEBHOOKS[asked.carrier]
+        news = hook.news(asked.question)
+        if not news.call_id:
+            return NOTED
+        if news.is_over:
+            self._tokens.ended(asked.by, hook.name, news.call_id)
+        elif news.answered_by and asked.by.kind == "carrier":
+            self._on_answered(hook.name, news.call_id, news.answered_by)
+        return NOTED
+
+    def _connected(
+        self, carrier: str, asker: Principal, call: CarrierCall, request: Request
+    ) -> Answer:
+        """For somebody who is believed."""
+        hook, settings = WEBHOOKS[carrier], self._config.telephony
+        if call.is_over:
+            return hook.turn_away(call, "", is_busy=False)
+        url = settings.address_of(f"{PREFIX}{carrier}/stream", is_socket=True)
+        if (token := self._tokens.issued_for(asker, hook.name, call.call_id)) is not None:
+            return hook.connect(call, url, token)  # the answer was lost on its way
+        wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
+        start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
+        if isinstance(start, Refusal):
+            is_busy = start.code in BUSY_CODES
+            _log.warning(
+                "%s: turned call %s away: %s", hook.name, shown(call.call_id), start.message
+            )
+            words = BUSY_WORDS if is_busy else CLOSED_WORDS
+            words = UNANSWERED_WORDS if call.transfer else words
+            return hook.turn_away(call, words, is_busy=is_busy)
+        expected = ExpectedCall(
+            asker,
+            start.agent,
+            call.caller,
+            call.called,
+            call.told,
+            hook.name,
+            call.call_id,
+            hook.stream_has_call_id,
+        )
+        _log.info(
+            "%s asks about call %s: %s is to answer", hook.name, shown(call.call_id), start.agent
+        )
+        return hook.connect(call, url, self._tokens.issue(expected))
+
+    def _no_line(self, asker: Principal, request: Request) -> Refusal | None:
+        """Asking ends no call that waits for its client: the stream, which comes, does that."""
+        if self._calls.draining:
+            return STOPPING
+        refusal = self._desk.refusal(asker, request.scope, self._calls.waiting.can_give_way)
+        if refusal is not None:
+            self._desk.turned_away(refusal)
+        return refusal
+
+
+async def _body(request: Request) -> bytes | Refusal:
+    """Raises ClientDisconnect."""
+    received = bytearray()
+    try:
+        async with patience(BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                received += piece
+                if len(received) > MAX_BODY_BYTES:
+                    problem = f"The body is larger than {MAX_BODY_BYTES >> 10} KiB."
+                    return Refusal(413, problem, "body_too_large")
+    except TimeoutError:
+        return Refusal(408, f"The body did not come within {BODY_TIMEOUT_S:g} s.", "timeout")
+    return bytes(received)
+
+
+def _unreadable(problem: str) -> Refusal:
+    return Refusal(400, f"This is no webhook of this carrier's: {problem}.", "invalid_webhook")

@@ -1,0 +1,111 @@
+"""What MCP servers say, and what of it is believed: their tools, and what those gave. Pure.
+
+A server is a program of somebody else's. What it lists stands in every prompt, so it is bounded;
+and one tool that is not as it should be costs nobody the others.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .tool import NAME, NAME_RULE, definition_of, one_line
+
+MAX_TOOLS: Final = 64
+"""Of one server. A small model is lost among far fewer."""
+
+MAX_SCHEMA_CHARS: Final = 16_000
+"""Of what one tool takes, as JSON. OpenAI takes more from clients; here nobody is there to be told
+that the context is full."""
+
+MAX_SCHEMA_DEPTH: Final = 32
+"""Parameters of real tools nest about 20 deep."""
+
+MAX_DESCRIPTION_CHARS: Final = 1024
+"""What is longer is cut: servers explain at length what the names say already."""
+
+MAX_RESULT_CHARS: Final = 1_000_000
+"""Of the text of one result, before the settings' own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What may be called of what a server has."""
+
+    definitions: dict[str, str]
+    """By name, as `ports.Tools` has them."""
+    problems: tuple[str, ...]
+    """Why some may not, a sentence each."""
+
+
+def listing_of(tools: Iterable[Any], allowed: Sequence[str] = ()) -> Listing:
+    """`tools`: as the MCP library has them. `allowed`: the only ones wanted; empty: all."""
+    definitions: dict[str, str] = {}
+    problems = []
+    for tool in tools:
+        name = tool.name
+        if allowed and name not in allowed:
+            continue
+        if len(definitions) >= MAX_TOOLS:
+            problems.append(f"it has more than {MAX_TOOLS} tools; the rest is left out")
+            break
+        if (problem := _problem(tool)) is not None:
+            problems.append(f"the tool {one_line(repr(name), 80)} can't be used: {problem}")
+        elif name in definitions:
+            problems.append(f"it has two tools {name!r}; the second is left out")
+        else:
+            description = (tool.description or tool.title or "").strip()
+            definitions[name] = definition_of(
+                name, description[:MAX_DESCRIPTION_CHARS], tool.input_schema
+            )
+    known = {tool.name for tool in tools}
+    problems += [f"it has no tool {name!r}" for name in allowed if name not in known]
+    return Listing(definitions, tuple(problems))
+
+
+def _problem(tool: Any) -> str | None:
+    if not NAME.fullmatch(tool.name):
+        return NAME_RULE
+    schema = tool.input_schema
+    if _is_deeper(schema, MAX_SCHEMA_DEPTH):
+        return f"what it takes nests more than {MAX_SCHEMA_DEPTH} deep"
+    if len(json.dumps(schema, ensure_ascii=False)) > MAX_SCHEMA_CHARS:
+        return f"what it takes has more than {MAX_SCHEMA_CHARS} characters"
+    return None
+
+
+def _is_deeper(value: object, limit: int) -> bool:
+    if limit < 0:
+        return True
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, list):
+        inner = value
+    return any(_is_deeper(each, limit - 1) for each in inner)
+
+
+def result_text(result: Any) -> str:
+    """A call's result for the model. What is no text is named, not included.
+
+    `result`: as the MCP library has it. Structured results are JSON; where a server sends them as
+    text as well, as it should, that text is taken.
+    """
+    parts = [_text_of(block) for block in result.content]
+    if not any(block.type == "text" for block in result.content) and (
+        result.structured_content is not None
+    ):
+        parts.insert(0, json.dumps(result.structured_content, ensure_ascii=False))
+    return "\n".join(parts)[:MAX_RESULT_CHARS] or "(nothing)"
+
+
+def _text_of(block: Any) -> str:
+    if block.type == "text":
+        return str(block.text)
+    if block.type == "resource" and hasattr(block.resource, "text"):
+        return str(block.resource.text)
+    if block.type == "resource":
+        return f"[a resource, not shown: {one_line(block.resource.uri)}]"
+    if block.type == "resource_link":
+        return f"[a resource, not shown: {one_line(block.uri)}]"
+    return f"[{block.type}, not shown: {one_line(block.mime_type)}]"

@@ -1,0 +1,215 @@
+"""Inputs of the turn-taking machine: what happened, as facts.
+
+`utterance` counts stretches of the caller's speech, `turn` counts replies (and with them turns),
+`at_sample` counts 16 kHz microphone samples since the session began. Every event is a flat record
+of JSON scalars, because a session's trace is a list of them and replaying it must give the same
+commands.
+"""
+
+from dataclasses import dataclass
+
+from latency_budget.account.turn import TurnId
+
+from .end_of_turn import TurnRules
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller has begun to speak."""
+
+    utterance: int
+    at_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPaused:
+    """The first ~100 ms of silence after speech: the caller is thinking, or done."""
+
+    utterance: int
+    at_sample: int
+    """First silent sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceGrew:
+    """The pause goes on. Counted in samples, so that audio sent in bursts gives the same turns."""
+
+    utterance: int
+    silence_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechResumed:
+    """The caller was only thinking."""
+
+    utterance: int
+    at_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStalled:
+    """No audio arrives any more in the middle of an utterance (muted, or a network gap)."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCommitted:
+    """The client said that the caller is done (push-to-talk)."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCleared:
+    """The client threw the audio away."""
+
+    utterance: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptReady:
+    """The final pass over an utterance is done. Empty text: nothing was said."""
+
+    utterance: int
+    revision: int
+    """Which pass: 1 for the first pause of the utterance, 2 for the second, ..."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseJudged:
+    """The turn model has heard how the utterance sounds up to a pause."""
+
+    utterance: int
+    revision: int
+    """As of `TranscriptReady`."""
+    log_odds: float
+    """That the turn is over; 0 is even."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptFailed:
+    """The recognizer raised or hung."""
+
+    utterance: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequested:
+    """The client asked for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpRequested:
+    """The client asked for the reply to what its tool gave, which the present reply has called:
+    that one may end first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCancelled:
+    """The client asked to stop the reply in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAudible:
+    """The first sound (or text) of the reply is ready."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyContinued:
+    """More of the reply was handed to the transport, or its tools run. Told every few seconds."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySent:
+    """The last of the reply has been handed to the transport."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlayed:
+    """The last sample should have been heard by now."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFailed:
+    """The language model or the voice raised or hung."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStands:
+    """How far the reply has come that the caller speaks over: the answer to HoldReply and
+    DuckReply."""
+
+    turn: TurnId
+    heard: str
+    """The words that were heard."""
+    left: str
+    """What it has beyond them so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordsHeard:
+    """What has been understood of an utterance that goes on, while the machine checks words.
+    Empty text: nothing that could be a word."""
+
+    utterance: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLost:
+    """The client's connection broke, and the call waits for it: nobody hears or is heard."""
+
+    unheard: bool
+    """The present reply had not been heard at all, not a word of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBack:
+    """It has another connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The client changed its turn detection."""
+
+    rules: TurnRules
+
+
+Event = (
+    SpeechStarted
+    | SpeechPaused
+    | SilenceGrew
+    | SpeechResumed
+    | AudioStalled
+    | BufferCommitted
+    | BufferCleared
+    | TranscriptReady
+    | PauseJudged
+    | TranscriptFailed
+    | ReplyRequested
+    | FollowUpRequested
+    | ReplyCancelled
+    | ReplyAudible
+    | ReplyContinued
+    | ReplySent
+    | ReplyPlayed
+    | ReplyFailed
+    | ReplyStands
+    | WordsHeard
+    | ClientLost
+    | ClientBack
+    | RulesChanged
+)

@@ -1,0 +1,143 @@
+"""Who may speak: the caller's automaton, the agent's automaton, and how they are coupled.
+
+Theory of operation
+-------------------
+Two parties take turns, so there are two small automata rather than one enum of combinations:
+
+    caller   QUIET -> SPEAKING -> PAUSING -> QUIET        (PAUSING -> SPEAKING: was only thinking)
+    agent    IDLE -> PREPARING -> SPEAKING -> TRAILING -> IDLE     (HELD: until words are checked)
+
+TRAILING means that the whole reply has been handed to the transport and the client still plays it.
+The tables in `tables.py` are the whole of the automata, and the diagram is drawn from them. A
+pair that is not in its table raises `IllegalEvent`. What each event does stands in
+`user_handlers.py` and `agent_handlers.py`, how they move each other in `transitions.py`.
+
+Both see every event that concerns them. The coupling, in the order in which it is applied:
+
+1. *Speculative transcript.* Each pause starts a final pass (`Transcribe`) at once: by the time the
+   silence is long enough to end the turn, its words are known. Resuming makes the pass stale.
+2. *End of turn.* While PAUSING, every further silence, the transcript and the turn model's answer
+   ask `required_silence_ms` whether the silence suffices for what is known. If so the utterance is
+   committed and, if the rules say so, a reply begins. No words: it is dropped, nothing happened.
+3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
+   caller was not done. The reply never was, and the utterance goes on with the message before it
+   (`ReopenTurn`). See `reopening.py`.
+4. *Barge-in.* SpeechStarted later than that silences the agent: first the client is told that the
+   caller speaks (stock clients stop playing on that), then the response ends. A reply of which
+   nothing was heard is cut at once; one that can be heard is held, or only turned down, until it is
+   known whether there are words. See `barge_in.py`.
+5. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
+   counts as heard, the reply begins anew: otherwise a cough would leave the line dead.
+6. *Guess.* Words of which it is not known yet whether they end the turn get a reply in secret
+   (`GuessReply`): model and voice work while the silence grows. The end of the turn then only lets
+   it be heard; a caller who goes on makes it vanish (`DropGuess`). See `preemptive.py`.
+7. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
+   needs is outstanding, waits in `wanted` and begins when both are settled.
+8. *Idle.* A caller who stays silent after a reply is asked, if the rules say so, and in the end the
+   call is hung up. See `user_idle.py`.
+9. *Away.* A client whose connection broke is not spoken to; what was said by then is understood all
+   the same, and answered when it is back. See `connection_handlers.py`.
+
+Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else
+happens, no clock is read. Events of an older utterance, revision or turn are dropped and counted in
+`stale_events`: threads answer late, and a late answer is no error. Every state in which the machine
+waits for somebody else has a deadline (`watchdogs.py`), so that no silence of ears, stage or client
+can leave it there: from any state the timer alone leads back to QUIET and IDLE.
+
+What was tried: deciding the end of turn from wall-clock timers alone. A client that sends a file
+faster than real time, or in bursts, then gets cut in on; samples do not lie about silence.
+"""
+
+from typing import Final
+
+from latency_budget.account.turn import TurnId
+
+from . import agent_handlers, barge_in, connection_handlers, user_handlers, user_idle, watchdogs
+from .commands import Command
+from .end_of_turn import TurnRules
+from .events import Event
+from .state import Handlers, TurnState
+from .tables import Agent, Caller
+from .transitions import takes_requests
+
+
+class TurnTaking:
+    """The machine of one session. Not thread-safe; no method blocks or reads a clock."""
+
+    def __init__(self, rules: TurnRules) -> None:
+        self._state = TurnState(rules)
+
+    @property
+    def caller(self) -> Caller:
+        return self._state.caller
+
+    @property
+    def agent(self) -> Agent:
+        return self._state.agent
+
+    @property
+    def turn(self) -> TurnId:
+        """Of the newest reply; 0 before the first."""
+        return self._state.turn
+
+    @property
+    def utterance(self) -> int:
+        """The newest one heard of."""
+        return self._state.utterance
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a ReplyRequested would be honoured."""
+        return takes_requests(self._state)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a reply waits for the end of the present one, or for a transcript."""
+        return self._state.wanted
+
+    @property
+    def awaits_words(self) -> bool:
+        """Whether a final pass runs over what would be answered next."""
+        s = self._state
+        is_open = s.caller is Caller.PAUSING and s.text is None
+        return s.agent is Agent.IDLE and (is_open or bool(s.awaited))
+
+    @property
+    def checks_words(self) -> bool:
+        """Whether WordsHeard would tell it something."""
+        return self._state.overlap is not None
+
+    @property
+    def stale_events(self) -> int:
+        """Late answers that were dropped so far."""
+        return self._state.stale_events
+
+    def apply(self, event: Event, now_ns: int) -> tuple[Command, ...]:
+        """Take in one event. Raises IllegalEvent for a pair that no table and no rule knows."""
+        commands = tuple(_HANDLERS[type(event)](self._state, event, now_ns))
+        user_idle.follow(self._state, commands, now_ns)
+        return commands
+
+    def next_deadline_ns(self) -> int | None:
+        """When `on_timer` is due, unless an event comes first."""
+        s = self._state
+        deadlines = (*watchdogs.deadlines(s), user_idle.idle_deadline_ns(s))
+        return min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> tuple[Command, ...]:
+        """Act on the deadlines that have passed. Harmless when none has."""
+        s = self._state
+        idle_ns = user_idle.idle_deadline_ns(s)
+        out = watchdogs.expire(s, now_ns)
+        if idle_ns is not None and now_ns >= idle_ns:
+            out += user_idle.end_silence(s, now_ns)
+        user_idle.follow(s, out, now_ns)
+        return tuple(out)
+
+
+_HANDLERS: Final[Handlers] = {
+    **user_handlers.HANDLERS,
+    **agent_handlers.HANDLERS,
+    **barge_in.HANDLERS,
+    **connection_handlers.HANDLERS,
+}

@@ -1,0 +1,72 @@
+"""What is done about a caller who says nothing.
+
+Theory of operation: a clock runs while everybody is at rest after a reply, from the end of the
+agent's last sound (or of a noise that came after it). It stands while the caller is being heard or
+transcribed, while a reply is wanted, made or played, while the client is away, and for as long as
+the caller waits for the agent rather than the agent for the caller. When it has run for
+`idle_after_ms` the caller is asked; asking is a reply like any other, and at its end the clock
+begins again.
+
+There are two ways of asking. Ours says a fixed sentence, `MAX_PROMPTS` times in a row and no more.
+That of OpenAI's `idle_timeout_ms` commits the silence as a message without words and lets the model
+answer; it is done as often as it is due, for so it is documented, unless the operator wants silent
+calls to end. Words of the caller begin the count anew.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from . import commands as cmd
+from .commands import Command
+from .state import TurnState
+from .tables import Agent, Caller
+from .transitions import begin_if_wanted
+
+MAX_PROMPTS: Final = 2
+"""In a row. A third "Are you still there?" talks to an empty room."""
+
+
+def follow(s: TurnState, commands: Sequence[Command], now_ns: int) -> None:
+    """Start, stop or leave the clock, after whatever led to these commands."""
+    for command in commands:
+        if isinstance(command, cmd.CommitUtterance):
+            s.awaits_caller = False
+            s.num_prompts = 0
+        elif isinstance(command, cmd.StartReply):
+            s.awaits_caller = True
+    if not _at_rest(s):
+        s.idle_since_ns = None
+    elif s.idle_since_ns is None:
+        s.idle_since_ns = now_ns
+
+
+def idle_deadline_ns(s: TurnState) -> int | None:
+    """When the silence has become too long; None where nothing is done about it."""
+    wait_ms = s.rules.idle.idle_after_ms if _asks(s) else s.rules.idle.idle_hangup_ms
+    if s.idle_since_ns is None or wait_ms == 0:
+        return None
+    return s.idle_since_ns + wait_ms * 1_000_000
+
+
+def end_silence(s: TurnState, now_ns: int) -> list[Command]:
+    """The deadline has passed: ask the caller, or end the call."""
+    if not _asks(s):
+        s.awaits_caller = False
+        return [cmd.HangUp()]
+    s.num_prompts += 1
+    s.wanted = True
+    s.answers_caller = False
+    idle = s.rules.idle
+    how = cmd.CommitSilence(idle.idle_after_ms) if idle.idle_commits else cmd.PromptCaller()
+    return [how, *begin_if_wanted(s, now_ns)]
+
+
+def _at_rest(s: TurnState) -> bool:
+    is_quiet = s.caller is Caller.QUIET and s.agent is Agent.IDLE and not s.away
+    return is_quiet and s.awaits_caller and s.rules.enabled and not (s.wanted or s.awaited)
+
+
+def _asks(s: TurnState) -> bool:
+    idle = s.rules.idle
+    is_endless = idle.idle_commits and idle.idle_hangup_ms == 0
+    return idle.idle_after_ms > 0 and (is_endless or s.num_prompts < MAX_PROMPTS)

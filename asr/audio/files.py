@@ -1,0 +1,172 @@
+"""Sound files of any rate and channel count as a stream of 16 kHz blocks.
+
+WAV, FLAC, OGG and whatever else libsndfile reads. A file is never held whole: ten minutes of
+stereo at 48 kHz would be 230 MB of floats. Of a stranger's file only what `FileLimits` allow is
+decoded, since a small file can decode to a very large one, and only formats that people have: each
+parser is one more that a stranger may try.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from asr.errors import AudioError
+
+from . import mp3_file
+from .mp3_file import Mp3File
+from .resample import Resampler
+from .samples import Pcm
+from .wav_header import OpenEndedWav, audio_begins
+
+BLOCK_S: Final = 1.0
+"""Read at a time. Smaller spends its time in calls, larger only memory."""
+
+_UNKNOWN_LENGTH: Final = 2**62
+"""libsndfile's frame count for streams that do not say their length is near 2**63."""
+
+_MAX_PAGE: Final = 65_307
+"""Bytes of an Ogg page, at most."""
+
+_MAGIC: Final = (
+    *(b"RIFF", b"RF64", b"riff", b"fLaC", b"OggS", b"FORM", b".snd", b"caff"),
+    *mp3_file.MAGIC,
+)
+"""How the files begin that a stranger may send."""
+
+_HOW_TO_CONVERT: Final = (
+    "give WAV, FLAC, OGG (Vorbis or Opus), MP3, AIFF, AU or CAF; "
+    "`ffmpeg -i FILE out.wav` makes one of anything else"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """What a stranger's file may take."""
+
+    max_s: float
+    """Decoded. Where the header owns up to more, nothing is decoded at all."""
+    max_channels: int = 8
+
+
+def read_blocks(
+    path: Path, name: str | None = None, limits: FileLimits | None = None
+) -> Generator[Pcm, None, None]:
+    """The file at `path` as float32 [n] blocks, 16 kHz mono, about a second each.
+
+    Raises AudioError, naming the file (or what `name` calls it) and what is wrong with it, when it
+    is not audio, is empty, ends before its header says, or goes beyond the limits.
+    """
+    name = name or str(path)
+    if not path.is_file():
+        raise AudioError(f"{name}: no such file")
+    with path.open("rb") as file:
+        start = file.read(4)
+    if not start:
+        raise AudioError(f"{name}: the file is empty (0 bytes)")
+    if limits is not None and not start.startswith(_MAGIC):
+        raise AudioError(f"{name}: this is no sound file of a kind known here; {_HOW_TO_CONVERT}")
+    with closing(_blocks(path, start, name, limits)) as blocks:
+        yield from blocks
+
+
+def _blocks(
+    path: Path, start: bytes, name: str, limits: FileLimits | None
+) -> Generator[Pcm, None, None]:
+    if start.startswith(mp3_file.MAGIC):
+        mp3 = Mp3File(path, name)
+        _check_limits(mp3, name, limits)
+        with closing(mp3.blocks(BLOCK_S)) as blocks:
+            yield from _resampled(mp3, blocks, name, limits)
+        return
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(_opened(path, start, name))
+            sound = stack.enter_context(soundfile.SoundFile(file))
+            if sound.subtype.startswith("MPEG"):  # it would be read in the way of `mp3_file.py`
+                raise AudioError(
+                    f"{name}: MP3 inside {sound.format} is not read here; {_HOW_TO_CONVERT}"
+                )
+            _check_limits(sound, name, limits)
+            yield from _resampled(sound, _read(sound), name, limits)
+    except soundfile.LibsndfileError as error:
+        raise AudioError(
+            f"{name}: not readable as audio ({error.error_string.rstrip('.')}); {_HOW_TO_CONVERT}"
+        ) from error
+
+
+def _opened(path: Path, start: bytes, name: str) -> BinaryIO:
+    """As libsndfile is to see it. Raises AudioError where the file ends too early, which that
+    passes over without a word."""
+    if start.startswith(b"OggS"):
+        _check_last_page(path, name)
+    if start.startswith(b"RIFF") and (begins := audio_begins(path, name)) is not None:
+        return OpenEndedWav(path, begins)
+    return path.open("rb")
+
+
+def _read(sound: soundfile.SoundFile) -> Iterator[npt.NDArray[np.float32]]:
+    num_each = max(1, int(sound.samplerate * BLOCK_S))
+    while len(block := sound.read(num_each, dtype="float32")):
+        yield block
+
+
+def _check_limits(
+    sound: soundfile.SoundFile | Mp3File, name: str, limits: FileLimits | None
+) -> None:
+    """By the header, before there is anything to hold."""
+    if limits is None:
+        return
+    if sound.channels > limits.max_channels:
+        raise AudioError(
+            f"{name}: the file has {sound.channels} channels, more than {limits.max_channels}; "
+            "mix them down first"
+        )
+    if sound.frames < _UNKNOWN_LENGTH and sound.frames > limits.max_s * sound.samplerate:
+        raise _too_long(name, limits)
+
+
+def _too_long(name: str, limits: FileLimits) -> AudioError:
+    return AudioError(f"{name}: the recording is longer than {limits.max_s:g} s; send it in parts")
+
+
+def _resampled(
+    sound: soundfile.SoundFile | Mp3File,
+    blocks: Iterator[npt.NDArray[np.float32]],
+    name: str,
+    limits: FileLimits | None,
+) -> Iterator[Pcm]:
+    resampler = Resampler(sound.samplerate)
+    seen = 0
+    for block in blocks:
+        seen += len(block)
+        if limits is not None and seen > limits.max_s * sound.samplerate:
+            raise _too_long(name, limits)
+        yield resampler.push(block)
+    if seen == 0:
+        raise AudioError(f"{name}: the file has no audio in it")
+    if 0 < seen < sound.frames < _UNKNOWN_LENGTH:
+        raise AudioError(
+            f"{name}: the file is damaged or cut short: {seen} of {sound.frames} frames are there"
+        )
+    yield resampler.flush()
+
+
+def _check_last_page(path: Path, name: str) -> None:
+    """The last page of an Ogg file says that it is the last (RFC 3533, section 6)."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - _MAX_PAGE))
+        end = file.read()
+    page = end.rfind(b"OggS")
+    if page < 0 or len(end) < page + 27 or not end[page + 5] & 4:
+        raise AudioError(f"{name}: the file is cut short: its last page is missing")
+
+
+def read_file(path: Path) -> Pcm:
+    """The whole file, float32 [n] at 16 kHz: for recordings known to be short."""
+    return np.concatenate(list(read_blocks(path)))

@@ -1,0 +1,69 @@
+"""How much audio a WAV file has: as its header says, or as the file does where it knows better."""
+
+import io
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from asr.errors import AudioError
+
+_STREAMED: Final = 0xFFFFFFFF
+"""What programs write for the length that stream to a pipe. libsndfile reads on to the end."""
+
+
+class OpenEndedWav(io.FileIO):
+    """A WAV file whose header says that no audio follows, read as if it said how much does.
+
+    Programs that write the length when they are done leave 0 there where they can't: into a pipe,
+    or when they were ended. libsndfile takes that literally.
+    """
+
+    def __init__(self, path: Path, data_at: int) -> None:
+        """`data_at`: where the audio begins; its length stands just before."""
+        super().__init__(path)
+        length = min(path.stat().st_size - data_at, _STREAMED - 1)
+        self._first = data_at - 4
+        self._length = length.to_bytes(4, "little")
+
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        first = self.tell()
+        num_read = super().readinto(buffer) or 0
+        view = memoryview(buffer)
+        for position, byte in enumerate(self._length, self._first - first):
+            if 0 <= position < num_read:
+                view[position : position + 1] = bytes([byte])
+        return num_read
+
+
+def audio_begins(path: Path, name: str) -> int | None:
+    """Where the audio begins that a header says nothing of; None where the header is right.
+
+    Raises AudioError where it says more than there is: libsndfile shortens that without a word.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(12)
+        while len(header := file.read(8)) == 8:
+            length = int.from_bytes(header[4:], "little")
+            if header[:4] == b"data":
+                begins = file.tell()
+                if length == 0:
+                    return None if _only_chunks(file, size) else begins
+                if length != _STREAMED and begins + length > size:
+                    raise AudioError(
+                        f"{name}: the file is cut short: {size - begins} of {length} bytes of "
+                        "audio are there"
+                    )
+                return None
+            file.seek(length + length % 2, 1)
+    return None
+
+
+def _only_chunks(file: BinaryIO, size: int) -> bool:
+    """Whether what follows is what may stand behind audio, up to the end; or nothing."""
+    while len(header := file.read(8)) == 8:
+        if not header[:4].isascii() or not header[:4].decode().isprintable():
+            return False
+        length = int.from_bytes(header[4:], "little")
+        if file.seek(length + length % 2, 1) > size + 1:
+            return False
+    return not header

@@ -1,0 +1,324 @@
+"""The ears of one call: audio in; speech events, jobs for a recognizer and transcripts out.
+
+Theory of operation
+-------------------
+No thread, no clock, no recognizer. `feed` runs the voice detector (a third of a millisecond for
+32 ms of audio) and says what should be decoded; the owner runs those jobs wherever it likes and
+hands the results to `complete`. That keeps the detection of barge-in free of decodes that take
+150 ms, and makes every decision repeatable: it depends on samples and on the order of calls.
+
+*Final passes.* At a pause the owner calls `finalize`; if the caller goes on, the result is simply
+not used. Results come late, so each job carries the number of its pass, and what is older than the
+newest pass of its utterance is dropped and counted. An utterance may be ended while its last pass
+is still running.
+
+*Partials.* Every `partial_interval_ms` of new audio, while the caller is voiced, one at a time; and
+as soon as the voice drops, so that a final may find its words known
+(`asr/recognition/final_reuse.py`).
+
+*Long utterances.* From `settle_after_s` on, the older part is cut off at its quietest place and
+decoded once (`segment`); later passes see only the rest. So a final never takes longer than that of
+a short utterance, and the audio kept is bounded, provided that jobs are completed. Where they are
+not, the oldest audio is given up after `max_unsettled_s` and counted.
+
+*Push-to-talk* (`endpointing=None`). Everything since the last commit or clear is one utterance,
+at most `max_buffer_s` of it. The voice detector still runs: it tells a recording of nothing from
+speech.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from asr.audio.samples import RATE_HZ, AudioFrame, Pcm, finite, samples_from_ms
+from asr.errors import AudioError, BufferFullError
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
+from asr.speech_detection.agc import VoiceLift
+from asr.speech_detection.echo_gate import FarEnd
+from asr.speech_detection.endpointing import (
+    Endpointer,
+    EndpointEvent,
+    EndpointingConfig,
+    SpeechPaused,
+    SpeechResumed,
+    SpeechStarted,
+)
+from asr.speech_detection.energy_endpoint import Loudness
+from asr.speech_detection.vad import VadState, VoiceDetector
+
+from .audio_buffer import Recording
+from .utterance import ListenerConfig, Utterance
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOutput:
+    """What some audio brought about."""
+
+    events: tuple[EndpointEvent, ...] = ()
+    jobs: tuple[DecodeJob, ...] = ()
+    """At most one, never while another partial or segment is out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBuffer:
+    """An utterance that the client ended."""
+
+    utterance: int
+    job: DecodeJob | None
+    """None: nothing was said."""
+
+
+@dataclass(slots=True)
+class ListenerCounts:
+    """What was dropped and what is held, for the metrics."""
+
+    stale_results: int = 0
+    """Results of jobs that a newer one, the end of the utterance or a clear had overtaken."""
+    lost_samples: int = 0
+    """Audio given up because `max_unsettled_s` was reached."""
+    gap_samples: int = 0
+    """Silence filled in for missing audio."""
+    repeated_samples: int = 0
+    """Audio that came twice."""
+    held_bytes: int = 0
+    """Memory that the audio takes now."""
+    peak_bytes: int = 0
+    """The most it has taken."""
+
+
+_MAX_ENDED: Final = 8
+"""Ended utterances whose late final is still accepted. More than one is rare, so this is ample."""
+
+
+class Listener:
+    """The state of one call. Not thread-safe: one thread, or one lock, owns it."""
+
+    def __init__(self, config: ListenerConfig, vad: VoiceDetector) -> None:
+        self.counts = ListenerCounts()
+        self._config = config
+        self._vad = vad
+        self._vad_state = VadState()
+        self._recording = Recording()
+        self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
+        self._loudness = Loudness()
+        self._lift = VoiceLift()
+        self.far_end = FarEnd()
+        """What the agent says meanwhile, as far as its owner tells."""
+        self._loud_until = 0
+        """After the last loud sample; where nobody looks for pauses, all are."""
+        self._floor = 0
+        """Audio before this belongs to an utterance that is over."""
+        self._open: Utterance | None = None
+        self._ended: dict[int, Utterance] = {}
+        self._threshold = self._endpointer.config.speech_threshold
+        self._out: DecodeJob | None = None
+        """The partial or segment that is being decoded."""
+
+    @property
+    def position(self) -> int:
+        """Samples received so far."""
+        return self._recording.end_sample
+
+    def configure(
+        self, endpointing: EndpointingConfig | None, settle_after_s: float | None = None
+    ) -> None:
+        """Use other thresholds, or push-to-talk (None), from the next frame on, and settle the
+        older part of an utterance from so much undecoded audio on (None: as before).
+
+        An open utterance goes on into push-to-talk. Out of it, uncommitted audio is cleared.
+        """
+        was_manual = self._config.endpointing is None
+        self._config = replace(self._config, endpointing=endpointing)
+        if settle_after_s is not None:
+            self._config = replace(self._config, settle_after_s=settle_after_s)
+            if self._open is not None:
+                self._open.settle_after_s = settle_after_s
+        if endpointing is not None:
+            self._endpointer.configure(endpointing)
+            self._threshold = endpointing.speech_threshold
+            if was_manual:
+                self.clear()
+
+    def feed(self, audio: AudioFrame | Pcm) -> ListenerOutput:
+        """Take in float32 16 kHz mono audio of any length; NaN and infinities count as silence.
+
+        An AudioFrame's position must continue the call: a small gap is filled with silence, what
+        came before is skipped. Raises AudioError for a larger gap, and BufferFullError when
+        push-to-talk holds `max_buffer_s`; nothing is taken in then.
+        """
+        pcm = self._admit(audio)
+        events: list[EndpointEvent] = []
+        jobs: list[DecodeJob] = []
+        for start in range(0, len(pcm), RATE_HZ):
+            self._recording.append(pcm[start : start + RATE_HZ])
+            while (frame := self._recording.next_frame()) is not None:
+                probability = self._vad.probability(self._lift.lifted(frame), self._vad_state)
+                events += self._hear(frame, probability)
+                if self._open is not None and self._out is None:
+                    hush = self._recording.end_of_frames - self._loud_until
+                    self._out = self._open.due(probability, self._threshold, hush)
+                    jobs += [self._out] if self._out else []
+                self._forget()
+        return ListenerOutput(tuple(events), tuple(jobs))
+
+    def finalize(
+        self, utterance: int, at_sample: int, revision: int | None = None
+    ) -> DecodeJob | None:
+        """The final pass over an open utterance up to its pause at `at_sample`.
+
+        Makes earlier passes stale. `revision` is the owner's count of passes; without it they are
+        counted here. None: too little was voiced to be words, or the utterance is not open.
+        """
+        spoken = self._open
+        if spoken is None or spoken.number != utterance:
+            self.counts.stale_results += 1
+            return None
+        spoken.revision = spoken.revision + 1 if revision is None else revision
+        spoken.awaits_final = False
+        end = at_sample + samples_from_ms(self._config.tail_ms)
+        is_voiced = spoken.is_voiced(end, self._threshold)
+        if not is_voiced and not spoken.settled_text:
+            return None
+        spoken.awaits_final = True
+        return spoken.job("final", end if is_voiced else spoken.unsettled, self._threshold)
+
+    def complete(
+        self, job: DecodeJob, hypothesis: Hypothesis
+    ) -> tuple[PartialTranscript | FinalTranscript, ...]:
+        """Take in the recognizer's result: at most one transcript, none for a stale job."""
+        if self._out is job:
+            self._out = None
+        spoken = self._open
+        if spoken is None or spoken.number != job.utterance:
+            spoken = self._ended.get(job.utterance)
+        if spoken is None or spoken.is_overtaken(job):
+            self.counts.stale_results += 1
+            return ()
+        return spoken.take(job, hypothesis)
+
+    def fail(self, job: DecodeJob) -> None:
+        """The recognizer could not do this job; others may follow."""
+        if self._out is job:
+            self._out = None
+        if self._open is not None and job.kind == "final" and job.utterance == self._open.number:
+            self._open.awaits_final &= job.revision != self._open.revision
+
+    def end(self, utterance: int, *, was_echo: bool = False) -> None:
+        """The open utterance is over; its final may still be out. Other numbers are ignored.
+
+        `was_echo`: it was the agent's own voice.
+        """
+        spoken = self._open
+        if spoken is None or spoken.number != utterance:
+            return
+        self.far_end.speech_ended(was_echo=was_echo)
+        spoken.is_ended = True
+        self._ended[utterance] = spoken
+        while len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._open = None
+        if self._config.endpointing is None:
+            self._endpointer.reset()
+        else:
+            self._endpointer.end(utterance)
+
+    def commit_buffer(self) -> CommittedBuffer:
+        """The client says that the caller is done: a final pass over everything, and the end."""
+        number = self._endpointer.utterance
+        job = None
+        if self._open is not None:
+            job = self.finalize(number, self.position)
+            self._floor = self.position
+            self.end(number)
+        else:
+            self.clear()
+        return CommittedBuffer(number, job)
+
+    def clear(self) -> None:
+        """Forget all audio that no commit has covered; results that are still out become stale."""
+        self._endpointer.reset()
+        self._open = None
+        self._floor = self.position
+
+    # --- inside ---
+
+    def _admit(self, audio: AudioFrame | Pcm) -> Pcm:
+        pcm = audio.pcm if isinstance(audio, AudioFrame) else audio
+        if pcm.ndim != 1 or pcm.dtype != np.float32:
+            raise AudioError(f"a listener takes float32 [n], got {pcm.dtype} {list(pcm.shape)}")
+        gap = audio.first_sample - self.position if isinstance(audio, AudioFrame) else 0
+        if gap > self._config.max_gap_s * RATE_HZ:
+            raise AudioError(
+                f"audio jumps ahead by {gap / RATE_HZ:.1f} s; at most {self._config.max_gap_s:g} s "
+                "can be missing"
+            )
+        if self._config.endpointing is None and self._open is not None:
+            held_s = (self.position + gap + len(pcm) - self._open.began) / RATE_HZ
+            if held_s > self._config.max_buffer_s:
+                raise BufferFullError(
+                    f"the audio buffer is full: {self._config.max_buffer_s:g} s without a commit; "
+                    "commit or clear it"
+                )
+        pcm = finite(pcm)
+        if gap > 0:
+            self.counts.gap_samples += gap
+            pcm = np.concatenate([np.zeros(gap, np.float32), pcm])
+        elif gap < 0:
+            self.counts.repeated_samples += min(-gap, len(pcm))
+            pcm = pcm[-gap:]
+        return pcm
+
+    def _hear(self, frame: Pcm, probability: float) -> tuple[EndpointEvent, ...]:
+        first = self._recording.end_of_frames
+        self._recording.judge(probability)
+        config = self._config.endpointing
+        if config is None:
+            self._loud_until = self._recording.end_of_frames
+            if self._open is None:
+                self._begin(None, self._floor)
+            return ()
+        is_speech = probability >= config.silence_threshold
+        if not (is_speech or self._endpointer.is_open):
+            self._loudness.reset()
+        num_loud = self._loudness.loud_samples(frame, is_speech)
+        if num_loud:
+            self._loud_until = first + num_loud
+        far = self.far_end.level(first)
+        if not far:
+            self._lift.note(frame, probability)
+        if far and self._endpointer.is_open:
+            self.far_end.speaks(frame, far)
+        elif far and self.far_end.is_echo(frame, far, is_speech=is_speech):
+            probability = 0.0
+        events = self._endpointer.push(probability, first, num_loud=num_loud, is_overlap=bool(far))
+        for event in events:
+            if isinstance(event, SpeechStarted):
+                self.far_end.speech_began()
+                preroll = samples_from_ms(config.preroll_ms)
+                self._begin(event.at_sample, max(event.at_sample - preroll, self._floor))
+            elif isinstance(event, SpeechPaused | SpeechResumed) and self._open is not None:
+                self._open.is_pausing = isinstance(event, SpeechPaused)
+                if self._open.is_pausing:
+                    self._floor = event.at_sample + samples_from_ms(self._config.tail_ms)
+        return events
+
+    def _begin(self, onset: int | None, began: int) -> None:
+        began = max(began, self._recording.first_sample)
+        self._open = Utterance(
+            self._endpointer.utterance, onset, began, self._recording, self._config
+        )
+
+    def _forget(self) -> None:
+        endpointing = self._endpointer.config
+        keep_ms = endpointing.preroll_ms + endpointing.min_speech_ms + 500
+        keep_from = self._recording.end_sample - samples_from_ms(keep_ms)
+        spoken = self._open
+        if spoken is not None:
+            config = self._config
+            limit_s = config.max_unsettled_s if config.endpointing else config.max_buffer_s
+            self.counts.lost_samples += spoken.shed(int(limit_s * RATE_HZ))
+            keep_from = min(keep_from, spoken.unsettled)
+        self._recording.forget_before(keep_from)
+        self.counts.held_bytes = self._recording.room_bytes
+        self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.held_bytes)

@@ -1,0 +1,149 @@
+"""Speech to text in one object, for programs that have one thread and no turn-taking of their own.
+
+The voice agent does not use this: it runs detector and recognizer on threads of their own and
+decides by the words when a turn is over. Here a fixed silence does.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asr.audio.resample import Resampler
+from asr.audio.samples import RATE_HZ, Pcm
+from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, PartialTranscript, Recognizer
+from asr.recognition.whisper import WhisperTranscriber
+from asr.speech_detection.endpointing import EndpointEvent, SilenceGrew, SpeechPaused, SpeechStarted
+from asr.speech_detection.vad import FRAME, SileroVad, VoiceDetector
+
+from .asr_stream import Listener
+from .utterance import ListenerConfig
+
+AsrEvent = EndpointEvent | PartialTranscript | FinalTranscript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamingConfig:
+    """How a stream is cut into utterances."""
+
+    listener: ListenerConfig = field(default_factory=ListenerConfig)
+    end_silence_ms: int = 500
+    """Silence that ends an utterance. Shorter cuts sentences at commas, longer only delays."""
+
+    def __post_init__(self) -> None:
+        if self.listener.endpointing is None:
+            raise ValueError("a stream is cut by its silences: endpointing cannot be None")
+
+
+class StreamingTranscriber:
+    """One stream of audio to text. Not thread-safe; `feed` blocks while something is decoded.
+
+    Any cut of the same audio gives the same events: `feed` works through it in the detector's
+    frames. Order of calls: `feed` any number of times, `flush` at the end; then the next stream
+    may begin.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        vad: VoiceDetector,
+        config: StreamingConfig | None = None,
+    ) -> None:
+        self._recognizer = recognizer
+        self._vad = vad
+        self._config = config or StreamingConfig()
+        self._resampler: Resampler | None = None
+        self._begin()
+
+    @classmethod
+    def load(
+        cls,
+        whisper_dir: Path | str,
+        vad_path: Path | str,
+        *,
+        threads: int = 2,
+        config: StreamingConfig | None = None,
+    ) -> "StreamingTranscriber":
+        """Load both models. Raises ModelError when one is missing or damaged."""
+        vad = SileroVad.load(vad_path)
+        return cls(WhisperTranscriber.load(whisper_dir, threads=threads), vad, config)
+
+    def feed(self, pcm: npt.NDArray[Any], rate_hz: int = RATE_HZ) -> list[AsrEvent]:
+        """Take in int16 or float audio, [n] or [n, channels], of any length; returns what happened.
+
+        The rate may change between calls. Raises AudioError for audio of an impossible rate, shape
+        or type.
+        """
+        events: list[AsrEvent] = []
+        if self._resampler is None or self._resampler.rate_hz != rate_hz:
+            previous, self._resampler = self._resampler, Resampler(rate_hz)
+            if previous is not None:
+                events += self._listen(previous.flush())
+        return events + self._listen(self._resampler.push(pcm))
+
+    def flush(self) -> list[AsrEvent]:
+        """The audio is over: ends the open utterance and forgets everything."""
+        events = self._listen(self._resampler.flush()) if self._resampler is not None else []
+        # The last frame may be incomplete.
+        events += self._listen(np.zeros(-self._listener.position % FRAME, np.float32))
+        if self._utterance is not None:
+            self._finalize(self._listener.position)
+            events += self._end()
+        self._begin()
+        return events
+
+    def _begin(self) -> None:
+        self._listener = Listener(self._config.listener, self._vad)
+        self._early = EarlyWords()
+        self._resampler = None
+        self._utterance: int | None = None
+        self._final: FinalTranscript | None = None
+
+    def _listen(self, pcm: Pcm) -> list[AsrEvent]:
+        events: list[AsrEvent] = []
+        start = 0
+        while start < len(pcm):
+            # Up to the end of a frame, so that what is decided does not depend on the cut.
+            end = start + FRAME - self._listener.position % FRAME
+            heard = self._listener.feed(pcm[start:end])
+            start = end
+            for event in heard.events:
+                events.append(event)
+                events += self._follow(event)
+            for job in heard.jobs:
+                events += self._run(job)
+        return events
+
+    def _follow(self, event: EndpointEvent) -> list[AsrEvent]:
+        """Decode at a pause; keep the result until the silence is long enough."""
+        match event:
+            case SpeechStarted():
+                self._utterance = event.utterance
+                self._final = None
+            case SpeechPaused():
+                self._finalize(event.at_sample)
+            case SilenceGrew() if event.silence_ms >= self._config.end_silence_ms:
+                return self._end()
+        return []
+
+    def _finalize(self, at_sample: int) -> None:
+        assert self._utterance is not None
+        self._final = None
+        job = self._listener.finalize(self._utterance, at_sample)
+        if job is not None:
+            for transcript in self._run(job):
+                assert isinstance(transcript, FinalTranscript)
+                self._final = transcript
+
+    def _end(self) -> list[AsrEvent]:
+        assert self._utterance is not None
+        self._listener.end(self._utterance)
+        final, self._final, self._utterance = self._final, None, None
+        return [final] if final is not None and final.text else []
+
+    def _run(self, job: DecodeJob) -> list[AsrEvent]:
+        hypothesis = self._early.recognize(self._recognizer, job)
+        return list(self._listener.complete(job, hypothesis))

@@ -1,0 +1,235 @@
+"""One utterance while it is being heard: what is due, what was said so far, what is overtaken."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from asr.audio.samples import (
+    RATE_HZ,
+    VOICED_FRAME,
+    last_voiced_sample,
+    quietest_sample,
+    samples_from_ms,
+)
+from asr.recognition.stabilizer import Stabilized, Stabilizer
+from asr.recognition.transcripts import (
+    DecodeJob,
+    FinalTranscript,
+    Hypothesis,
+    JobKind,
+    PartialTranscript,
+)
+from asr.speech_detection.endpointing import EndpointingConfig
+
+from .audio_buffer import Recording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """How a call is listened to."""
+
+    endpointing: EndpointingConfig | None = field(default_factory=EndpointingConfig)
+    """None: push-to-talk."""
+    partial_interval_ms: int = 600
+    """New audio between partials; 0: none, nor early passes. A partial costs about 130 ms of two
+    cores, so 300 would take half of the machine from the language model; above 1000 its prefill
+    comes too late."""
+    min_voiced_ms: int = 160
+    """An utterance with less voice is not decoded: Whisper answers noise with "you" and "Thank
+    you.". The shortest words ("no", "two") have 190 ms and more."""
+    tail_ms: int = 96
+    """Audio after the first silent sample that a final pass still sees: soft final consonants lie
+    there, and it has always arrived when the pause is found."""
+    early_ms: int = 32
+    """Silence after which an early pass is made (`asr/recognition/final_reuse.py`); 0: only where
+    a partial is due then.
+    16 makes the words 5 ms sooner for 6 % more work, 48 makes them 17 ms later for 7 % less."""
+    settle_after_s: float = 20.0
+    """Undecoded audio from which the older part is settled. The encoder's time grows with it."""
+    max_unsettled_s: float = 120.0
+    """Audio of an utterance that is kept at most: 7.7 MB."""
+    max_buffer_s: float = 600.0
+    """Push-to-talk: audio between commits, at most. 38 MB if no job is ever completed."""
+    max_gap_s: float = 5.0
+    """A gap in the audio's positions (lost packets) up to this long is filled with silence."""
+
+
+DOUBTFUL_CERTAINTY: Final = 0.82
+DOUBTFUL_LOGPROB: Final = -0.4
+DOUBTFUL_NO_SPEECH: Final = 0.6
+"""Words from a voice that the detector is less sure of than the first are an answer to music or
+noise, where they are less likely than the second or the recognizer hears no speech itself. Of
+ringtones and songs that were taken for speech the detector was 0.55-0.81 sure, of 609 prompts only
+of three ("s" and twice "at") less than 0.82; with noise 5 dB below the voice one of 114 understood
+prompts was less than 0.85 sure, with as much noise as voice 5 of 80. Push-to-talk is exempt: the
+caller says that it was speech."""
+
+DOUBTFUL_VOICED_MS: Final = 400
+"""With less voice unlikely words are taken all the same: of a single letter the detector is no
+surer than of music, and callers spell. The recognizer knows what it hears in so short a time."""
+
+
+class Utterance:
+    """A part of a call's recording. Positions are samples of the call."""
+
+    def __init__(
+        self,
+        number: int,
+        onset: int | None,
+        began: int,
+        recording: Recording,
+        config: ListenerConfig,
+    ) -> None:
+        """`onset`: first voiced sample, None where only the recording can tell (push-to-talk).
+        `began`: first sample that belongs to it, pre-roll included."""
+        self.number = number
+        self.began = began
+        self.unsettled = began
+        """First sample that no segment has covered."""
+        self.settled_text = ""
+        self.revision = 0
+        """Of the newest final pass."""
+        self.is_pausing = False
+        self.is_ended = False
+        self.awaits_final = False
+        self._onset = onset
+        self._recording = recording
+        self._config = config
+        self.settle_after_s = config.settle_after_s
+        self._decoded_to = began
+        """End of the last partial."""
+        self._heard_to: int | None = None
+        """Last voiced sample of the last early pass."""
+        self._stabilizer = Stabilizer()
+        self._told: Stabilized | None = None
+
+    def due(self, probability: float, threshold: float, hush: int) -> DecodeJob | None:
+        """The partial, early pass or segment that is due after a frame of this probability of
+        speech, `hush` samples after the last loud one."""
+        if self.awaits_final:
+            return None
+        end = self._recording.end_of_frames
+        unsettled_s = (end - self.unsettled) / RATE_HZ
+        if unsettled_s >= self.settle_after_s:
+            return self._segment(end, threshold)
+        if self._is_hushed(hush, end, threshold):
+            return self._partial("early", end, threshold)
+        # Longer audio takes longer to decode, so it is decoded less often.
+        interval_ms = self._config.partial_interval_ms * max(1.0, unsettled_s / 10)
+        is_soon = end - self._decoded_to < samples_from_ms(interval_ms)
+        if self._config.partial_interval_ms == 0 or self.is_pausing or is_soon:
+            return None
+        if probability < threshold or not self.is_voiced(end, threshold):
+            return None
+        # The detector still takes the first silence for speech.
+        return self._partial("early" if hush else "partial", end, threshold)
+
+    def _partial(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
+        job = self.job(kind, end, threshold)
+        self._decoded_to, self._heard_to = end, job.last_voiced_sample
+        return job
+
+    def _is_hushed(self, hush: int, end: int, threshold: float) -> bool:
+        """Whether the voice has just dropped, after words that no early pass has heard."""
+        config = self._config
+        if not 0 < samples_from_ms(config.early_ms) <= hush or config.partial_interval_ms == 0:
+            return False
+        if self.is_pausing or not self.is_voiced(end, threshold):
+            return False
+        return self.last_voiced(end) != self._heard_to
+
+    def _segment(self, end: int, threshold: float) -> DecodeJob | None:
+        pcm = self._recording.read(self.unsettled, end)
+        cut = self.unsettled + quietest_sample(pcm, len(pcm) // 2, len(pcm) - RATE_HZ)
+        if not self.is_voiced(cut, threshold):
+            self.unsettled = cut
+            return None
+        return self.job("segment", cut, threshold)
+
+    def is_voiced(self, end: int, threshold: float) -> bool:
+        """Whether there are words to be expected between what is settled and `end`."""
+        voiced_ms = self._recording.voiced_ms(self.unsettled, end, threshold)
+        return voiced_ms >= self._config.min_voiced_ms
+
+    def last_voiced(self, end: int) -> int | None:
+        """See `audio.last_voiced_sample`; of what is still there before `end`. Frames count from
+        the call's first sample, so that it is no matter where speech was found to begin."""
+        first = self.began if self._onset is None else self._onset
+        first = max(first, self._recording.first_sample)
+        first += -first % VOICED_FRAME
+        return last_voiced_sample(self._recording.read(first, end), first)
+
+    def job(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
+        """To decode what is not settled up to `end`."""
+        onset = self._onset
+        if onset is None:
+            onset = self._recording.first_voiced(self.began, threshold)
+        return DecodeJob(
+            kind,
+            self.number,
+            self.revision,
+            self.unsettled,
+            self._recording.read(self.unsettled, end),
+            settled_text=self.settled_text,
+            last_voiced_sample=self.last_voiced(end) if kind in ("early", "final") else None,
+            utterance_first_sample=self.began if onset is None else onset,
+            certainty=self._recording.certainty(self.unsettled, end, threshold),
+            voiced_ms=self._recording.voiced_ms(self.unsettled, end, threshold),
+        )
+
+    def _is_music(self, job: DecodeJob, hypothesis: Hypothesis) -> bool:
+        """Whether the words of a final pass are nobody's."""
+        is_exempt = job.kind != "final" or self._config.endpointing is None
+        if is_exempt or job.certainty >= DOUBTFUL_CERTAINTY:
+            return False
+        is_unlikely = hypothesis.avg_logprob < DOUBTFUL_LOGPROB
+        is_long = job.voiced_ms >= DOUBTFUL_VOICED_MS
+        return (is_unlikely and is_long) or hypothesis.no_speech_prob > DOUBTFUL_NO_SPEECH
+
+    def is_overtaken(self, job: DecodeJob) -> bool:
+        """Whether the result of a job is of no use any more."""
+        if job.kind == "segment":
+            return self.is_ended or job.first_sample != self.unsettled
+        if job.kind in ("partial", "early") and self.is_ended:
+            return True
+        return job.revision != self.revision
+
+    def take(
+        self, job: DecodeJob, hypothesis: Hypothesis
+    ) -> tuple[PartialTranscript | FinalTranscript, ...]:
+        """Take in the result of a job that is not overtaken."""
+        words = "" if self._is_music(job, hypothesis) else hypothesis.text
+        text = f"{job.settled_text} {words}".strip()
+        if job.kind == "final":
+            self.awaits_final = False
+            return (_final(job, hypothesis, text),)
+        if job.kind == "segment":
+            self.settled_text = text
+            self.unsettled = job.end_sample
+            return ()
+        told = self._stabilizer.push(text)
+        if not told.text or told == self._told:
+            return ()
+        self._told = told
+        return (PartialTranscript(self.number, told.text, told.stable_chars),)
+
+    def shed(self, limit: int) -> int:
+        """Give up the oldest unsettled audio beyond `limit` samples; returns how much was lost."""
+        excess = self._recording.end_sample - self.unsettled - limit
+        if excess <= 0:
+            return 0
+        # A second at a time, not a frame at a time: moving the rest costs.
+        self.unsettled += excess + RATE_HZ
+        return excess + RATE_HZ
+
+
+def _final(job: DecodeJob, hypothesis: Hypothesis, text: str) -> FinalTranscript:
+    return FinalTranscript(
+        job.utterance,
+        job.revision,
+        text,
+        job.utterance_first_sample,
+        job.last_voiced_sample,
+        hypothesis.avg_logprob,
+        hypothesis.no_speech_prob,
+        hypothesis.fell_back,
+    )

@@ -1,0 +1,23 @@
+"""`halfsec bench asr`: that of the recognizer (`benchmarks/asr/latency.py`), which knows no
+telephones."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asr import RATE_HZ, Pcm, Resampler, float32_to_pcm16
+from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
+
+from . import latency
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """As that one."""
+    return latency.main(None if argv is None else list(argv), by_telephone)
+
+
+def by_telephone(pcm: Pcm) -> Pcm:
+    """float32 [n] at 16 kHz as a call's listener gets it from a carrier."""
+    resampler = Resampler(LINE_RATE_HZ)
+    line = over_telephone(np.frombuffer(float32_to_pcm16(pcm), np.int16), RATE_HZ)
+    return np.concatenate([resampler.push(line), resampler.flush()])

@@ -1,0 +1,129 @@
+"""A server that is started for a measurement, and what it tells about itself."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from agent.errors import BenchError
+from latency_budget.account.clock import SystemClock
+from latency_budget.host import cpu_s, resident_mb
+
+STOP_S: Final = 10.0
+"""Calls are over by then; a server that still has not ended is killed."""
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class ServerFigures:
+    """What a server of our own told about itself."""
+
+    listening_s: float | None = None
+    ready_s: float | None = None
+    rest_mb: float | None = None
+    call_mb: float | None = None
+    """The most that was seen at the end of a call."""
+    calls_cpu_s: float | None = None
+    """Processor time of all its calls: listening and speaking, guesses and warm-ups. Nothing tells
+    them apart within one process."""
+
+
+@dataclass(slots=True)
+class OwnServer:
+    """A server that was started for the measurement."""
+
+    url: str
+    pid: int
+    figures: ServerFigures
+
+    def note_memory(self) -> None:
+        """Look how much it takes in a call."""
+        now_mb = resident_mb(self.pid)
+        if now_mb is not None:
+            self.figures.call_mb = max(now_mb, self.figures.call_mb or 0.0)
+
+    @contextlib.contextmanager
+    def calls(self) -> Iterator[None]:
+        """Calls are held in this block: count what they take."""
+        before_s = cpu_s(self.pid)
+        yield
+        self.note_memory()
+        after_s = cpu_s(self.pid)
+        if before_s is not None and after_s is not None:
+            self.figures.calls_cpu_s = (self.figures.calls_cpu_s or 0.0) + after_s - before_s
+
+
+@contextlib.contextmanager
+def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
+    """Run `halfsec serve` on a free port for the length of the block. Raises BenchError, and
+    SystemExit where this process is told to end: the server ends with it."""
+    with _ending_in_order():
+        yield from _served(arguments)
+
+
+def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    apart = ["--set", "agent.log_level=warning", "--set", "latency_budget.store=false"]
+    apart += ["--set", "latency_budget.admission=false"]  # a bench calls until it is done
+    # For this machine alone, whatever the settings say.
+    apart += ["--host", "127.0.0.1", "--set", "access.tls_self_signed=false"]
+    apart += ["--set", "access.tls_cert=", "--set", "access.tls_key="]
+    # Another server may have the port; and a public address would have calls need keys.
+    apart += ["--set", "telephony.audiosocket_port=0", "--set", "telephony.public_url="]
+    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *apart, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    figures = ServerFigures()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            since_s = (clock.now_ns() - started_ns) / 1e9
+            if figures.listening_s is None and "listens" in line:
+                figures.listening_s = since_s
+            if line.startswith("Ready"):
+                figures.ready_s = since_s
+                break
+        else:
+            raise BenchError("The server did not start; run `halfsec serve` to see why.")
+        figures.rest_mb = resident_mb(process.pid)
+        yield OwnServer(f"ws://127.0.0.1:{port}/v1/realtime", process.pid, figures)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block by SystemExit, once, instead of the process at once. Without
+    effect outside of the main thread, which alone can do that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)  # the server is being stopped already
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,301 @@
+"""Twilio's end of a stream, with a caller behind it: a `CallPort`, for measurements.
+
+What a carrier does is done as its documentation has it
+(https://www.twilio.com/docs/voice/media-streams/websocket-messages): 20 ms of the caller at a time;
+what comes is queued and played in real time; a mark comes back when all before it was played, and
+at once when `clear` has overtaken it.
+
+What a bad line is (`LineQuality`). The stream itself is TCP and loses nothing; packets are lost
+before it, between the telephone and the carrier's gateway. A lost packet is 20 ms that the gateway
+never had: their frame is not sent, and the time stamps jump. A late one holds up those behind it,
+for the gateway sends in order: they come in a burst. So each frame is late by an amount of its own
+(uniform, up to `jitter_ms`), and never before one that was spoken earlier. The way to the caller is
+not modelled: what is measured ends where the carrier's queue plays a sample.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import websockets.asyncio.client as websockets_client
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
+
+from agent.client import events as ev
+from agent.client.errors import CallEndedError, ConnectError, handshake_error
+from agent.client.simulated_caller.playback import AUDIBLE, NS_PER_S
+from agent.client.simulated_caller.spoken_turn import NS_PER_MS, Int16
+from agent.codec.g711 import mulaw_decode, mulaw_encode
+from agent.http.auth.cli_credentials import entry_at
+from latency_budget.account.clock import Clock, SystemClock
+
+from .telephone_channel import LINE_RATE_HZ
+
+FRAME_MS: Final = 20
+
+ACCOUNT: Final = "AC" + 32 * "0"
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LineQuality:
+    """Of the way from the caller's telephone to the carrier's gateway."""
+
+    name: str
+    loss: float = 0.0
+    """Share of the frames that never come, 0..1."""
+    jitter_ms: float = 0.0
+    """A frame is late by up to so much."""
+
+
+class Uplink:
+    """What becomes of the caller's frames on the way to us. Pure."""
+
+    def __init__(self, line: LineQuality, seed: int) -> None:
+        self.num_lost = 0
+        self._line = line
+        self._random = random.Random(seed)
+        self._num_frames = 0
+        self._num_sent = 0
+        self._last_ns = 0
+
+    def media(self, pcm: Int16, now_ns: int) -> tuple[int, Fields] | None:
+        """When the next 20 ms leave the carrier, and as what; None: they are lost."""
+        number = self._num_frames
+        self._num_frames += 1
+        if self._random.random() < self._line.loss:
+            self.num_lost += 1
+            return None
+        late_ns = round(self._random.uniform(0, self._line.jitter_ms) * NS_PER_MS)
+        self._last_ns = max(self._last_ns, now_ns + late_ns)
+        self._num_sent += 1
+        return self._last_ns, {
+            "track": "inbound",
+            "chunk": str(self._num_sent),
+            "timestamp": str(number * FRAME_MS),
+            "payload": base64.b64encode(mulaw_encode(pcm)).decode(),
+        }
+
+
+class CarrierQueue:
+    """What came of us and is played, and the marks in it. Pure.
+
+    Carriers know nothing of replies. What is played without a hole counts as one; `clear` ends it,
+    and is told as speech that the server has heard, which is what it means.
+    """
+
+    def __init__(self, tell: Callable[[ev.ClientEvent], None]) -> None:
+        self.first_sound_ns: int | None = None
+        """When the first audible sample was or will be played."""
+        self._tell = tell
+        self._num_replies = 0
+        self._reply: str | None = None
+        """That is being played."""
+        self._dry_ns = 0
+        """When all that has come will have been played."""
+        self._marks: deque[tuple[int, str]] = deque()
+        """When they are due, and their names."""
+
+    def media(self, pcm: Int16, now_ns: int) -> None:
+        if self._reply is None:
+            self._num_replies += 1
+            self._reply = f"reply {self._num_replies}"
+            self._tell(ev.ReplyStarted(self._reply, now_ns))
+        begins_ns = max(now_ns, self._dry_ns)
+        self._dry_ns = begins_ns + len(pcm) * NS_PER_S // LINE_RATE_HZ
+        audible = np.flatnonzero((pcm > AUDIBLE) | (pcm < -AUDIBLE))
+        if self.first_sound_ns is None and len(audible):
+            self.first_sound_ns = begins_ns + int(audible[0]) * NS_PER_S // LINE_RATE_HZ
+        self._tell(ev.ReplyAudio(self._reply, self._reply, pcm, LINE_RATE_HZ, now_ns))
+
+    def mark(self, name: str, now_ns: int) -> None:
+        self._marks.append((max(self._dry_ns, now_ns), name))
+
+    def clear(self, now_ns: int) -> None:
+        self._dry_ns = now_ns
+        self._marks = deque((now_ns, name) for _, name in self._marks)
+        self._tell(ev.SpeechStarted("", 0, now_ns))
+        self._reply_over("cancelled", "turn_detected", now_ns)
+
+    @property
+    def next_mark_ns(self) -> int | None:
+        """When the next one goes back; None: none is out."""
+        return self._marks[0][0] if self._marks else None
+
+    def reached(self, now_ns: int) -> str:
+        """The name of the next mark, which is due."""
+        _, name = self._marks.popleft()
+        if not self._marks and now_ns >= self._dry_ns:
+            self._reply_over("completed", None, now_ns)
+        return name
+
+    def _reply_over(self, status: str, reason: str | None, now_ns: int) -> None:
+        if self._reply is not None:
+            self._tell(ev.ReplyDone(self._reply, status, reason, "", None, {}, now_ns))
+            self._reply = None
+
+
+class TwilioCall:
+    """One stream. `run` must be running; `events` then tells what a `Caller` wants to know."""
+
+    extensions = False
+    input_rate_hz = LINE_RATE_HZ
+
+    def __init__(
+        self,
+        socket: websockets_client.ClientConnection,
+        line: LineQuality,
+        seed: int,
+        clock: Clock | None = None,
+    ) -> None:
+        self.started_ns: int | None = None
+        """When `start` was sent."""
+        self._socket = socket
+        self._clock = SystemClock() if clock is None else clock
+        self._sid = f"MZ{random.Random(seed).getrandbits(128):032x}"
+        self._events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
+        self._departures: asyncio.Queue[tuple[int, Fields]] = asyncio.Queue()
+        self.uplink = Uplink(line, seed)
+        self.queue = CarrierQueue(self._events.put_nowait)
+        self._marked = asyncio.Event()
+        """The next mark is another one, or due at another time."""
+
+    async def begin(self, agent: str | None = None) -> None:
+        """The first messages of a stream, which may ask for an agent."""
+        await self._socket.send('{"event":"connected","protocol":"Call","version":"1.0.0"}')
+        described = {
+            "accountSid": ACCOUNT,
+            "streamSid": self._sid,
+            "callSid": self._sid.replace("MZ", "CA"),
+            "tracks": ["inbound"],
+            "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": LINE_RATE_HZ, "channels": 1},
+            "customParameters": {} if agent is None else {"agent": agent},
+        }
+        await self._send("start", described)
+        self.started_ns = self._clock.now_ns()
+
+    async def run(self) -> None:
+        """Until either side closes."""
+        async with asyncio.TaskGroup() as group:
+            others = [group.create_task(self._depart()), group.create_task(self._return_marks())]
+            try:
+                async for text in self._socket:
+                    self._take(json.loads(text), self._clock.now_ns())
+            except ConnectionClosed:
+                pass  # its code is told
+            finally:
+                closed = ev.Closed(self._socket.close_code, self.close_reason, self._clock.now_ns())
+                self._events.put_nowait(closed)
+                for each in others:
+                    each.cancel()
+
+    async def hang_up(self, *, says_so: bool = True) -> None:
+        """As a carrier whose caller has put the receiver down."""
+        with contextlib.suppress(ConnectionClosed):
+            if says_so:
+                await self._send("stop", {"accountSid": ACCOUNT})
+        await self._socket.close()
+
+    def abort(self) -> None:
+        """As a carrier that is gone without a word."""
+        self._socket.transport.abort()
+
+    @property
+    def close_reason(self) -> str:
+        """What the server said when it closed the stream."""
+        return self._socket.close_reason or ""
+
+    async def events(self) -> AsyncIterator[ev.ClientEvent]:
+        """Up to the end of the stream."""
+        while True:
+            event = await self._events.get()
+            yield event
+            if isinstance(event, ev.Closed):
+                return
+
+    async def send_audio(self, pcm: Int16, rate_hz: int) -> bool:
+        """20 ms of the caller, which the line may lose or hold up. Raises CallEndedError."""
+        if self._socket.close_code is not None:
+            raise CallEndedError(f"The call has ended: {self.close_reason}.")
+        media = self.uplink.media(pcm, self._clock.now_ns())
+        if media is not None:
+            self._departures.put_nowait(media)
+        return True
+
+    async def report_playback(self, item_id: str, played_ms: int) -> None:
+        """Marks do that."""
+
+    async def truncate(self, item_id: str, audio_end_ms: int) -> None:
+        """Marks do that."""
+
+    async def cancel(self) -> None:
+        """A telephone has no button for it."""
+
+    # --- the carrier ---
+
+    async def _send(self, event: str, fields: Fields) -> None:
+        await self._socket.send(json.dumps({"event": event, "streamSid": self._sid, event: fields}))
+
+    async def _depart(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                due_ns, media = await self._departures.get()
+                await asyncio.sleep(max(0, due_ns - self._clock.now_ns()) / NS_PER_S)
+                await self._send("media", media)
+
+    def _take(self, message: Fields, now_ns: int) -> None:
+        match message["event"]:
+            case "media":
+                payload = base64.b64decode(message["media"]["payload"])
+                self.queue.media(mulaw_decode(payload), now_ns)
+            case "mark":
+                self.queue.mark(message["mark"]["name"], now_ns)
+                self._marked.set()
+            case "clear":
+                self.queue.clear(now_ns)
+                self._marked.set()
+
+    async def _return_marks(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self._marked.clear()
+                due_ns, now_ns = self.queue.next_mark_ns, self._clock.now_ns()
+                if due_ns is not None and due_ns <= now_ns:
+                    await self._send("mark", {"name": self.queue.reached(now_ns)})
+                    continue
+                left_s = None if due_ns is None else (due_ns - now_ns) / NS_PER_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._marked.wait()
+
+
+@asynccontextmanager
+async def twilio_call(
+    url: str, line: LineQuality, seed: int = 0, *, agent: str | None = None
+) -> AsyncIterator[TwilioCall]:
+    """A stream to the server at this address (ws://HOST:PORT/...) that has begun; nothing is heard
+    of it before `run`. Raises ConnectError."""
+    address = f"{url.partition('/v1/')[0]}/telephony/twilio/stream"
+    try:
+        async with websockets_client.connect(
+            address,
+            additional_headers=entry_at(url).headers(),
+            compression=None,
+            proxy=None,
+            max_queue=None,
+        ) as socket:
+            call = TwilioCall(socket, line, seed)
+            await call.begin(agent)
+            yield call
+    except InvalidHandshake as refused:
+        raise handshake_error(address, refused) from None
+    except (OSError, TimeoutError, WebSocketException) as error:
+        raise ConnectError(f"{address}: {error}") from None

@@ -1,0 +1,130 @@
+"""Recorded turns played against an end-of-turn decision, in the service's timing.
+
+A trial is one turn with its pauses (`turn_pauses.py`). A decision says of each pause after how
+much silence the turn would be over: in the last pause that is an answer, in an earlier one that
+lasted longer a cut-in.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from agent.turn_taking.end_of_turn_model import Evidence, OwnPauses
+from benchmarks.statistics import wilson_interval
+from latency_budget.reporting.report import percentile
+
+from .turn_pauses import Pause
+
+STEP_MS: Final = 32
+"""The detector's frame: silence is looked at so often."""
+
+READY_MS: Final = 180
+"""Silence at which sound and words of a pause are known: noticed after 84, and a final pass of 75
+to 100 ms on two cores."""
+
+Decision = Callable[[Evidence], float]
+"""Silence in ms after which the turn is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPause:
+    """A pause, and what the turn model says to it."""
+
+    pause: Pause
+    sound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One turn. The last pause is its end."""
+
+    kind: str
+    half: str
+    pauses: tuple[KnownPause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    """A trial, with what the service knows of each pause that has words."""
+
+    kind: str
+    pauses: tuple[tuple[Pause, Evidence], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a decision made of one trial. `after_ms` is None for a cut-in and a missed turn."""
+
+    kind: str
+    cut_in: bool
+    after_ms: int | None
+    """From the last voiced 20 ms."""
+
+
+def trials_of(pauses: Iterable[KnownPause]) -> list[Trial]:
+    """Grouped by turn, in the order of the file."""
+    grouped: dict[str, list[KnownPause]] = {}
+    for one in pauses:
+        grouped.setdefault(one.pause.file, []).append(one)
+    firsts = [(found[0].pause, found) for found in grouped.values()]
+    return [Trial(first.kind, first.half, tuple(found)) for first, found in firsts]
+
+
+def callers_of(trials: Sequence[Trial], seed: int, turns_each: int = 8) -> list[list[Trial]]:
+    """The trials as calls of a few turns, from callers who hardly hesitate to such who often do.
+
+    Each trial is in one call. Most callers are of both kinds, or their own pauses would tell.
+    """
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(0.0, 0.6, len(trials))
+    keys = [float(noise[i]) + (one.kind == "hesitant") for i, one in enumerate(trials)]
+    order = [trials[i] for i in np.argsort(np.array(keys), kind="stable")]
+    calls = [order[first : first + turns_each] for first in range(0, len(order), turns_each)]
+    return [[call[i] for i in rng.permutation(len(call))] for call in calls]
+
+
+def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
+    """In order; each call has a caller of its own."""
+    found = []
+    for call in calls:
+        own = OwnPauses()
+        for trial in call:
+            known = []
+            for one in trial.pauses:
+                pause = one.pause
+                if pause.final:  # without words nobody answers
+                    known.append((pause, Evidence(pause.final, one.sound, own.quantile_ms)))
+                if not pause.is_end:
+                    own.add(pause.silence_ms)
+            found.append(KnownTurn(trial.kind, tuple(known)))
+    return found
+
+
+def outcome(turn: KnownTurn, decide: Decision) -> Outcome:
+    for pause, evidence in turn.pauses:
+        wait_ms = max(READY_MS, decide(evidence))
+        waited_ms = math.ceil(wait_ms / STEP_MS) * STEP_MS
+        if waited_ms <= pause.silence_ms:
+            after_ms = waited_ms + pause.voiced_ms if pause.is_end else None
+            return Outcome(turn.kind, not pause.is_end, after_ms)
+    return Outcome(turn.kind, False, None)
+
+
+def figures(outcomes: Iterable[Outcome], kind: str) -> dict[str, Any]:
+    """Of one kind of turn."""
+    ours = [one for one in outcomes if one.kind == kind]
+    times = sorted(one.after_ms for one in ours if one.after_ms is not None)
+    cut_ins = sum(one.cut_in for one in ours)
+    low, high = wilson_interval(cut_ins, len(ours))
+    return {
+        "turns": len(ours),
+        "missed": len(ours) - cut_ins - len(times),
+        "cut_ins": cut_ins,
+        "cut_in_rate": round(cut_ins / max(1, len(ours)), 4),
+        "cut_in_wilson": [round(low, 4), round(high, 4)],
+        "mean_ms": round(sum(times) / max(1, len(times)), 1),
+        **{f"p{rank}_ms": percentile(times, rank) if times else None for rank in (50, 90, 95, 99)},
+    }

@@ -1,0 +1,165 @@
+"""A call in virtual time: the real listener and the real turn-taking machine on the audio's clock.
+
+A frame is heard when its last sample was spoken, and what takes time (a decode, a reply) happens
+after as much of that clock. The recognizer does one job after the other, as its thread does: a
+final that is due behind an early pass waits for it. Nothing is awaited, so an hour of audio takes
+as long as its detector and its decodes. Whoever has one says what becomes of the machine's
+commands.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+import asr
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.machine import TurnTaking
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
+from asr.speech_detection.vad import FRAME
+from asr.stream.asr_stream import Listener
+
+NS_PER_SAMPLE: Final = 1_000_000_000 // asr.RATE_HZ
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Recognizer(Protocol):
+    """What is needed of a recognizer."""
+
+    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis: ...
+
+
+class TurnModel(Protocol):
+    """What is needed of a turn model."""
+
+    def log_odds(self, pcm: Float32) -> float: ...
+
+
+class VirtualCall:
+    """A session without its desks. Not thread-safe."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        rules: TurnRules,
+        decode: Callable[[DecodeJob], tuple[Hypothesis, float]],
+        do: Callable[[cmd.Command], None],
+    ) -> None:
+        """`decode` gives the words and the turn model's log-odds. `do` gets every command but the
+        listener's."""
+        self.machine: Final = TurnTaking(rules)
+        self.now_ns = 0
+        self.scale = 1.0
+        """The machine is told of the silence divided by this."""
+        self.decode_ms: float | None = None
+        """What a decode takes; None: what it took. Words that are taken over take no time."""
+        self.sound_ms = 25.0
+        """What the turn model takes, beside a final pass."""
+        self.on_partial: Callable[[PartialTranscript], None] = lambda told: None
+        self._listener = listener
+        self._decode = decode
+        self._do = do
+        self._num_frames = 0
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._recognizer_free_ns = 0
+        self._paused_at: int | None = None
+        """None while the caller speaks."""
+
+    def hear(self, frame: Float32) -> None:
+        """Whatever is due before this frame of 512 samples has been spoken, then the frame."""
+        self._num_frames += 1
+        frame_ns = self._num_frames * FRAME * NS_PER_SAMPLE
+        while self._step(frame_ns):
+            pass
+        self.now_ns = frame_ns
+        heard = self._listener.feed(frame)
+        for event in heard.events:
+            self._pass_on(event)
+        for job in heard.jobs:
+            self._start(job, lambda told: None)
+
+    def feed(self, event: ev.Event) -> None:
+        """An event of whoever carries out the commands."""
+        self._carry_out(self.machine.apply(event, self.now_ns))
+
+    def later(self, ms: float, happen: Callable[[], None]) -> None:
+        """So much later, unless the call is over by then."""
+        self._at(self.now_ns + round(ms * 1e6), happen)
+
+    def _at(self, at_ns: int, happen: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (at_ns, self._count, happen))
+
+    def _step(self, until_ns: int) -> bool:
+        """The next thing that happens by itself; False where there is none until then."""
+        timer_ns = self.machine.next_deadline_ns()
+        due_ns = self._due[0][0] if self._due else None
+        if timer_ns is not None and timer_ns <= until_ns and (due_ns is None or timer_ns < due_ns):
+            self.now_ns = max(self.now_ns, timer_ns)
+            self._carry_out(self.machine.on_timer(self.now_ns))
+            return True
+        if due_ns is None or due_ns > until_ns:
+            return False
+        self.now_ns, _, happen = heapq.heappop(self._due)
+        happen()
+        return True
+
+    def _pass_on(self, event: asr.EndpointEvent) -> None:
+        match event:
+            case asr.SpeechStarted(utterance, at_sample):
+                self._paused_at = None
+                self.feed(ev.SpeechStarted(utterance, at_sample))
+            case asr.SpeechPaused(utterance, at_sample):
+                self._paused_at = at_sample
+                self.feed(ev.SpeechPaused(utterance, at_sample))
+            case asr.SpeechResumed(utterance, at_sample):
+                self._paused_at = None
+                self.feed(ev.SpeechResumed(utterance, at_sample))
+            case asr.SilenceGrew(utterance, silence_ms):
+                self.feed(ev.SilenceGrew(utterance, int(silence_ms / self.scale)))
+
+    def _carry_out(self, commands: tuple[cmd.Command, ...]) -> None:
+        for command in commands:
+            match command:
+                case cmd.Transcribe(utterance, revision):
+                    self._transcribe(utterance, revision)
+                    continue
+                case cmd.CommitUtterance(utterance) | cmd.DropUtterance(utterance):
+                    self._listener.end(utterance)
+            self._do(command)
+
+    def _transcribe(self, utterance: int, revision: int) -> None:
+        end = self._listener.position if self._paused_at is None else self._paused_at
+        job = self._listener.finalize(utterance, end, revision)
+        if job is None:
+            self.later(0, lambda: self.feed(ev.TranscriptReady(utterance, revision, "")))
+            return
+        log_odds = self._start(
+            job, lambda told: self.feed(ev.TranscriptReady(utterance, revision, told.text))
+        )
+        judged = ev.PauseJudged(utterance, revision, log_odds)
+        self.later(self.sound_ms, lambda: self.feed(judged))
+
+    def _start(self, job: DecodeJob, final: Callable[[FinalTranscript], None]) -> float:
+        words, log_odds = self._decode(job)
+        took_ms = self.decode_ms
+        if took_ms is None or words.taken_over:
+            took_ms = words.encode_ms + words.decode_ms
+        begins_ns = max(self.now_ns, self._recognizer_free_ns)
+        self._recognizer_free_ns = begins_ns + round(took_ms * 1e6)
+
+        def ready() -> None:
+            for told in self._listener.complete(job, words):
+                if isinstance(told, FinalTranscript):
+                    final(told)
+                else:
+                    self.on_partial(told)
+
+        self._at(self._recognizer_free_ns, ready)
+        return log_odds

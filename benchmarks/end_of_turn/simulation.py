@@ -1,0 +1,204 @@
+"""Recorded turns through the turn-taking machine in virtual time.
+
+Theory of operation
+-------------------
+The real detector judges a recording once, and the real recognizer decodes each stretch of it that
+is ever asked for once (`Track`). The rest of a call is cheap: the real listener and the real
+machine on the recording's own clock (`play`). So hundreds of turns at dozens of thresholds take a
+minute, and a change of the rules shows before any call is held.
+
+What is not real is time: a frame is heard when its last sample was spoken, a pass takes what it
+took when it was decoded (or what is given), and a reply is audible `reply_ms` after it was begun,
+by a guess or by the end of the turn, whichever came first. Early passes are made when the voice
+drops, and finals take their words over (`asr/recognition/final_reuse.py`); timed partials are not
+made, because they
+decide nothing: that a pass may have to wait for one is left out. Load, transport and the language
+model's mood are left to the bench that plays.
+
+A threshold is moved from outside: at scale 2 the machine is told of half of the silence, so every
+rule that it has waits twice as long. Its watchdogs for audio that stops coming run on the clock and
+are re-armed by every frame, so they do not notice.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+import asr
+from agent.turn_taking import commands as cmd
+from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
+from asr.recognition.transcripts import DecodeJob, Hypothesis
+from asr.speech_detection.vad import FRAME
+from asr.stream.asr_stream import Listener
+from latency_budget.account.turn import TurnId
+
+from .simulated_call import NS_PER_SAMPLE, Float32, Recognizer, TurnModel, VirtualCall
+
+TAIL_S: Final = 4.0
+"""Silence behind each recording: longer than any rule waits, at any scale worth trying."""
+
+
+NEVER_MS: Final = 10**9
+"""Between timed partials. Without an interval there would be no early passes either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long work takes that is not done here, in ms."""
+
+    reply_ms: float = 125.0
+    """From a final's words to the first sound at the ear: prefill 30, four tokens 65, voice 20,
+    transport 10, on two cores."""
+    final_ms: float | None = None
+    """Of a pass, final or early; None: what each really took."""
+    sound_ms: float = 25.0
+    """Of the turn model, beside a final pass."""
+
+
+class Track:
+    """A recording that was listened to. Not thread-safe."""
+
+    def __init__(
+        self,
+        pcm: Float32,
+        end: int,
+        detector: asr.VoiceDetector,
+        recognizer: Recognizer,
+        judge: TurnModel,
+    ) -> None:
+        """`pcm`: float32 [n] at 16 kHz. `end`: sample after its last voiced 20 ms."""
+        tail = int(TAIL_S * asr.RATE_HZ)
+        padded = np.concatenate([pcm, np.zeros(tail + -(len(pcm) + tail) % FRAME, np.float32)])
+        self.frames: Final = padded.reshape(-1, FRAME)
+        self.end: Final = end
+        state = asr.VadState()
+        self.probabilities: Final = [detector.probability(one, state) for one in self.frames]
+        self._recognizer = recognizer
+        self._judge = judge
+        self._words: dict[tuple[int, int, bool], Hypothesis] = {}
+        self._log_odds: dict[tuple[int, int], float] = {}
+
+    def words(self, job: DecodeJob, *, fallback: bool) -> Hypothesis:
+        """Of a job over this recording, decoded at most once."""
+        place = job.first_sample, job.end_sample, fallback
+        if place not in self._words:
+            self._words[place] = self._recognizer.transcribe(job.pcm, fallback=fallback)
+        return self._words[place]
+
+    def log_odds(self, job: DecodeJob) -> float:
+        """What the turn model says to it, computed at most once."""
+        place = job.first_sample, job.end_sample
+        if place not in self._log_odds:
+            self._log_odds[place] = self._judge.log_odds(job.pcm)
+        return self._log_odds[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a turn."""
+
+    latency_ms: float | None
+    """From the last voiced sample to the first sound. None: cut in, or missed."""
+    cut_in: bool
+    reopened: bool
+    """A reply was begun before the last voiced sample."""
+
+
+def play(
+    track: Track,
+    listening: asr.ListenerConfig,
+    rules: TurnRules,
+    scale: float = 1.0,
+    timing: Timing | None = None,
+) -> Played:
+    """One turn up to the first sound of a reply, or to the end of the recording."""
+    call = _Call(track, listening, rules, scale, timing or Timing())
+    for number in range(len(track.frames)):
+        call.hear(number)
+        if call.audible_ns is not None:
+            break
+    end_ns = track.end * NS_PER_SAMPLE
+    if call.audible_ns is None:
+        return Played(None, cut_in=False, reopened=call.reopened)
+    if call.audible_ns < end_ns:
+        return Played(None, cut_in=True, reopened=True)
+    return Played((call.audible_ns - end_ns) / 1e6, cut_in=False, reopened=call.reopened)
+
+
+class _Remembered:
+    """The detector, from memory: as `asr.VoiceDetector`."""
+
+    def __init__(self, probabilities: list[float]) -> None:
+        self._next = iter(probabilities)
+
+    def probability(self, frame: Float32, state: asr.VadState) -> float:
+        return next(self._next)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The recognizer, for one job, from memory where the track has heard it before."""
+
+    track: Track
+    job: DecodeJob
+
+    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis:
+        return self.track.words(self.job, fallback=fallback)
+
+
+class _Call:
+    """One turn: what is done about the reply to it."""
+
+    def __init__(
+        self,
+        track: Track,
+        listening: asr.ListenerConfig,
+        rules: TurnRules,
+        scale: float,
+        timing: Timing,
+    ) -> None:
+        self.audible_ns: int | None = None
+        self.reopened = False
+        self._track = track
+        self._early = asr.EarlyWords()
+        quiet = replace(listening, partial_interval_ms=NEVER_MS)
+        listener = Listener(quiet, _Remembered(track.probabilities))
+        self._call = VirtualCall(listener, rules, self._decode, self._do)
+        self._call.scale, self._call.sound_ms = scale, timing.sound_ms
+        self._call.decode_ms = timing.final_ms
+        self._timing = timing
+        self._guess: tuple[TurnId, int] | None = None
+        """Its turn, and when it is ready."""
+
+    def hear(self, number: int) -> None:
+        """A frame of the recording."""
+        self._call.hear(self._track.frames[number])
+
+    def _decode(self, job: DecodeJob) -> tuple[Hypothesis, float]:
+        words = self._early.recognize(_Known(self._track, job), job)
+        return words, self._track.log_odds(job) if job.kind == "final" else 0.0
+
+    def _do(self, command: cmd.Command) -> None:
+        now_ns = self._call.now_ns
+        match command:
+            case _ if self.audible_ns is not None:
+                pass  # the turn is over
+            case cmd.GuessReply(turn):
+                self._guess = turn, now_ns + round(self._timing.reply_ms * 1e6)
+            case cmd.DropGuess():
+                self._guess = None
+            case cmd.StartReply(turn):
+                self._start(turn)
+            case cmd.ReleaseReply():
+                self.audible_ns = now_ns
+
+    def _start(self, turn: TurnId) -> None:
+        now_ns = self._call.now_ns
+        self.reopened |= now_ns < self._track.end * NS_PER_SAMPLE
+        wait_ms = self._timing.reply_ms
+        if self._guess is not None and self._guess[0] == turn:
+            wait_ms = max(0.0, (self._guess[1] - now_ns) / 1e6)
+        self._guess = None
+        self._call.later(wait_ms, lambda: self._call.feed(ev.ReplyAudible(turn)))

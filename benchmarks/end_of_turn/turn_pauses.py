@@ -1,0 +1,221 @@
+"""`python -m benchmarks.end_of_turn.turn_pauses TURNS OUT`: what is known at each pause of
+recorded turns.
+
+Each turn of `asr.turn_data` goes through the real listener, detector, recognizer and turn model. A
+pause is written down with what the service would know in it: the final pass's words, and what the
+turn model's head sees (OUT.npy, a row for each line). Times of computing are not simulated: whoever
+fits on these lines says at which silence each was ready.
+
+The utterance is never ended here, so a pause after the last word lasts until the end of the file.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asr.__main__ import models_dir
+from asr.audio.files import read_file
+from asr.audio.samples import Pcm, ms_from_samples, samples_from_ms
+from asr.errors import AudioError, ModelError
+from asr.recognition.transcripts import DecodeJob, Hypothesis
+from asr.recognition.whisper import WhisperTranscriber
+from asr.speech_detection.endpointing import (
+    EndpointingConfig,
+    SilenceGrew,
+    SpeechPaused,
+    SpeechResumed,
+)
+from asr.speech_detection.turn_model import Embedding, TurnModel
+from asr.speech_detection.vad import FRAME, SileroVad
+from asr.stream.asr_stream import Listener
+from asr.stream.utterance import ListenerConfig
+
+from .turn_data import Turn, read_turns
+
+PAUSE_MS: Final = EndpointingConfig().pause_ms
+"""Silence at which a pause is noticed."""
+
+MIN_MS: Final = 128
+"""Shorter pauses are over before anything is known of them."""
+
+LISTENER: Final = ListenerConfig(endpointing=EndpointingConfig(pause_ms=PAUSE_MS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One pause of one turn."""
+
+    file: str
+    kind: str
+    half: str
+    at_sample: int
+    """First silent sample, as far as was known when the pause was noticed."""
+    is_end: bool
+    """Whether the turn is over."""
+    silence_ms: int
+    """From the last loud sample until the caller went on, or the file ended."""
+    voiced_ms: int
+    """Where the turn is over: from its last voiced 20 ms to where the silence is taken to begin;
+    negative where that is early. Else 0."""
+    final: str
+
+
+Known = tuple[Pause, Embedding]
+
+
+class Models:
+    """What a worker has loaded."""
+
+    def __init__(self, folder: Path, *, words: bool) -> None:
+        self.vad = SileroVad.load(folder / "silero-vad" / "silero_vad.onnx")
+        whisper = folder / "whisper-tiny.en"
+        self._whisper = WhisperTranscriber.load(whisper, threads=1) if words else None
+        self.turn = TurnModel.load(folder / "smart-turn" / "smart-turn-v3.2-cpu.onnx")
+
+    def words(self, pcm: Pcm) -> Hypothesis:
+        return self._whisper.transcribe(pcm) if self._whisper is not None else Hypothesis("")
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A pause that has not ended yet."""
+
+    paused: SpeechPaused
+    job: DecodeJob | None
+    silent_from: int
+
+
+def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
+    """The pauses of one turn that last long enough to be decided on, in order."""
+    listener = Listener(LISTENER, models.vad)
+    found: list[Known] = []
+    open_pause: _Open | None = None
+    for start in range(0, len(pcm) - FRAME + 1, FRAME):
+        heard = listener.feed(pcm[start : start + FRAME])
+        for job in heard.jobs:
+            is_partial = job.kind == "partial"  # decides nothing
+            listener.complete(job, Hypothesis("") if is_partial else models.words(job.pcm))
+        for event in heard.events:
+            if isinstance(event, SpeechPaused):
+                asked = listener.finalize(event.utterance, event.at_sample)
+                open_pause = _Open(event, asked, event.at_sample)
+            elif isinstance(event, SilenceGrew) and open_pause is not None:
+                began = listener.position - samples_from_ms(event.silence_ms)
+                open_pause = dataclasses.replace(open_pause, silent_from=began)
+            elif isinstance(event, SpeechResumed) and open_pause is not None:
+                found += _ended(turn, pcm, listener, open_pause, event.at_sample, models)
+                open_pause = None
+    if open_pause is not None:
+        found += _ended(turn, pcm, listener, open_pause, len(pcm), models)
+    return found
+
+
+def _ended(
+    turn: Turn, pcm: Pcm, listener: Listener, pause: _Open, end: int, models: Models
+) -> list[Known]:
+    """What was known in it, unless it was too short for anything to be known."""
+    silence_ms = int(ms_from_samples(end - pause.silent_from))
+    if silence_ms < MIN_MS or pause.job is None:
+        return []
+    text = ""
+    for told in listener.complete(pause.job, models.words(pause.job.pcm)):
+        text = told.text
+    at_sample = pause.paused.at_sample
+    is_end = end == len(pcm)
+    found = Pause(
+        file=turn.file,
+        kind=turn.kind,
+        half=turn.half,
+        at_sample=at_sample,
+        is_end=is_end,
+        silence_ms=silence_ms,
+        voiced_ms=round(ms_from_samples(pause.silent_from - turn.end)) if is_end else 0,
+        final=text,
+    )
+    return [(found, models.turn.embedding(pause.job.pcm))]
+
+
+def read_pauses(path: Path) -> list[Pause]:
+    """What `main` wrote. Raises AudioError where it did not."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        pauses = [Pause(**json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        raise AudioError(
+            f"{path}: no pauses in it ({error}); "
+            "make them with `python -m benchmarks.end_of_turn.turn_pauses`"
+        ) from error
+    return pauses
+
+
+def read_embeddings(path: Path) -> npt.NDArray[np.float32]:
+    """What belongs to `read_pauses(path)`: float32 [pauses, EMBEDDING]. Raises AudioError."""
+    try:
+        return np.asarray(np.load(_beside(path)), np.float32)
+    except (OSError, ValueError) as error:
+        raise AudioError(f"{_beside(path)}: not readable: {error}") from error
+
+
+def _beside(path: Path) -> Path:
+    return path.with_suffix(path.suffix + ".npy")
+
+
+_worker: list[Models] = []
+"""The models of a worker process, loaded once."""
+
+
+def _prepare(folder: Path, words: bool) -> None:
+    _worker.append(Models(folder, words=words))
+
+
+def _work(folder: Path, turn: Turn) -> list[Known]:
+    return pauses_of(turn, read_file(folder / turn.file), _worker[0])
+
+
+def _run(args: argparse.Namespace) -> int:
+    turns = read_turns(args.turns)
+    Models(args.models, words=args.words)  # whatever is wrong with them is said once, and here
+    embeddings: list[Embedding] = []
+    workers = ProcessPoolExecutor(
+        args.jobs, initializer=_prepare, initargs=(args.models, args.words)
+    )
+    with workers, args.out.open("w", encoding="utf-8") as out:
+        for known in workers.map(_work, [args.turns] * len(turns), turns):
+            for pause, embedding in known:
+                out.write(json.dumps(dataclasses.asdict(pause)) + "\n")
+                embeddings.append(embedding)
+            out.flush()
+    np.save(_beside(args.out), np.array(embeddings, np.float32))
+    print(f"{len(embeddings)} pauses in {len(turns)} turns")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.end_of_turn.turn_pauses", description=__doc__
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("turns", type=Path, help="the folder that asr.turn_data wrote")
+    parser.add_argument("out", type=Path, help="JSON lines, one for each pause; and OUT.npy")
+    parser.add_argument("--models", type=Path, default=models_dir())
+    parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
+    parser.add_argument(
+        "--no-words", dest="words", action="store_false", help="only what the turn model hears"
+    )
+    try:
+        return _run(parser.parse_args(argv))
+    except (AudioError, ModelError, OSError) as error:
+        print(f"turn_pauses: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

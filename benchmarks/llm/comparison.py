@@ -1,0 +1,190 @@
+"""`halfsec bench llm` on a CPU: this engine beside llama.cpp and CTranslate2."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from latency_budget.account.clock import unix_ns
+from latency_budget.host import machine
+from llm_engine.__main__ import default_model
+from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.engine import read_vocabulary
+from llm_engine.errors import EngineError, ModelError, RequestError
+
+from .contestant import Loaded, Remote
+from .engine_under_test import OwnEngine
+from .peer_ctranslate2 import CTranslate2
+from .peer_llama_cpp import LlamaCpp
+from .report import Names, gates, tables
+from .rounds import TOGETHER, Entry, measure
+from .workload import make_script
+
+CONTEXT_LENGTH: Final = 2048
+"""For everybody: what the embedded preset gives a call."""
+MAX_BATCH: Final = 4
+"""As the service has it."""
+OWN, PLAIN = "halfsec", "halfsec, no drafts"
+SAME_FILE, EIGHT_BIT, FOUR_BIT = "llama.cpp, same file", "llama.cpp, Q8_0", "llama.cpp, Q4_0"
+CTRANSLATE2 = "CTranslate2, int8"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0; 1 with --gate where a promise is not held; 2 for a model that can't be used."""
+    options = _parser().parse_args(argv)
+    try:
+        result, is_held = _run(options)
+    except (ModelError, RequestError, EngineError, OSError) as error:
+        print(f"bench llm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 1 if options.gate and not is_held else 0
+
+
+def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """Measure, print, and return the result as data and whether all promises are held."""
+    path = options.model or default_model()
+    checkpoint = load_checkpoint(path)
+    template = read_vocabulary(checkpoint.tokenizer, path).template
+    if template is None:
+        raise RequestError("model", "has no chat template; the bench holds dialogues")
+    script = make_script(template, checkpoint.tokenizer)
+    directory = options.work or _home() / "bench"
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        cache_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
+        first_load_s = _first_load_s(path, _own_options(options, cache_dir))
+        _say(f"first load: {first_load_s:.1f} s")
+        entries, missing = _entries(path, options, directory, cache_dir)
+        for entry in entries:
+            stack.callback(entry.remote.close)
+        figures = measure(
+            entries,
+            {entry.remote.name: entry.remote.call("start") for entry in entries},
+            script,
+            num_rounds=options.rounds,
+            num_steps=options.steps,
+            on_progress=_say,
+        )
+    results = {name: one.summary() for name, one in figures.items()}
+    names = Names(OWN, PLAIN, *(n if n in results else None for n in (SAME_FILE, EIGHT_BIT)))
+    judged = gates(results, first_load_s, names)
+    print(f"{machine()}, {path.name}, {options.threads} threads\n\n{tables(results)}\n")
+    for gate in judged:
+        print(gate)
+    for note in missing:
+        print(f"not measured: {note}")
+    result = {
+        "bench": "llm",
+        "machine": machine(),
+        "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+        "command": f"halfsec bench llm --rounds {options.rounds} --steps {options.steps}",
+        "model": path.name,
+        "threads": options.threads,
+        "first_load_s": round(first_load_s, 2),
+        "engines": results,
+        "gates": [asdict(gate) | {"is_held": gate.is_held} for gate in judged],
+        "not_measured": missing,
+    }
+    return result, all(gate.is_held for gate in judged)
+
+
+def _first_load_s(path: Path, own: dict[str, Any]) -> float:
+    """How long it takes while nothing is converted yet."""
+    remote = Remote(OWN, OwnEngine, path=path, **own)
+    try:
+        loaded: Loaded = remote.call("start")
+    finally:
+        remote.close()
+    return loaded.load_s
+
+
+def _entries(
+    path: Path, options: argparse.Namespace, directory: Path, cache_dir: Path
+) -> tuple[list[Entry], list[str]]:
+    """Who takes part, and who does not, with the reason."""
+    own = _own_options(options, cache_dir)
+    entries = [
+        Entry(Remote(OWN, OwnEngine, path=path, **own), is_own=True, drafts=True),
+        Entry(Remote(PLAIN, OwnEngine, path=path, **(own | {"ngram_drafts": False})), is_own=True),
+    ]
+    if options.alone:
+        return entries, ["others, as --alone asks"]
+    missing = []
+    if path.is_dir():
+        missing.append("llama.cpp: it reads GGUF files")
+    elif importlib.util.find_spec("llama_cpp") is None:
+        missing.append("llama.cpp: pip install 'halfsec[bench]' compiles it in ten minutes")
+    else:
+        for name, file_type in ((SAME_FILE, None), (EIGHT_BIT, "Q8_0"), (FOUR_BIT, "Q4_0")):
+            remote = Remote(
+                name,
+                LlamaCpp,
+                path=path,
+                threads=options.threads,
+                context_length=CONTEXT_LENGTH,
+                max_sequences=max(TOGETHER),
+                file_type=file_type,
+                directory=directory,
+            )
+            entries.append(Entry(remote))
+    other = Remote(
+        CTRANSLATE2, CTranslate2, path=path, threads=options.threads, directory=directory
+    )
+    return [*entries, Entry(other)], missing
+
+
+def _own_options(options: argparse.Namespace, cache_dir: Path) -> dict[str, Any]:
+    return {
+        "threads": options.threads,
+        "context_length": CONTEXT_LENGTH,
+        "max_batch": MAX_BATCH,
+        "cache_dir": cache_dir,
+        "ngram_drafts": True,
+    }
+
+
+def _home() -> Path:
+    return Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
+
+
+def _say(text: str) -> None:
+    """Progress: one line that is overwritten, where somebody looks at it."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench llm",
+        description="Time the language model engine beside llama.cpp and CTranslate2. With "
+        "--device cuda: time it on a GPU (--device cuda --help says how).",
+    )
+    parser.add_argument(
+        "--model", type=Path, help="GGUF file or Hugging Face directory (the embedded one)"
+    )
+    parser.add_argument("--threads", type=int, default=2, help="of each engine (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="of the long run of each engine (%(default)s)"
+    )
+    parser.add_argument("--alone", action="store_true", help="without the others")
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="for the others' files (HALFSEC_HOME/bench)"
+    )
+    parser.add_argument("--gate", action="store_true", help="fail where a promise is not held")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
+    return parser

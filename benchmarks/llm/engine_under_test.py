@@ -1,0 +1,121 @@
+"""This engine as a contestant, through the interface that a service uses."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
+from llm_engine.backend_factory import make_backend
+from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.engine import Engine
+
+from .contestant import Arrivals, Turn
+from .quality import Scorer, score
+from .workload import SYSTEM
+
+_CLOCK = SystemClock()
+
+
+class OwnEngine:
+    """A `Contestant`. Each call runs an event loop of its own; the engine's thread stays."""
+
+    version = "this one"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        threads: int,
+        context_length: int,
+        max_batch: int,
+        cache_dir: Path,
+        ngram_drafts: bool,
+    ) -> None:
+        self._path = path
+        self._config = EngineConfig(
+            precision=Precision.INT8,
+            num_threads=threads,
+            context_length=context_length,
+            max_batch=max_batch,
+            cache_dir=cache_dir,
+            ngram_drafts=ngram_drafts,
+        )
+        self._engine: Engine | None = None
+
+    def prepare(self) -> None:
+        import llm_engine.backends.onnx_cpu  # noqa: F401
+
+    def load(self) -> None:
+        self._engine = Engine.load(self._path, self._config)
+        asyncio.run(self._engine.warm())
+
+    def reply(self, prompt: Sequence[int], num_tokens: int, *, may_end: bool = False) -> Arrivals:
+        return asyncio.run(self._reply(prompt, num_tokens, may_end))
+
+    def together(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[Arrivals]:
+        async def all_replies() -> list[Arrivals]:
+            return list(
+                await asyncio.gather(*(self._reply(each, num_tokens, False) for each in prompts))
+            )
+
+        return asyncio.run(all_replies())
+
+    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+        return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=False))
+
+    def previewed(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+        """As `dialogue`, where each message was previewed while it was still being said."""
+        return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=True))
+
+    def nats(self, token_ids: Sequence[int]) -> float:
+        """By a backend that is loaded for this alone."""
+        length = len(token_ids)
+        backend = make_backend(
+            load_checkpoint(self._path), self._config, length, lambda share: None
+        )
+        assert isinstance(backend, Scorer)
+        return score(backend, token_ids).nats
+
+    def drafts(self) -> tuple[int, int]:
+        """Tokens drafted and accepted so far."""
+        stats = asyncio.run(self._loaded.stats())
+        counts = stats.drafts.values()
+        return sum(one.num_drafted for one in counts), sum(one.num_accepted for one in counts)
+
+    @property
+    def _loaded(self) -> Engine:
+        assert self._engine is not None
+        return self._engine
+
+    async def _reply(self, prompt: Sequence[int], num_tokens: int, may_end: bool) -> Arrivals:
+        sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=not may_end)
+        arrivals: Arrivals = []
+        start_ns = _CLOCK.now_ns()
+        async with aclosing(self._loaded.generate(prompt, sampling)) as reply:
+            async for chunk in reply:
+                if chunk.token_ids:
+                    at_ms = (_CLOCK.now_ns() - start_ns) / 1e6
+                    arrivals.append((at_ms, len(chunk.token_ids)))
+        return arrivals
+
+    async def _dialogue(
+        self, turns: Sequence[Turn], num_tokens: int, *, is_previewed: bool
+    ) -> list[float]:
+        sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
+        conversation = await self._loaded.open_conversation(SYSTEM, sampling=sampling)
+        first_ms: list[float] = []
+        for number, turn in enumerate(turns, start=1):
+            if is_previewed:
+                await conversation.warm(turn.text)
+            start_ns = _CLOCK.now_ns()
+            await conversation.commit(turn.text)
+            async with aclosing(conversation.generate(TurnId(number))) as reply:
+                await anext(reply)
+                first_ms.append((_CLOCK.now_ns() - start_ns) / 1e6)
+                async for _ in reply:
+                    pass
+        await conversation.close()
+        return first_ms

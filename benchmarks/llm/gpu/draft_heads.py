@@ -1,0 +1,94 @@
+"""Draft heads that draft in the graph that chooses: what a step costs with them.
+
+A step with heads checks the draft of the one before, goes on behind what of it was right, and
+drafts again, in one launch; the next step is launched before the host has seen a token. What that
+costs does not depend on whether drafts are right, so that random heads tell it. What it brings
+does, and is reckoned for given shares of right ones.
+"""
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from llm_engine.backends.base import PageId
+from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
+from llm_engine.cuda.ops.interface import MAX_ROWS
+from llm_engine.cuda.steps.draft_heads import step_bytes
+from llm_engine.models.medusa_heads import DraftHeads
+
+from . import targets as limits
+from .device_limits import read_bandwidth
+from .driving import SLOT, Session
+from .figures import Figure, percentile
+from .models import Loaded
+from .random_weights import random_heads
+from .steps import CONTEXT, STRETCH, interval_ms, quiet
+
+_SEED: Final = 2
+
+
+def in_graph(
+    loaded: Loaded, acceptances: tuple[float, ...], numbers: tuple[int, ...]
+) -> Iterator[Figure]:
+    """A step with so many heads, beside one without in the same run, and a token of it where so
+    many drafts are right."""
+    num_steps, kv_bytes = loaded.target.num_steps, loaded.kv_bytes(CONTEXT)
+    speed, weight_bytes = read_bandwidth(loaded.target), loaded.model.step_bytes
+    bars = loaded.subject.bars(loaded.target)
+    with quiet():
+        plain = percentile(interval_ms(loaded.session(), num_steps), 0.5)
+    yield Figure("a step without heads", plain, "ms", limits.step_ms(weight_bytes, kv_bytes, speed))
+    for number in numbers:
+        heads = random_heads(loaded.model, number, seed=_SEED)
+        session = session_with(loaded, heads)
+        with quiet():
+            found, a_step = _drafted_ms(session, num_steps)
+        half = percentile(found, 0.5)
+        added = step_bytes(heads.shape, loaded.model)
+        limit = limits.step_ms(weight_bytes + added, kv_bytes, speed)
+        name = f"{number} heads"
+        note = f"{half / plain:.3g} of one without; {added / 1e6:.3g} MB; {a_step:.2f} tokens"
+        yield Figure(f"a step with {name}", half, "ms", limit, note=note)
+        yield Figure(f"a step with {name}, p99", percentile(found, 0.99), "ms", limit)
+        for acceptance in acceptances:
+            tokens = limits.expected_tokens(acceptance, number)
+            yield Figure(
+                f"a token with {name}, {acceptance:.0%} right",
+                half / tokens,
+                "ms",
+                limit / tokens,
+                bars.speculative_ms(tokens),
+                note=f"{tokens:.2f} tokens a step, reckoned",
+            )
+        del session, heads  # before there are others
+
+
+def session_with(loaded: Loaded, heads: DraftHeads) -> Session:
+    """A sequence on a backend of its own, with room for what `interval_ms` does with it."""
+    num_pages = -(-(CONTEXT + STRETCH + 2 * MAX_ROWS) // PAGE_SIZE)
+    backend = CudaBackend(
+        loaded.model,
+        loaded.ops,
+        loaded.target.graphs(),
+        num_pages=num_pages,
+        cache_dtype=loaded.model.embedding.dtype,
+        heads=heads,
+    )
+    pages = [PageId(page) for page in range(num_pages)]
+    return Session(backend, pages, loaded.subject.config.vocab_size)
+
+
+def drafted_step(session: Session, backend: CudaBackend) -> int:
+    """A step that checks what the one before has drafted; how many tokens it brought."""
+    return len(session.step(backend.drafted(SLOT, session.num_tokens)))
+
+
+def _drafted_ms(session: Session, num_steps: int) -> tuple[list[float], float]:
+    """Milliseconds from one step to the next, and tokens of a step."""
+    backend = session.backend
+    assert isinstance(backend, CudaBackend)
+    brought: list[int] = []
+    step = partial(drafted_step, session, backend)
+    found = interval_ms(session, num_steps, step=lambda: brought.append(step()))
+    return found, statistics.mean(brought)

@@ -1,0 +1,108 @@
+"""Jobs one after another: what one loses, the others keep.
+
+A measurement on a lent machine ends when its time is up, with or without a result. So a job yields
+its figures one by one, everything is saved after each, and what is left when the limit is reached
+is named as not measured. A job that raises loses its further figures only; one that loses the GPU
+ends all, for nothing would run after it.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from latency_budget.account.clock import Clock
+from llm_engine.cuda.device import Fault, fault_of
+
+from .figures import Figure
+
+Measure = Callable[[], Iterator[Figure]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to be measured."""
+
+    name: str
+    measure: Measure
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of a job."""
+
+    name: str
+    figures: list[Figure] = field(default_factory=list)
+    seconds: float = 0.0
+    problem: str = ""
+    """Why it has no figures, or not all."""
+
+    def as_data(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"seconds": round(self.seconds, 2)}
+        if self.problem:
+            found["problem"] = self.problem
+        return found | {"figures": [figure.as_data() for figure in self.figures]}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run of jobs is given besides them."""
+
+    clock: Clock
+    limit_s: float | None
+    """No figure is begun after so many seconds; None: there is time."""
+    mark: Callable[[str], AbstractContextManager[None]]
+    """Around each job: names it in a profiler's timeline."""
+    recover: Callable[[], None]
+    """After a job that raised."""
+    on_change: Callable[[Sequence[Record]], None]
+    """After each figure and each job."""
+
+
+def run_jobs(jobs: Sequence[Job], around: Surroundings) -> list[Record]:
+    """All of them, in order."""
+    start_ns = around.clock.now_ns()
+    records: list[Record] = []
+    lost = ""
+    for job in jobs:
+        record = Record(job.name)
+        records.append(record)
+        if lost or _is_over(start_ns, around):
+            record.problem = lost or f"not begun: {around.limit_s:.0f} s were over"
+            around.on_change(records)
+            continue
+        job_ns = around.clock.now_ns()
+        try:
+            with around.mark(job.name), closing(_checked(job)) as figures:
+                for figure in figures:
+                    record.figures.append(figure)
+                    record.seconds = (around.clock.now_ns() - job_ns) / 1e9
+                    around.on_change(records)
+                    if _is_over(start_ns, around):
+                        record.problem = f"cut short: {around.limit_s:.0f} s were over"
+                        break
+        except Exception as error:  # whatever it is, the others go on
+            record.problem = _problem(error)
+            if fault_of(error) is Fault.LOST:
+                lost = f"not begun: the GPU was lost in {job.name!r}"
+            else:
+                around.recover()
+        record.seconds = (around.clock.now_ns() - job_ns) / 1e9
+        around.on_change(records)
+    return records
+
+
+def _checked(job: Job) -> Generator[Figure, None, None]:
+    """A generator whatever the job made: it can be closed."""
+    yield from job.measure()
+
+
+def _is_over(start_ns: int, around: Surroundings) -> bool:
+    if around.limit_s is None:
+        return False
+    return (around.clock.now_ns() - start_ns) / 1e9 >= around.limit_s
+
+
+def _problem(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:500]}"

@@ -1,0 +1,244 @@
+"""What is measured: a device, and models of which one at a time is on it."""
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from llm_engine.backends.base import PageId
+from llm_engine.config import ModelConfig, Precision, SamplingParams
+from llm_engine.cuda import memory
+from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
+from llm_engine.cuda.device import FP8_CAPABILITY, Device
+from llm_engine.cuda.memory import Room, Storage, plan_memory
+from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.ops.interface import Ops
+from llm_engine.cuda.quantization.quantize import BLOCK
+from llm_engine.cuda.steps.cuda_graph import CudaGraphs, EagerGraphs, Graphs
+from llm_engine.cuda.weights import WeightFormat, load_model
+
+from .driving import Session
+from .random_weights import SHAPES, random_model
+from .targets import CARD, Bars
+
+if TYPE_CHECKING:
+    from llm_engine.checkpoints.checkpoint import Checkpoint
+
+TINY: Final = replace(
+    SHAPES["1b"],
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=96,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    vocab_size=320,
+    context_length=8192,
+    rope_scaling=None,
+)
+"""For a rehearsal without a GPU."""
+
+FORMATS: Final = {
+    "fp8": WeightFormat(Precision.FP8),
+    "fp8-blocks": WeightFormat(Precision.FP8, block=BLOCK),
+    "bfloat16": WeightFormat(),
+}
+"""Of weights, by the names that `--precision` takes. In 8 bits there is a scale for each row, or
+one for 128 x 128, as in the official checkpoints of Qwen3 and DeepSeek. What a file has in 8 bits
+already keeps the scales it has."""
+
+_SEED: Final = 1
+
+
+@dataclass(slots=True)
+class Target:
+    """The device, and what was found out about it so far."""
+
+    found: Device | None
+    """None: this is a rehearsal on the CPU, whose figures mean nothing."""
+    bytes_a_s: float | None = None
+    """Of reading."""
+    flops: dict[torch.dtype, float] = field(default_factory=dict)
+    """Operations a second of large products, by the type of what is multiplied."""
+    num_steps: int = 10_000
+    repeats: int = 20
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.found is not None
+
+    @property
+    def has_fp8(self) -> bool:
+        """A processor emulates it."""
+        return self.found is None or self.found.capability >= FP8_CAPABILITY
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.found.index) if self.found else torch.device("cpu")
+
+    @property
+    def l2_bytes(self) -> int:
+        return self.found.l2_bytes if self.found else 1 << 12
+
+    def ops(self, *, flashinfer: bool = True, **options: Any) -> Ops:
+        """As a service has them; without FlashInfer, kernels of our own attend. `options` of
+        `TritonOps`, of no importance to a rehearsal."""
+        if self.found is None:
+            from llm_engine.cuda.ops.reference_ops import OracleOps
+
+            return OracleOps()
+        from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
+        from llm_engine.cuda.ops.triton_ops import TritonOps
+
+        attention = xqa_or_none(self.device) if flashinfer else None
+        return TritonOps(self.device, attention=attention, **options)
+
+    def graphs(self) -> Graphs:
+        return CudaGraphs(self.device) if self.is_gpu else EagerGraphs()
+
+    def synchronize(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model that may be measured."""
+
+    shape: str
+    """`8b`, or the name of a file."""
+    weights: WeightFormat
+    config: ModelConfig
+    checkpoint: "Checkpoint | None" = None
+    """None: random weights."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape} {next(name for name in FORMATS if FORMATS[name] == self.weights)}"
+
+    @property
+    def precision(self) -> Precision:
+        return self.weights.body
+
+    @property
+    def multiplied(self) -> torch.dtype:
+        """What long prompts' products multiply on both sides."""
+        return torch.float8_e4m3fn if self.precision is Precision.FP8 else torch.bfloat16
+
+    @property
+    def storage(self) -> Storage:
+        if self.precision is not Precision.FP8:
+            return memory.BFLOAT16
+        return replace(memory.FP8, scale_block=self.weights.block)
+
+    def bars(self, target: Target) -> Bars:
+        is_card = target.found is not None and CARD in target.found.name
+        return Bars(self.shape, self.precision.value, is_card)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A subject on the device."""
+
+    subject: Subject
+    model: DeviceModel
+    ops: Ops
+    num_pages: int
+    target: Target
+    _backend: CudaBackend | None = None
+
+    @property
+    def backend(self) -> CudaBackend:
+        """Made, and its graphs recorded, when it is first needed."""
+        if self._backend is None:
+            self._backend = CudaBackend(
+                self.model,
+                self.ops,
+                self.target.graphs(),
+                num_pages=self.num_pages,
+                cache_dtype=self.model.embedding.dtype,
+            )
+        return self._backend
+
+    def session(self, sampling: SamplingParams | None = None) -> Session:
+        """A sequence, greedy by itself, with room for all of the context."""
+        num_pages = -(-self.model.rope.cos.shape[0] // PAGE_SIZE)
+        pages = [PageId(page) for page in range(num_pages)]
+        vocab_size = self.subject.config.vocab_size
+        return Session(self.backend, pages, vocab_size, sampling=sampling or SamplingParams())
+
+    def kv_bytes(self, num_tokens: int) -> int:
+        return num_tokens * memory.token_bytes(self.subject.config, self.subject.storage)
+
+
+@dataclass(slots=True)
+class Lab:
+    """Has one subject on the device; asking for another one takes it off."""
+
+    target: Target
+    context_length: int
+    on_progress: Callable[[str], None]
+    _loaded: Loaded | None = None
+    _failed: dict[str, Exception] = field(default_factory=dict)
+
+    def loaded(self, subject: Subject) -> Loaded:
+        """Raises ModelError for one that does not fit, and whatever loading raises: each time."""
+        if subject.name in self._failed:
+            raise self._failed[subject.name]
+        if self._loaded is None or self._loaded.subject is not subject:
+            self.clear()
+            try:
+                self._loaded = self._load(subject)
+            except Exception as error:
+                # Not from where: those frames hold what had been loaded.
+                self._failed[subject.name] = error.with_traceback(None)
+                raise
+        return self._loaded
+
+    def clear(self) -> None:
+        """Take everything off the device."""
+        self._loaded = None
+        gc.collect()
+        if self.target.is_gpu:
+            torch.cuda.empty_cache()
+
+    def _load(self, subject: Subject) -> Loaded:
+        self.on_progress(f"loading {subject.name}")
+        num_pages = self._num_pages(subject)
+        weights, device = subject.weights, self.target.device
+        if subject.checkpoint is None:
+            model = random_model(
+                subject.config, weights, device, seed=_SEED, context_length=self.context_length
+            )
+        else:
+            model = load_model(
+                subject.checkpoint, weights, device, context_length=self.context_length
+            )
+        return Loaded(subject, model, self.target.ops(), num_pages, self.target)
+
+    def _num_pages(self, subject: Subject) -> int:
+        """For one full sequence and one that stands beside it. Raises ModelError."""
+        num_pages = 2 * -(-self.context_length // PAGE_SIZE)
+        if self.target.is_gpu:
+            page = PAGE_SIZE * memory.token_bytes(subject.config, subject.storage)
+            free_bytes, _ = torch.cuda.mem_get_info(self.target.device)
+            room = Room(free_bytes, PAGE_SIZE, self.context_length, num_pages * page)
+            plan_memory(subject.config, subject.storage, room, name=subject.name)
+        return num_pages
+
+
+def random_subjects(shapes: list[str], formats: list[str]) -> list[Subject]:
+    """Every shape in every one of `FORMATS` that is named."""
+    known = SHAPES | {"tiny": TINY}
+    return [Subject(shape, FORMATS[each], known[shape]) for shape in shapes for each in formats]
+
+
+def file_subjects(path: Path, formats: list[str]) -> list[Subject]:
+    """A model from disk. Raises ModelError."""
+    from llm_engine.checkpoints.load import load_checkpoint
+
+    checkpoint = load_checkpoint(path)
+    return [Subject(path.name, FORMATS[each], checkpoint.config, checkpoint) for each in formats]

@@ -1,0 +1,311 @@
+"""What a caller waits for: tokens of a reply, the first one of it, and what drafts make of both."""
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+import torch
+
+from latency_budget.account.clock import SystemClock
+from llm_engine.backends.base import PageId, SequenceRows, Slot
+from llm_engine.config import SamplingParams
+from llm_engine.cuda.backend import PAGE_SIZE
+from llm_engine.cuda.memory import Room, plan_memory
+from llm_engine.cuda.ops.forward import Scratch
+from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages
+from llm_engine.cuda.steps.captured_steps import DecodeStep, Machinery, PromptStep
+from llm_engine.cuda.steps.graph_runner import RecordedSteps
+from llm_engine.cuda.steps.logit_masks import MaskBuffers
+from llm_engine.cuda.steps.step_inputs import Lanes
+
+from . import targets as limits
+from .device_limits import matrix_rate, read_bandwidth
+from .driving import Session
+from .figures import Figure, gaps_ms, percentile
+from .models import Loaded
+from .timing import event
+
+CONTEXT: Final = 1024
+"""Of a reply's first token."""
+STRETCH: Final = 256
+"""Tokens until a reply goes back to where it began, so that the context stays near that length."""
+_LEFT_OUT: Final = 2
+"""Steps after going back that do not count: one was launched in vain."""
+SAMPLINGS: Final = {
+    "temperature": SamplingParams(temperature=0.8),
+    "temperature and top_p": SamplingParams(temperature=0.8, top_p=0.9),
+}
+"""By the names of their figures. All other figures are of greedy replies."""
+PROMPTS: Final = ((32, 4096), (64, 0), (128, 0), (256, 0), (512, 0), (512, 4096))
+"""New tokens, and those that the cache holds already."""
+_PROMPT_REPEATS: Final = 30
+_CLOCK = SystemClock()
+
+
+def intervals(loaded: Loaded) -> Iterator[Figure]:
+    """ITL through the backend, one step ahead, and of its graph alone."""
+    target, bars = loaded.target, loaded.subject.bars(loaded.target)
+    limit = _step_limit_ms(loaded)
+    with quiet():
+        found = interval_ms(loaded.session(), target.num_steps)
+    half = percentile(found, 0.5)
+    note = f"{len(found)} steps at {CONTEXT} to {CONTEXT + STRETCH} tokens"
+    yield Figure("ITL p50", half, "ms", limit, bars.itl_ms(), note=note)
+    yield Figure("ITL p99", percentile(found, 0.99), "ms", limit)
+    yield Figure("ITL p99.9", percentile(found, 0.999), "ms", limit)
+    yield Figure("ITL p99 / p50", percentile(found, 0.99) / half, "", None, bars.jitter())
+    alone = graph_ms(loaded, min(target.num_steps, 1000))
+    yield Figure("graph alone p50", percentile(alone, 0.5), "ms", limit)
+    yield Figure("graph alone p99", percentile(alone, 0.99), "ms", limit)
+    for num_lanes in (2, 4, 8):
+        several = lanes_ms(loaded, num_lanes, min(target.num_steps, 200))
+        yield Figure(f"graph of {num_lanes} sequences", percentile(several, 0.5), "ms", limit)
+    for name, sampling in SAMPLINGS.items():
+        with quiet():
+            found = interval_ms(loaded.session(sampling), min(target.num_steps, 1000))
+        yield Figure(f"ITL p50, {name}", percentile(found, 0.5), "ms", limit)
+        for num_lanes in (1, 8):
+            drawn = lanes_ms(loaded, num_lanes, min(target.num_steps, 200), sampling)
+            what = "graph alone" if num_lanes == 1 else f"graph of {num_lanes} sequences"
+            yield Figure(f"{what}, {name}", percentile(drawn, 0.5), "ms", limit)
+
+
+def interval_ms(
+    session: Session,
+    num_steps: int,
+    between: Callable[[], None] = lambda: None,
+    step: Callable[[], object] | None = None,
+) -> list[float]:
+    """Milliseconds from one step to the next, as the engine's thread sees them. `step` makes one of
+    the session; without it one is a token."""
+    step = step or session.step
+    first = session.num_tokens
+    last = session.last if first else session.read(session.prompt(CONTEXT))
+    start = session.num_tokens
+    found: list[float] = []
+    while len(found) < num_steps:
+        session.back_to(start, last)
+        before_ns = 0
+        for number in range(STRETCH):
+            step()
+            now_ns = _CLOCK.now_ns()
+            if number >= _LEFT_OUT:
+                found.append((now_ns - before_ns) / 1e6)
+            before_ns = now_ns
+            if len(found) == num_steps or session.num_tokens - start >= STRETCH:
+                break
+        between()
+    return found
+
+
+def graph_ms(loaded: Loaded, num_steps: int) -> list[float]:
+    """Milliseconds of the recorded step of one sequence, by the device's clock."""
+    return lanes_ms(loaded, 1, num_steps)
+
+
+@torch.inference_mode()
+def lanes_ms(
+    loaded: Loaded, num_lanes: int, num_steps: int, sampling: SamplingParams | None = None
+) -> list[float]:
+    """The same for so many sequences, which all read the same keys and values."""
+    step, sequences = _recorded(loaded, num_lanes, sampling or SamplingParams())
+    choose = partial(step.replay, RecordedSteps.choice_for(sequences))
+    found: list[float] = []
+    while len(found) < num_steps:
+        step.lanes.send(sequences)
+        for _ in range(4):
+            choose()
+        stretch = min(STRETCH - 4, num_steps - len(found))
+        found += _timed(loaded, choose, stretch)
+    return found
+
+
+@torch.inference_mode()
+def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
+    """Milliseconds of the recorded step that reads so many tokens of a prompt, nothing before
+    them."""
+    num_pages = -(-num_rows // PAGE_SIZE)
+    machinery = _machinery(loaded, num_rows, num_pages)
+    lanes = Lanes(1, num_rows, num_pages, loaded.target.device)
+    pages = [PageId(page) for page in range(num_pages)]
+    tokens = tuple(place % loaded.subject.config.vocab_size for place in range(num_rows))
+    with machinery.graphs.running():
+        step = PromptStep(machinery, lanes, (num_rows,))
+        lanes.send([SequenceRows(Slot(0), tokens, 0, 0, SamplingParams(), 0, pages=pages)])
+        return _timed(loaded, partial(step.replay, num_rows, None), repeats + 2)[2:]
+
+
+def first_tokens(loaded: Loaded) -> Iterator[Figure]:
+    """TTFT through the backend: from a prompt's tokens to the token after it, on the host."""
+    target, subject = loaded.target, loaded.subject
+    bars, config = subject.bars(target), subject.config
+    speed, flops = read_bandwidth(target), matrix_rate(target, subject.multiplied)
+    session = loaded.session()
+    repeats = min(_PROMPT_REPEATS, target.repeats)
+    for num_new, num_cached in PROMPTS:
+        if num_new + num_cached > len(session.pages) * PAGE_SIZE:
+            continue
+        with quiet():
+            times = [_first_ms(session, num_new, num_cached) for _ in range(repeats + 2)][2:]
+        limit = limits.prompt_ms(config, num_new, loaded.model.step_bytes, speed, flops)
+        name = f"TTFT of {num_new} tokens" + (f" after {num_cached}" if num_cached else "")
+        bar = bars.ttft_ms(num_new, num_cached)
+        note = f"p99 {percentile(times, 0.99):.3g}"
+        yield Figure(name, percentile(times, 0.5), "ms", limit, bar, note=note)
+
+
+def _first_ms(session: Session, num_new: int, num_cached: int) -> float:
+    """What is cached was read once, whatever stands there now."""
+    session.num_tokens = num_cached
+    prompt = session.prompt(num_new)
+    start_ns = _CLOCK.now_ns()
+    session.read(prompt)
+    return (_CLOCK.now_ns() - start_ns) / 1e6
+
+
+def speculation(
+    loaded: Loaded, acceptances: tuple[float, ...], lengths: tuple[int, ...]
+) -> Iterator[Figure]:
+    """What drafts would bring that are right with a given probability.
+
+    First the reply is written without, which is then known; a drafter that knows it errs on
+    purpose. Drafting itself costs nothing here: a drafter's own time comes on top.
+    """
+    session = loaded.session()
+    num_tokens = max(min(loaded.target.num_steps, 1024), 8)
+    session.read(session.prompt(min(CONTEXT, len(session.pages) * PAGE_SIZE // 4)))
+    start, first = session.num_tokens, session.last
+    with quiet():
+        begin_ns = _CLOCK.now_ns()
+        reply = [session.step()[0] for _ in range(num_tokens)]
+        plain_ms = (_CLOCK.now_ns() - begin_ns) / 1e6 / num_tokens
+    yield Figure("a token without drafts", plain_ms, "ms", _step_limit_ms(loaded))
+    bars = loaded.subject.bars(loaded.target)
+    for length in lengths:
+        for acceptance in acceptances:
+            session.back_to(start, first)
+            with quiet():
+                begin_ns = _CLOCK.now_ns()
+                num_steps = drafted_steps(session, reply, length, acceptance)
+                ms = (_CLOCK.now_ns() - begin_ns) / 1e6
+            a_step = num_tokens / num_steps
+            name = f"a token with {length} drafted, {acceptance:.0%} right"
+            expected = limits.expected_tokens(acceptance, length)
+            bar = bars.speculative_ms(a_step)
+            note = f"{a_step:.2f} tokens a step ({expected:.2f} expected), {ms / num_steps:.3g} ms"
+            limit = _step_limit_ms(loaded) / a_step
+            yield Figure(name, ms / num_tokens, "ms", limit, bar, note=note)
+
+
+def drafted_steps(session: Session, reply: list[int], length: int, acceptance: float) -> int:
+    """Write a known reply again with drafts; how many steps that took.
+
+    Raises RuntimeError where it becomes another one: then drafts change what is said.
+    """
+    chance = random.Random(length)
+    written: list[int] = []
+    num_steps = 0
+    while len(written) < len(reply):
+        ahead = reply[len(written) : len(written) + length]
+        draft = [
+            token if chance.random() < acceptance else (token + 1) % session.vocab_size
+            for token in ahead
+        ]
+        written += session.step(draft)
+        num_steps += 1
+        if written[: len(reply)] != reply[: len(written)]:
+            raise RuntimeError(f"with drafts the reply differs at token {len(written)}")
+    return num_steps
+
+
+def memory(loaded: Loaded) -> Iterator[Figure]:
+    """What is taken, beside what was reckoned, and whether it grows."""
+    target, subject = loaded.target, loaded.subject
+    device, num_pages = target.device, loaded.backend.layout.num_pages
+    page = loaded.kv_bytes(PAGE_SIZE)
+    context_length = loaded.model.rope.cos.shape[0]
+    room = Room(1 << 50, PAGE_SIZE, context_length, num_pages * page)
+    plan = plan_memory(subject.config, subject.storage, room)
+    yield Figure("weights", loaded.model.step_bytes / 1e9, "GB", note="read in every step")
+    yield Figure("reckoned in all", plan.total / 1e9, "GB")
+    yield Figure("cache", loaded.backend.cache_bytes() / 1e9, "GB", num_pages * page / 1e9)
+    if not target.is_gpu:
+        return
+    yield Figure("allocated", torch.cuda.memory_allocated(device) / 1e9, "GB", bar=plan.total / 1e9)
+    yield Figure("reserved", torch.cuda.memory_reserved(device) / 1e9, "GB")
+    session = loaded.session()
+    session.read(session.prompt(CONTEXT))
+    before = torch.cuda.memory_allocated(device)
+    for _ in range(500):
+        session.step()
+    grown = torch.cuda.memory_allocated(device) - before
+    yield Figure("grown over 500 steps", grown, "bytes", bar=0)
+
+
+def _step_limit_ms(loaded: Loaded) -> float:
+    speed = read_bandwidth(loaded.target)
+    return limits.step_ms(loaded.model.step_bytes, loaded.kv_bytes(CONTEXT), speed)
+
+
+def _recorded(
+    loaded: Loaded, num_lanes: int, sampling: SamplingParams
+) -> tuple[DecodeStep, list[SequenceRows]]:
+    """A step of its own, apart from the backend's, and what to send to it."""
+    num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
+    machinery = _machinery(loaded, MAX_ROWS, num_pages)
+    with machinery.graphs.running():
+        step = DecodeStep(machinery, Lanes(num_lanes, 1, num_pages, loaded.target.device), 1)
+    pages = [PageId(page) for page in range(num_pages)]
+    rows = [
+        SequenceRows(Slot(lane), (lane + 1,), CONTEXT, 1, sampling, 0, pages=pages)
+        for lane in range(num_lanes)
+    ]
+    return step, rows
+
+
+def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> Machinery:
+    """With a cache of random numbers."""
+    model, device = loaded.model, loaded.target.device
+    config, like = model.config, model.embedding.dtype
+    shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
+    cache = torch.randn(shape, device=device).to(like)
+    return Machinery(
+        model=model,
+        ops=loaded.ops,
+        cache=[LayerPages(keys, values) for keys, values in cache],
+        scratch=Scratch(model, num_rows),
+        logits=torch.zeros(MAX_ROWS, config.vocab_size, device=device),
+        masks=MaskBuffers(MAX_ROWS, config.vocab_size, device),
+        graphs=loaded.target.graphs(),
+    )
+
+
+def _timed(loaded: Loaded, call: Callable[[], None], repeats: int) -> list[float]:
+    if not loaded.target.is_gpu:
+        marks = [_CLOCK.now_ns()]
+        for _ in range(repeats):
+            call()
+            marks.append(_CLOCK.now_ns())
+        return gaps_ms(marks)
+    events = [event() for _ in range(repeats + 1)]
+    events[0].record()
+    for each in events[1:]:
+        call()
+        each.record()
+    loaded.target.synchronize()
+    return [begin.elapsed_time(end) for begin, end in pairwise(events)]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No collection of garbage, as in a service that has warmed up."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

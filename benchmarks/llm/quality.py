@@ -1,0 +1,330 @@
+"""`python -m benchmarks.llm.quality`: what each way to calculate costs in quality.
+
+Perplexity of a fixed text (this project's licence, unless another is given), read in one sequence,
+by float32, by the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The
+text stands for nothing; the ratio says how far an arithmetic is from the exact one on the same
+weights, and its standard error, over the text's tokens, how well that is known.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from latency_budget.account.clock import unix_ns
+from latency_budget.host import machine
+from llm_engine.__main__ import default_model
+from llm_engine.backend_factory import make_backend
+from llm_engine.backends.base import CacheLayout, PageId, SequenceRows, Slot
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
+from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.quantization import emulation
+from llm_engine.cuda.quantization.emulation import Arithmetic
+from llm_engine.cuda.quantization.quantize import BLOCK
+from llm_engine.cuda.weights import WeightFormat, load_model
+from llm_engine.errors import ModelError, RequestError
+
+LICENCE = Path(__file__).resolve().parents[2] / "LICENSE"
+_ROOT = Path(__file__).resolve().parents[2]
+CALIBRATION = (
+    _ROOT / "llm_engine" / "training" / "spoken_questions.txt",
+    _ROOT / "README.md",
+    _ROOT / "ARCHITECTURE.md",
+)
+"""Texts that weights are rounded with in view: spoken language, and a wider vocabulary."""
+_CALIBRATION_TOKENS = 9872
+"""Divergence from bfloat16 of SmolLM2 135M with all weights in 8 bits, in nats a token: 0.044
+without a text, 0.034 with the 1,680 of the questions alone, 0.022 with so many."""
+_CALIBRATION_LENGTH = 2048
+"""Of one sequence."""
+NUM_TOKENS = 1024
+"""Enough for a standard error of the ratio of some 0.2 % for int8, 0.7 % for 8-bit floats; a minute
+for the slowest backend."""
+_CHUNK = 64
+
+CONFIGS = (
+    EngineConfig(backend=BackendName.TORCH),
+    EngineConfig(precision=Precision.INT8, backend=BackendName.ONNX),
+)
+"""On the CPU. The first is what all others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to calculate on a GPU."""
+
+    name: str
+    weights: WeightFormat
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    is_calibrated: bool = False
+    """Whether weights are rounded with `CALIBRATION` in view."""
+
+
+_FP8 = WeightFormat(Precision.FP8)
+_FP8_BLOCKS = WeightFormat(Precision.FP8, block=BLOCK)
+_FP8_BODY = WeightFormat(Precision.FP8, head=Precision.BFLOAT16)
+BFLOAT16 = Way("bfloat16", WeightFormat())
+"""What 8-bit floats are compared with."""
+WAYS = (
+    BFLOAT16,
+    Way("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
+    Way("fp8 blocks", _FP8_BLOCKS),
+    Way("fp8 blocks, fp8 activations", _FP8_BLOCKS, Arithmetic(activations=True)),
+    Way("fp8 rows, bf16 head", _FP8_BODY),
+    Way("fp8 rows", _FP8),
+    Way("fp8 rows, fp8 activations", _FP8, Arithmetic(activations=True)),
+    Way("calibrated, bf16 head", _FP8_BODY, is_calibrated=True),
+    Way(
+        "calibrated, bf16 head, fp8 activations",
+        _FP8_BODY,
+        Arithmetic(activations=True),
+        is_calibrated=True,
+    ),
+    Way("calibrated", _FP8, is_calibrated=True),
+    Way("calibrated, fp8 activations", _FP8, Arithmetic(activations=True), is_calibrated=True),
+)
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A backend that tells its logits, as those on the CPU do."""
+
+    @property
+    def layout(self) -> CacheLayout: ...
+
+    def open_slot(self) -> Slot: ...
+
+    def close_slot(self, slot: Slot) -> None: ...
+
+    def logits(self, rows: SequenceRows) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one way to calculate gave."""
+
+    backend: str
+    precision: str
+    perplexity: float
+    ratio: float
+    """To the first row's perplexity."""
+    agreement: float
+    """Share of tokens for which the likeliest is that of the first row."""
+    bf16_ratio: float | None = None
+    """To the perplexity in bfloat16, for what a GPU calculates."""
+    bf16_error: float | None = None
+    """Standard error of that ratio."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    each: Tensor
+    """-log p of the text's tokens after the first."""
+    likeliest: Tensor
+
+    @property
+    def nats(self) -> float:
+        return float(self.each.double().mean())
+
+
+@torch.inference_mode()
+def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
+    """Read a text, comparing each position's logits with the token that follows."""
+    slot = backend.open_slot()
+    pages = [PageId(page) for page in range(backend.layout.num_pages)]  # all for this one
+    nats: list[Tensor] = []
+    likeliest: list[Tensor] = []
+    num_rows = len(token_ids) - 1
+    for first in range(0, num_rows, _CHUNK):
+        ids = tuple(token_ids[first : min(first + _CHUNK, num_rows)])
+        rows = SequenceRows(slot, ids, first, len(ids), SamplingParams(), seed=0, pages=pages)
+        _note(backend.logits(rows), token_ids[first + 1 :], nats, likeliest)
+    backend.close_slot(slot)
+    return _Scores(torch.cat(nats), torch.cat(likeliest))
+
+
+def load(checkpoint: Checkpoint, way: Way) -> DeviceModel:
+    """Raises ModelError, and OSError for a text to calibrate with that is not there."""
+    return load_model(
+        checkpoint,
+        way.weights,
+        "cpu",
+        context_length=checkpoint.config.context_length,
+        calibration=_calibration(checkpoint) if way.is_calibrated else (),
+    )
+
+
+def emulated(model: DeviceModel, way: Way, token_ids: Sequence[int]) -> _Scores:
+    """The same by a GPU's arithmetic."""
+    hidden = emulation.hidden(model, torch.tensor(token_ids[:-1]), way.arithmetic)
+    nats: list[Tensor] = []
+    likeliest: list[Tensor] = []
+    for first in range(0, len(hidden), _CHUNK):
+        logits = emulation.logits(model, hidden[first : first + _CHUNK])
+        _note(logits, token_ids[first + 1 :], nats, likeliest)
+    return _Scores(torch.cat(nats), torch.cat(likeliest))
+
+
+def _calibration(checkpoint: Checkpoint) -> list[list[int]]:
+    """Token ids of the texts, cut into sequences. Raises OSError."""
+    ids: list[int] = []
+    for file in CALIBRATION:
+        ids += checkpoint.tokenizer.encode(file.read_text(encoding="utf-8"))
+    length = min(_CALIBRATION_LENGTH, checkpoint.config.context_length)
+    num_tokens = min(_CALIBRATION_TOKENS, len(ids))
+    return [ids[start : start + length] for start in range(0, num_tokens, length)]
+
+
+def _note(
+    logits: Tensor, following: Sequence[int], nats: list[Tensor], likeliest: list[Tensor]
+) -> None:
+    targets = torch.tensor(following[: len(logits)])
+    nats.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
+    likeliest.append(logits.argmax(dim=1))
+
+
+def measure(
+    checkpoint: Checkpoint, text: str, num_tokens: int, ways: Sequence[Way] = WAYS
+) -> Iterator[Row]:
+    """A row for each of `CONFIGS` and of the ways, of which the first is what the others are
+    compared with, as they come. Raises ModelError, RequestError for a text that is too short."""
+    token_ids = checkpoint.tokenizer.encode(text)[: num_tokens + 1]
+    if len(token_ids) < 2:
+        raise RequestError("text", "has too few tokens")
+    exact: _Scores | None = None
+    for config in CONFIGS:
+        backend = make_backend(checkpoint, config, num_tokens, lambda share: None)
+        assert isinstance(backend, Scorer)
+        scores = score(backend, token_ids)
+        exact = exact or scores
+        yield _row(config.backend, config.precision, scores, exact)
+    assert exact is not None
+    sixteen: _Scores | None = None
+    kinds = groupby(ways, lambda way: (way.weights, way.is_calibrated))
+    for _, alike in kinds:  # the same weights are made once
+        first = next(alike)
+        model = load(checkpoint, first)
+        for way in (first, *alike):
+            scores = emulated(model, way, token_ids)
+            sixteen = sixteen or scores
+            yield _row(BackendName.CUDA, way.name, scores, exact, sixteen)
+
+
+def _row(
+    backend: str, precision: str, scores: _Scores, exact: _Scores, sixteen: _Scores | None = None
+) -> Row:
+    ratio = error = None
+    if sixteen is not None:
+        # Token by token: both find the same ones difficult, which cancels.
+        differences = scores.each.double() - sixteen.each.double()
+        ratio = math.exp(float(differences.mean()))
+        error = ratio * float(differences.std(correction=0)) / math.sqrt(len(differences))
+    return Row(
+        backend=str(backend),
+        precision=str(precision),
+        perplexity=math.exp(scores.nats),
+        ratio=math.exp(scores.nats - exact.nats),
+        agreement=float((scores.likeliest == exact.likeliest).double().mean()),
+        bf16_ratio=ratio,
+        bf16_error=error,
+    )
+
+
+HEADER = f"{'':<44}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio to bf16':>18}"
+FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text's tokens"
+
+
+def line_of(row: Row) -> str:
+    """A row under `HEADER`."""
+    line = (
+        f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
+        f"{row.agreement:>16.3f}"
+    )
+    if row.bf16_ratio is not None:
+        line += f"{row.bf16_ratio:>9.4f} ± {row.bf16_error:.4f}"
+    return line
+
+
+def missed_gates(
+    rows: Sequence[Row], weights: float | None, activations: float | None
+) -> list[str]:
+    """What is further from bfloat16 than allowed, by 8-bit weights alone and by those with 8-bit
+    activations; None: whatever. The cache has no gate of its own."""
+    ways = {way.name: way for way in WAYS if way.weights.body is Precision.FP8}
+    missed = []
+    for row in rows:
+        way = ways.get(row.precision)
+        if way is None or row.bf16_ratio is None:
+            continue
+        gate = activations if way.arithmetic.activations else weights
+        if gate is not None and not row.bf16_ratio <= gate:
+            missed.append(f"{row.precision}: {row.bf16_ratio:.4f} of bfloat16's > {gate}")
+    return missed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0, 1 for a gate that was missed, or 2 for a model or text that can't be used."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(arguments)
+    try:
+        path = options.model or default_model()
+        checkpoint = load_checkpoint(path)
+        text = options.text.read_text(encoding="utf-8")
+        length = min(checkpoint.config.context_length, options.tokens)
+        rows: list[Row] = []
+        print(HEADER)
+        for row in measure(checkpoint, text, length):
+            print(line_of(row), flush=True)
+            rows.append(row)
+    except (ModelError, RequestError, OSError, UnicodeError) as error:
+        print(f"bench quality: {error}", file=sys.stderr)
+        return 2
+    print(FOOTNOTE)
+    if options.json is not None:
+        result: dict[str, Any] = {
+            "bench": "quality",
+            "machine": machine(),
+            "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["halfsec bench quality", *arguments]),
+            "model": path.name,
+            "text": options.text.name,
+            "tokens": length,
+            "rows": [asdict(row) for row in rows],
+        }
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    missed = missed_gates(rows, options.gate_weights, options.gate_activations)
+    for line in missed:
+        print(f"GATE MISSED: {line}")
+    return 1 if missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench quality",
+        description="Perplexity by each way to calculate.",
+        epilog="example: halfsec bench quality --gate-weights 1.01 --gate-activations 1.015",
+    )
+    add = parser.add_argument
+    add("--model", type=Path, help="GGUF file or Hugging Face directory")
+    add("--text", type=Path, default=LICENCE, help="a file to read (the licence)")
+    add("--tokens", type=int, default=NUM_TOKENS, help="of the text (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="save the result")
+    ratio = "highest ratio to bfloat16's perplexity with 8-bit"
+    add("--gate-weights", type=float, metavar="RATIO", help=f"{ratio} weights")
+    add("--gate-activations", type=float, metavar="RATIO", help=f"{ratio} weights and activations")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The result as tables, and whether it holds what this engine promises."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .rounds import TOGETHER
+
+Summary = Mapping[str, Any]
+"""`Figures.summary`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of contestants that are compared with each other. None: it did not take part."""
+
+    own: str
+    """With drafts, as a service runs it."""
+    plain: str
+    """Without drafts."""
+    same_file: str | None
+    """llama.cpp with the very file."""
+    eight_bit: str | None
+    """llama.cpp with Q8_0 made of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A promise, and what was measured."""
+
+    promise: str
+    measured: float
+    limit: float
+
+    @property
+    def is_held(self) -> bool:
+        return self.measured <= self.limit
+
+    def __str__(self) -> str:
+        word = "held  " if self.is_held else "MISSED"
+        return f"{word}  {self.promise}: {self.measured:.2f} (at most {self.limit:.2f})"
+
+
+def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> list[Gate]:
+    """What can be judged from who took part. What could not be measured is not held: NaN."""
+    own, plain = results[names.own], results[names.plain]
+    token_ms = plain["token_ms"].get("p50") or math.nan  # 0 where tokens came together
+    turns, previewed = own["first_token_by_turn_ms"], own["first_token_previewed_ms"]
+    held = [
+        Gate("first load, s", first_load_s, 15),
+        Gate("load from then on, s", own["load_s"], 3),
+        Gate("first token of turn 10 in those of turn 2", turns[-1] / (turns[1] or math.nan), 1.1),
+        Gate("first token after a preview, in forward passes", max(previewed) / token_ms, 1.5),
+    ]
+    if names.eight_bit is not None:
+        theirs = results[names.eight_bit]["token_ms"].get("p50") or math.nan
+        held.append(Gate("a token without drafts, in llama.cpp's Q8_0", token_ms / theirs, 1))
+    if names.same_file is not None:
+        theirs = results[names.same_file]["talk_token_ms"] or math.nan
+        share = (own["talk_token_ms"] or math.nan) / theirs
+        held.append(Gate("a token of talk, in llama.cpp's of the same file", share, 1 / 1.2))
+    return held
+
+
+def tables(results: Mapping[str, Summary]) -> str:
+    """For people."""
+    return "\n\n".join(
+        _table(title, columns, results)
+        for title, columns in (
+            ("one caller", _ONE),
+            ("a dialogue: ms to the first token of a turn", _TURNS),
+            (
+                "several at once: tokens a second in all (p99 ms from one to the next)",
+                _TOGETHER,
+            ),
+            ("a token of replies of natural length, ms", _TALK),
+            ("steps, ms", _STEPS),
+        )
+    )
+
+
+def _table(title: str, columns: Sequence[tuple[str, Any]], results: Mapping[str, Summary]) -> str:
+    width = max(len(name) for name in results)
+    rows = {name: [cell(summary) for _, cell in columns] for name, summary in results.items()}
+    shown = {name: cells for name, cells in rows.items() if any(cells)}
+    sizes = [
+        max(len(head), *(len(cells[at]) for cells in shown.values())) if shown else len(head)
+        for at, (head, _) in enumerate(columns)
+    ]
+    lines = [title]
+    heads = [head.rjust(size) for (head, _), size in zip(columns, sizes, strict=True)]
+    lines.append("  ".join([" " * width, *heads]))
+    for name, cells in shown.items():
+        padded = [cell.rjust(size) for cell, size in zip(cells, sizes, strict=True)]
+        lines.append("  ".join([name.ljust(width), *padded]))
+    return "\n".join(lines)
+
+
+def _number(*path: str | int, digits: int = 1) -> Any:
+    """A cell that shows one number of a summary, or nothing."""
+
+    def cell(summary: Summary) -> str:
+        value: Any = summary
+        for key in path:
+            try:
+                value = value[key]
+            except (KeyError, IndexError):
+                return ""
+        return "" if value is None else f"{value:.{digits}f}"
+
+    return cell
+
+
+def _rate(num_tokens: int) -> Any:
+    def cell(summary: Summary) -> str:
+        ms = summary[f"prompt_{num_tokens}_ms"]
+        return "" if ms is None else f"{num_tokens / ms * 1000:.0f}"
+
+    return cell
+
+
+def _at_once(num_sequences: int) -> Any:
+    def cell(summary: Summary) -> str:
+        rate = summary["together_tokens_a_s"].get(num_sequences)
+        times = summary["together_token_ms"].get(num_sequences)
+        return f"{rate:.0f} ({times['p99']:.0f})" if rate and times else ""
+
+    return cell
+
+
+_ONE = (
+    ("ms a token", _number("token_ms", "p50")),
+    ("p99", _number("token_ms", "p99")),
+    ("36 tokens, ms", _number("prompt_36_ms")),
+    ("prompt tokens/s: 36", _rate(36)),
+    ("512", _rate(512)),
+    ("load s", _number("load_s", digits=2)),
+    ("process MB", _number("resident_mb", digits=0)),
+    ("of it the model", _number("model_mb", digits=0)),
+    ("perplexity", _number("perplexity", digits=2)),
+)
+_TURNS = (
+    *((f"turn {n}", _number("first_token_by_turn_ms", n - 1)) for n in (1, 2, 4, 6, 8, 10)),
+    ("turn 2 previewed", _number("first_token_previewed_ms", 1)),
+    ("turn 10 previewed", _number("first_token_previewed_ms", 9)),
+)
+_TOGETHER = tuple((str(n), _at_once(n)) for n in TOGETHER)
+_TALK = (
+    ("talk", _number("talk_token_ms")),
+    ("read back", _number("read_back_token_ms")),
+    ("drafted", _number("drafted", digits=0)),
+    ("accepted", _number("accepted", digits=0)),
+)
+_STEPS = (
+    *((name, _number("steps_ms", name)) for name in ("p50", "p90", "p99", "p99.9")),
+    ("steps", _number("steps_ms", "count", digits=0)),
+)

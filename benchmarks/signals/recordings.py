@@ -1,0 +1,158 @@
+"""Recordings to speak as turns, and where each turn ends, if somebody has written that down.
+
+A label is a JSON object: `{"end": N}`, the 16 kHz sample after the last voiced 20 ms, with `kind`
+("command", "hesitant", ...) and `half` ("a": to fit on, "b": held back) where there are such. It
+stands in NAME.json beside NAME.wav, or on a line of `turns.jsonl` in the same folder, which names
+its recording by `file`. Other fields are passed over. A recording without a label ends at its last
+voiced 20 ms as `asr.audio.last_voiced_sample` finds it.
+"""
+
+import contextlib
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent.client.simulated_caller.microphone import RecordingError, load_recording
+from agent.client.simulated_caller.spoken_turn import Int16
+from agent.errors import BenchError
+from asr.audio.samples import RATE_HZ
+from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
+
+SUFFIXES: Final = (".wav", ".flac", ".ogg")
+LABELS: Final = "turns.jsonl"
+
+MIN_S: Final = 1.0
+MAX_S: Final = 12.0
+"""Turns of a conversation, up to where they end; shorter files are single words, longer ones
+announcements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What is known of a recording."""
+
+    end: int
+    """16 kHz sample after the last voiced 20 ms."""
+    kind: str = ""
+    half: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecording:
+    """A recording to speak."""
+
+    path: Path
+    pcm: Int16
+    """[n], mono."""
+    rate_hz: int
+    label: Label | None
+
+    @property
+    def kind(self) -> str:
+        """Empty where nobody has said."""
+        return "" if self.label is None else self.label.kind
+
+    @property
+    def voiced_s(self) -> float | None:
+        """Up to the end of the turn; None where that has to be found in the sound."""
+        return None if self.label is None else self.label.end / RATE_HZ
+
+    @property
+    def duration_s(self) -> float:
+        """Up to the end of the turn, or of the file."""
+        voiced_s = self.voiced_s
+        return len(self.pcm) / self.rate_hz if voiced_s is None else voiced_s
+
+    def by_telephone(self) -> "TurnRecording":
+        """As the far end of a telephone line hears it."""
+        line = over_telephone(self.pcm, self.rate_hz)
+        return TurnRecording(self.path, line, LINE_RATE_HZ, self.label)
+
+
+def find_recordings(
+    paths: Sequence[Path], turns: int, seed: int, *, half: str = "", kind: str = ""
+) -> list[TurnRecording]:
+    """`turns` recordings of a turn's length out of files and folders, shuffled by the seed.
+
+    `half` and `kind` leave out what is labelled otherwise, or not at all. Raises BenchError.
+    """
+    files = [path for path in paths if path.is_file()]
+    for folder in (path for path in paths if path.is_dir()):
+        files += sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    labels = _labels(files)
+    wanted = [path for path in files if _fits(labels.get(path), half, kind)]
+    random.Random(seed).shuffle(wanted)
+    chosen: list[TurnRecording] = []
+    for path in wanted:
+        if len(chosen) == turns:
+            break
+        with contextlib.suppress(RecordingError):
+            found = TurnRecording(path, *load_recording(path), labels.get(path))
+            if MIN_S <= found.duration_s <= MAX_S:
+                chosen.append(found)
+    if not chosen:
+        asked = " labelled so" if half or kind else ""
+        raise BenchError(
+            f"There is no recording of {MIN_S:g} to {MAX_S:g} s{asked} in "
+            f"{', '.join(map(str, paths))}."
+        )
+    return chosen
+
+
+def _fits(label: Label | None, half: str, kind: str) -> bool:
+    known = label or Label(0)
+    return half in ("", known.half) and kind in ("", known.kind)
+
+
+def _labels(files: Iterable[Path]) -> dict[Path, Label]:
+    """Of those files that have one."""
+    found: dict[Path, Label] = {}
+    listed: dict[Path, dict[str, Label]] = {}
+    for path in files:
+        beside = path.with_suffix(".json")
+        if beside.is_file():
+            fields = _parsed(beside.read_text("utf-8"), str(beside))
+            if "end" in fields:  # else it is about something else
+                found[path] = _label(fields, str(beside))
+                continue
+        if path.parent not in listed:
+            listed[path.parent] = _listed(path.parent / LABELS)
+        if path.name in listed[path.parent]:
+            found[path] = listed[path.parent][path.name]
+    return found
+
+
+def _listed(path: Path) -> dict[str, Label]:
+    if not path.is_file():
+        return {}
+    labels: dict[str, Label] = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        where = f"{path}, line {number}"
+        fields = _parsed(line, where)
+        file = fields.get("file")
+        if not isinstance(file, str):
+            raise BenchError(f"{where}: `file` has to name a recording.")
+        labels[file] = _label(fields, where)
+    return labels
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise BenchError(f"{where}: not JSON ({error}).") from None
+    if not isinstance(fields, dict):
+        raise BenchError(f"{where}: a label is a JSON object.")
+    return fields
+
+
+def _label(fields: dict[str, Any], where: str) -> Label:
+    end, kind, half = fields.get("end"), fields.get("kind", ""), fields.get("half", "")
+    if type(end) is not int or end <= 0:
+        raise BenchError(f"{where}: `end` has to be a number of 16 kHz samples, not {end!r}.")
+    if not isinstance(kind, str) or not isinstance(half, str):
+        raise BenchError(f"{where}: `kind` and `half` have to be texts.")
+    return Label(end, kind, half)

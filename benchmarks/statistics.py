@@ -1,0 +1,145 @@
+"""Figures over exchanges as the caller's ear measured them."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.client.simulated_caller.caller import Exchange
+from latency_budget.account.ledger import records_of
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.enforcement.stage_latencies import lags_of
+from latency_budget.reporting.report import percentile
+
+PERCENTILES: Final = (50, 90, 95, 99)
+
+
+def summarize_exchanges(exchanges: Sequence[Exchange]) -> dict[str, Any]:
+    """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
+    in ms at the ear; `e2e_raw_ms`: had the server held nothing back on purpose."""
+    timed = [exchange for exchange in exchanges if not exchange.cut_in]
+    cut_ins = sum(exchange.cut_in for exchange in exchanges)
+    return {
+        "turns": len(exchanges),
+        "answered": sum(exchange.answered for exchange in exchanges),
+        **percentiles_ms(exchange.e2e_ear_ms for exchange in timed),
+        "e2e_raw_ms": percentiles_ms(exchange.e2e_raw_ms for exchange in timed),
+        "openers": sum(exchange.opener for exchange in exchanges),
+        "cut_in_rate": cut_ins / len(exchanges) if exchanges else None,
+    }
+
+
+def percentiles_ms(values: Iterable[float | None]) -> dict[str, float | None]:
+    """`{p50, p90, p95, p99}` of the values that are known; each None where none is."""
+    ordered = sorted(round(value * 1e6) for value in values if value is not None)
+    return {
+        f"p{rank}": percentile(ordered, rank) / 1e6 if ordered else None for rank in PERCENTILES
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What preparing replies in the caller's pauses brought and cost."""
+
+    turns: int = 0
+    """Spoken ones that got a reply."""
+    guesses: int = 0
+    """Replies that were begun before the turn was known to be over."""
+    adopted: int = 0
+    """Of those, the ones that became the reply."""
+    wasted_ns: int = 0
+    """Stage time of all work that was thrown away, final passes included."""
+    wasted_prompt_tokens: int = 0
+    """Prefilled for guesses that were thrown away, as far as a first token came of them."""
+    wasted_output_tokens: int = 0
+    """Generated for them, as far as these were handed on."""
+
+    def __add__(self, other: "Speculation") -> "Speculation":
+        return Speculation(
+            self.turns + other.turns,
+            self.guesses + other.guesses,
+            self.adopted + other.adopted,
+            self.wasted_ns + other.wasted_ns,
+            self.wasted_prompt_tokens + other.wasted_prompt_tokens,
+            self.wasted_output_tokens + other.wasted_output_tokens,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Rates are per turn; None where there was none."""
+        return {
+            "turns": self.turns,
+            "guesses": self.guesses,
+            "adopted": self.adopted,
+            "hit_rate": self._per_turn(self.adopted),
+            "wasted_ms_per_turn": self._per_turn(self.wasted_ns / 1e6),
+            "wasted_prompt_tokens_per_turn": self._per_turn(self.wasted_prompt_tokens),
+            "wasted_output_tokens_per_turn": self._per_turn(self.wasted_output_tokens),
+        }
+
+    def _per_turn(self, amount: float) -> float | None:
+        return amount / self.turns if self.turns else None
+
+
+def speculation(marks: Sequence[Mark]) -> Speculation:
+    """Of one call, from its marks: a reply that was asked for before the endpoint is a guess, and
+    one that nothing replaced after it was right."""
+    endpoints: dict[int, int] = {}
+    requests: dict[int, list[int]] = {}
+    for mark in marks:
+        if mark.name is MarkName.ENDPOINT:
+            endpoints[mark.turn] = max(mark.at_ns, endpoints.get(mark.turn, mark.at_ns))
+        elif mark.name is MarkName.REPLY_REQUESTED:
+            requests.setdefault(mark.turn, []).append(mark.at_ns)
+    records = records_of(marks)
+    found = Speculation(
+        wasted_ns=sum(record.wasted_ns for record in records),
+        wasted_prompt_tokens=sum(record.wasted_prompt_tokens for record in records),
+        wasted_output_tokens=sum(record.wasted_output_tokens for record in records),
+    )
+    for turn, asked in requests.items():
+        if turn in endpoints:
+            early = sum(at_ns <= endpoints[turn] for at_ns in asked)
+            found += Speculation(1, early, int(early == len(asked)))
+    return found
+
+
+def chains_ms(marks: Sequence[Mark]) -> list[float]:
+    """Of one call, from its marks: how long after the caller's last word each reply could have been
+    heard, had not to be waited for whether the turn is over."""
+    found = [lags_of(record) for record in records_of(marks)]
+    return [
+        lags.ready_ms + (lags.after_ms or 0.0)
+        for lags in found
+        if lags is not None and lags.ready_ms is not None
+    ]
+
+
+def actions_of(marks: Sequence[Mark]) -> list[str]:
+    """Of one call: what was done lest turns be late, once for each turn."""
+    return [taken.action.value for record in records_of(marks) for taken in record.actions]
+
+
+def median_stages(turns: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Median ms spent and exposed of each stage, over turns as JSON that have stages."""
+    collected: dict[str, dict[str, list[float]]] = {}
+    for turn in turns:
+        for stage, times in turn["stages"].items():
+            for kind, value in times.items():
+                collected.setdefault(stage, {}).setdefault(kind, []).append(value)
+    return {
+        stage: {kind: statistics.median(values) for kind, values in kinds.items()}
+        for stage, kinds in collected.items()
+    }
+
+
+def wilson_interval(hits: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a rate (Wilson 1927): honest for rates near 0, unlike the normal one."""
+    if not trials:
+        return (0.0, 1.0)
+    z = 1.959964
+    rate = hits / trials
+    centre = rate + z * z / (2 * trials)
+    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return (max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))

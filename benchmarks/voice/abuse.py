@@ -1,0 +1,191 @@
+"""`halfsec bench abuse`: what a caller notices while others attack the server.
+
+One call in progress, in real time, over the recordings given: quiet, then during each attack and
+again from five seconds after it. The attackers (`benchmarks/callers/abusive_clients.py`) come from
+another address. The
+gates: during each attack the caller's p95 is at most half as long again as in quiet, and five
+seconds after it too.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agent.client.call import wait_ready
+from agent.client.errors import ConnectError
+from agent.errors import BenchError
+from agent.http.auth.cli_credentials import entry_at
+from benchmarks.callers.abusive_clients import (
+    ATTACKER,
+    Target,
+    flood,
+    read_nothing,
+    sit,
+    talk_too_fast,
+)
+from benchmarks.callers.server_process import own_server
+from benchmarks.signals.recordings import TurnRecording, find_recordings
+from benchmarks.statistics import percentiles_ms
+
+from .harness import CallPlan, HeldCall, hold
+from .options import positive
+from .report import report, save
+from .turns import HEARD_S, PATIENCE_S
+
+START_TIMEOUT_S: Final = 180.0
+WORST: Final = 1.5
+"""Times the quiet p95."""
+RECOVERED_S: Final = 5.0
+BEGUN_S: Final = 1.0
+"""The call is in progress before the attack begins."""
+
+QUIET: Final = "quiet"
+
+Json = dict[str, Any]
+Attack = Callable[[Target], Awaitable[object]]
+
+
+async def _sustained(target: Target) -> None:
+    while True:
+        await flood(target, 100, per_s=100)
+
+
+async def _bursts(target: Target) -> None:
+    while True:
+        await flood(target, 1000)
+        await asyncio.sleep(2.0)
+
+
+async def _idle(target: Target) -> None:
+    while True:
+        await sit(target, 200, 5.0, says=b"GET / HTTP/1.1\r\nHost: local")
+
+
+async def _fast(target: Target) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(talk_too_fast(target, 3600.0))
+
+
+async def _slow(target: Target) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(read_nothing(target, 3600.0))
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "100 connections a second": _sustained,
+    "bursts of 1000": _bursts,
+    "200 idle connections": _idle,
+    "fast senders": _fast,
+    "slow readers": _slow,
+}
+
+
+async def measure(
+    recordings: Sequence[TurnRecording], url: str, attacks: dict[str, Attack]
+) -> dict[str, HeldCall]:
+    """The call in each phase, by its name. Raises ConnectError."""
+    await wait_ready(url, START_TIMEOUT_S)
+    plan = CallPlan(HEARD_S, PATIENCE_S)
+    target = Target(url, entry_at(url).api_key())
+    await hold(recordings[:2], url, plan)  # the first of everything
+    phases: dict[str, HeldCall] = {QUIET: await hold(recordings, url, plan)}
+    for name, attack in attacks.items():
+        print(name, file=sys.stderr, flush=True)
+        async with _attacked(attack, target):
+            phases[name] = await hold(recordings, url, plan)
+        await asyncio.sleep(RECOVERED_S)
+        phases[f"{name}, after"] = await hold(recordings, url, plan)
+    return phases
+
+
+@contextlib.asynccontextmanager
+async def _attacked(attack: Attack, target: Target) -> AsyncIterator[None]:
+    """An attack goes on for the length of the block, from soon after its beginning."""
+
+    async def go() -> None:
+        await asyncio.sleep(BEGUN_S)
+        await attack(target)
+
+    async with asyncio.TaskGroup() as group:
+        attacking = group.create_task(go())
+        yield
+        attacking.cancel()
+
+
+def verdicts(phases: dict[str, HeldCall]) -> dict[str, Json]:
+    """Of each phase: percentiles at the ear, turns without an answer, whether it passes."""
+    found: dict[str, Json] = {}
+    for name, call in phases.items():
+        times = percentiles_ms(each.e2e_ear_ms for each in call.exchanges)
+        missed = sum(not each.answered for each in call.exchanges)
+        p95, quiet_p95 = times["p95"], found.get(QUIET, times)["p95"]
+        is_soon = p95 is not None and quiet_p95 is not None and p95 <= WORST * quiet_p95
+        passes = is_soon and not missed and not call.errors
+        found[name] = {**times, "missed": missed, "passes": passes}
+    return found
+
+
+def show(found: dict[str, Json]) -> None:
+    """Print the table."""
+    print(f"{'':<34}{'p50':>7}{'p95':>7}{'missed':>8}")
+    for name, each in found.items():
+        times = "".join(f"{'-' if each[p] is None else round(each[p]):>7}" for p in ("p50", "p95"))
+        print(f"{name:<34}{times}{each['missed']:>8}{'' if each['passes'] else '   TOO LATE'}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0 where every phase passed."""
+    options = _parser().parse_args(argv)
+    recordings = find_recordings(options.recordings, options.turns, options.seed)
+    recordings = [recordings[n % len(recordings)] for n in range(options.turns)]
+    _check_address()
+    chosen = {name: ATTACKS[name] for name in options.attack or ATTACKS}
+    with own_server(options.serve_args.split()) as server:
+        try:
+            phases = asyncio.run(measure(recordings, server.url, chosen))
+        except ConnectError as error:
+            raise BenchError(str(error)) from None
+    found = verdicts(phases)
+    others = {name: [call] for name, call in phases.items() if name != QUIET}
+    result = report("abuse", [phases[QUIET]], vars(options), compared=others)
+    show(found)
+    save({**result, "phases": found}, options.json)
+    return int(not all(each["passes"] for each in found.values()))
+
+
+def _check_address() -> None:
+    """Raises BenchError where attackers can't come from an address of their own."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((ATTACKER, 0))
+        except OSError as error:
+            reason = f"The attackers need the address {ATTACKER}, as Linux has it: {error}"
+            raise BenchError(reason) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench abuse",
+        description="Hold a call while others attack the server, and measure how long its answers "
+        f"take: no more than {WORST:g} times as long as in quiet (p95), or the exit status is 1.",
+        epilog="example: halfsec bench abuse DIR --turns 20",
+    )
+    add = parser.add_argument
+    add("recordings", nargs="+", type=Path, help="files or folders")
+    add("--turns", type=positive, default=12, help="in each phase (%(default)s)")
+    add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
+    add("--attack", action="append", choices=tuple(ATTACKS), help="only this; may be repeated")
+    add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
+    add("--json", type=Path, metavar="FILE", help="save the result")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

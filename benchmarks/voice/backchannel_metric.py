@@ -1,0 +1,187 @@
+"""What becomes of a reply over which the caller says "mm-hmm": is the rest of it heard?
+
+A listener's "yeah" is no interruption (`agent/turn_taking/backchannel.py`). Whether a server knows
+that is told here from what a client gets to know and hears, nothing else:
+
+*A stock client* stops playing at `speech_started`. The reply went on where another response says
+the rest of it up to its end, and no message of the caller's was made of the words. It was gone from
+the stop to the first audible sample of that response.
+
+*A client that ducks* plays on. The reply went on where it was played to its end, and was turned
+down from `halfsec.duck` to `halfsec.unduck`, or to its end.
+
+Over a question the same words are an answer: such replies are rightly stopped, and told apart by
+the rule that the server has for them. Pure.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from agent.client import events as ev
+from agent.client.simulated_caller.playback import NS_PER_S, Loudspeaker
+from agent.client.simulated_caller.spoken_turn import NS_PER_MS
+from agent.turn_taking.backchannel import asks
+from benchmarks.statistics import percentiles_ms, wilson_interval
+
+Client = Literal["stock", "ducks"]
+
+
+class Aside:
+    """Words said over one reply. Fed with the call's events from there on, in order."""
+
+    def __init__(
+        self,
+        words: str,
+        client: Client,
+        response_id: str,
+        said: str = "",
+        *,
+        is_complete: bool = False,
+    ) -> None:
+        """`response_id`: the reply that is being heard; `said`: its text so far; `is_complete`: the
+        server has sent all of it."""
+        self.words: Final = words
+        self.client: Final = client
+        self.understood = ""
+        """What a message of the caller's was made of; empty where none was."""
+        self.asked = False
+        """The agent was asking something when it noticed the words: they may be an answer."""
+        self.was_kept = False
+        """The rest of the reply was heard."""
+        self.gone_ms: float | None = None
+        """How long it was silent or turned down; None where it was stopped for good."""
+        self._replies = [response_id]
+        """The first one, and what came after it."""
+        self._texts = {response_id: said}
+        self._completed = {response_id} if is_complete else set()
+        self._stops: list[tuple[int, int]] = []
+        """When the reply fell silent, and how many replies had begun by then."""
+        self._ducked_ns: int | None = None
+        self._turned_down_ns = 0
+
+    def note(self, event: ev.ClientEvent, speaker: Loudspeaker) -> None:
+        """Take in one event, before the loudspeaker does."""
+        match event:
+            case ev.ReplyText(response_id=response_id, delta=delta):
+                self._texts[response_id] = self._texts.get(response_id, "") + delta
+            case ev.Duck(at_ns=at_ns) if self._ducked_ns is None and speaker.playing(at_ns):
+                self._ducked_ns = at_ns
+                self.asked |= asks(self._texts[self._replies[0]], "")
+            case ev.Unduck(at_ns=at_ns) if self._ducked_ns is not None:
+                self._turned_down_ns += at_ns - self._ducked_ns
+                self._ducked_ns = None
+            case ev.SpeechStarted(at_ns=at_ns) if self._is_stopped(speaker, at_ns):
+                self._stops.append((at_ns, len(self._replies)))
+                self.asked |= asks(self._texts[self._replies[0]], "")
+            case ev.Transcript(text=text):
+                self.understood = f"{self.understood} {text}".strip()
+            case ev.ReplyStarted(response_id=response_id):
+                self._replies.append(response_id)
+            case ev.ReplyDone(response_id=response_id, status="completed" | "incomplete"):
+                self._completed.add(response_id)  # the second ended at its limit of tokens
+
+    def settle(self, speaker: Loudspeaker) -> None:
+        """All is quiet: say what came of it."""
+        if self._stops:
+            gone_ns = [self._silence_ns(speaker, *stop) for stop in self._stops]
+            if self.understood or None in gone_ns or self._replies[-1] not in self._completed:
+                return
+            total_ns = sum(each for each in gone_ns if each is not None)
+        elif self._replies[0] in self._completed:
+            total_ns = self._turned_down_ns + self._until_its_end_ns(speaker)
+        else:
+            return
+        self.was_kept = True
+        self.gone_ms = total_ns / NS_PER_MS
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "words": self.words,
+            "understood": self.understood,
+            "asked": self.asked,
+            "kept": self.was_kept,
+            "gone_ms": self.gone_ms,
+        }
+
+    def _is_stopped(self, speaker: Loudspeaker, at_ns: int) -> bool:
+        """Whether that takes something away: behind a reply that is complete there is silence."""
+        is_complete = self._replies[-1] in self._completed
+        return speaker.playing(at_ns) and (not is_complete or speaker.has_sound_left(at_ns))
+
+    def _silence_ns(self, speaker: Loudspeaker, at_ns: int, num_begun: int) -> int | None:
+        """From a stop to the next sound; 0 where the rest had no words; None where none came."""
+        rest = self._replies[num_begun:]
+        known = [onset for reply in rest if (onset := speaker.onset_ns(reply)) is not None]
+        if known:
+            return known[0] - at_ns
+        left = "".join(self._texts.get(reply, "") for reply in rest)
+        return 0 if rest and left and not any(map(str.isalnum, left)) else None
+
+    def _until_its_end_ns(self, speaker: Loudspeaker) -> int:
+        """Of a reply that was never turned up again."""
+        onset_ns = speaker.onset_ns(self._replies[0])
+        if self._ducked_ns is None or onset_ns is None:
+            return 0
+        end_ns = onset_ns + round(speaker.played_s(self._replies[0]) * NS_PER_S)
+        return max(0, end_ns - self._ducked_ns)
+
+
+class Asides:
+    """Those of one call. Fed with all of its events, before the caller's loudspeaker is."""
+
+    def __init__(self, client: Client) -> None:
+        self.all: list[Aside] = []
+        self._client: Final[Client] = client
+        self._texts: dict[str, str] = {}
+        self._completed: set[str] = set()
+        self._open: tuple[Aside, Loudspeaker] | None = None
+
+    def note(self, event: ev.ClientEvent) -> None:
+        """Take in one event."""
+        if isinstance(event, ev.ReplyText):
+            known = self._texts.get(event.response_id, "")
+            self._texts[event.response_id] = known + event.delta
+        elif isinstance(event, ev.ReplyDone) and event.status == "completed":
+            self._completed.add(event.response_id)
+        if self._open is not None:
+            self._open[0].note(event, self._open[1])
+
+    def begin(self, words: str, response_id: str, speaker: Loudspeaker) -> None:
+        """These words are about to be said over that reply, which comes out of this loudspeaker."""
+        said = self._texts.get(response_id, "")
+        is_complete = response_id in self._completed
+        aside = Aside(words, self._client, response_id, said, is_complete=is_complete)
+        self._open = aside, speaker
+
+    def settle(self) -> None:
+        """All is quiet again."""
+        if self._open is not None:
+            aside, speaker = self._open
+            aside.settle(speaker)
+            self.all.append(aside)
+            self._open = None
+
+
+def aside_figures(asides: Sequence[Aside]) -> dict[str, Any]:
+    """`{client: {said, kept, stopped, answers, kept_rate, kept_interval, gone_ms, each}}`.
+
+    `stopped` are those that were no answers to a question; `kept_rate` is of the kept and those.
+    `gone_ms` are percentiles over the kept.
+    """
+    found: dict[str, Any] = {}
+    for client in sorted({each.client for each in asides}):
+        its = [each for each in asides if each.client == client]
+        kept = [each for each in its if each.was_kept]
+        num_answers = sum(each.asked and not each.was_kept for each in its)
+        num_judged = len(its) - num_answers
+        found[client] = {
+            "said": len(its),
+            "kept": len(kept),
+            "stopped": num_judged - len(kept),
+            "answers": num_answers,
+            "kept_rate": len(kept) / num_judged if num_judged else None,
+            "kept_interval": wilson_interval(len(kept), num_judged),
+            "gone_ms": percentiles_ms(each.gone_ms for each in kept),
+            "each": [each.json() for each in its],
+        }
+    return found

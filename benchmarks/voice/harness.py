@@ -1,0 +1,233 @@
+"""Calls that are held to be measured: recordings spoken turn after turn, and what came of each.
+
+Shared by `bench voice` and `bench turns`. Several callers may call at once; each call is one
+connection, and every figure is taken at that caller's ear.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from agent.client import events as ev
+from agent.client.call import Call, connect
+from agent.client.errors import CallEndedError
+from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.playback import NS_PER_S
+from agent.client.simulated_caller.spoken_turn import NS_PER_MS, Exchange
+from agent.client.simulated_caller.talk import fetch_trace
+from agent.http.auth.cli_credentials import Entry, entry_at
+from benchmarks.signals.backchannels import Backchannel
+from benchmarks.signals.recordings import TurnRecording
+from latency_budget.account.marks import Mark
+from latency_budget.reporting.trace import TraceError, read_trace
+
+from .backchannel_metric import Aside, Asides
+from .history_check import HeardWords
+from .stereo_check import StereoCall, recorded_call
+
+CONNECT_S: Final = 10.0
+"""For a server that is full: the call before may just be ending."""
+
+ANSWER_S: Final = 5.0
+"""For a server to say what it has written down."""
+
+BARGE_IN_SHARE: Final = 0.8
+"""Of the answers, with barge-ins: the others are heard to their end, so that both kinds of history
+stand in one conversation."""
+
+BARGE_IN_S: Final = (0.1, 2.0)
+"""Of an answer are heard before the caller interrupts it, uniform. Replies last 1 to 5 s, and one
+that is over by then is not interrupted."""
+
+
+ASIDE_SHARE: Final = 0.8
+"""Of the answers that are not interrupted, with backchannels: over the others nothing is said."""
+
+ASIDE_S: Final = (0.3, 2.0)
+"""Of an answer are heard before the caller says "mm-hmm", uniform. Nobody has listened to less; of
+one that is over by then there is nothing to be said over."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """How a caller behaves."""
+
+    cut_after_s: float | None = None
+    """Has heard enough of each answer then, and cancels it."""
+    patience_s: float = 20.0
+    """Waits so long for an answer, from the end of the recording."""
+    turn_detection: dict[str, Any] | None = None
+    """What to ask for; None: the server's default."""
+    barge_in_seed: int | None = None
+    """Interrupts answers at random times; None: never."""
+    aside_seed: int | None = None
+    """Says `backchannels` over answers at random times; None: never."""
+    backchannels: Sequence[Backchannel] = ()
+    is_stock: bool = False
+    """Offers no extensions: stops playing when it is told that somebody speaks."""
+    stereo: Path | None = None
+    """Records the call to this file, and what the file says of it."""
+
+
+@dataclass(slots=True)
+class HeldCall:
+    """A call that was held. `exchanges[i]` is what came of `recordings[i]`; fewer, if it broke."""
+
+    recordings: Sequence[TurnRecording]
+    exchanges: list[Exchange] = field(default_factory=list)
+    marks: tuple[Mark, ...] = ()
+    """The server's; none where it gives no trace."""
+    num_checked: int = 0
+    """Replies whose words in the history were compared with what was heard."""
+    mismatches: list[str] = field(default_factory=list)
+    """What was wrong with them."""
+    asides: list[Aside] = field(default_factory=list)
+    """What was said over replies, and what came of those."""
+    stereo: StereoCall | None = None
+    """What a recording of it says, if one was made."""
+    errors: list[str] = field(default_factory=list)
+
+    def all_errors(self) -> list[str]:
+        return [*self.errors, *(error for each in self.exchanges for error in each.errors)]
+
+
+async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) -> HeldCall:
+    """Say each recording in real time in one call. Raises ConnectError.
+
+    A call that ends early gives what there was, with an error.
+    """
+    held = HeldCall(recordings)
+    words = HeardWords()
+    entry = entry_at(url)
+    options: dict[str, Any] = {"api_key": entry.api_key, "tls": entry.tls, "reconnect": False}
+    async with connect(url, **options, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
+        if plan.turn_detection is not None:
+            await call.update(audio={"input": {"turn_detection": plan.turn_detection}})
+        asides = Asides("ducks" if call.extensions else "stock")
+        held.asides = asides.all
+
+        def note(event: ev.ClientEvent) -> None:
+            words.note(event)
+            asides.note(event)
+
+        caller = Caller(call, on_event=note, cut_after_s=plan.cut_after_s)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(caller.run())
+            try:
+                await converse(caller, asides, recordings, plan)
+                if plan.barge_in_seed is not None or plan.aside_seed is not None:
+                    await _check_history(call, caller, words, held)
+            except CallEndedError as error:
+                held.errors.append(str(error))
+            caller.stop()
+        held.exchanges = caller.exchanges
+        if plan.stereo is not None:
+            held.stereo = await asyncio.to_thread(recorded_call, caller, plan.stereo)
+        try:
+            held.marks = await _marks(url, call.session_id, entry)
+        except TraceError as error:
+            held.errors.append(f"The server's trace can't be read: {error}")
+    return held
+
+
+async def converse(
+    caller: Caller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallPlan
+) -> None:
+    """Say every recording, hear its answer, and behave meanwhile as planned."""
+    barge_in = None if plan.barge_in_seed is None else random.Random(plan.barge_in_seed)
+    aside = None if plan.aside_seed is None else random.Random(f"aside {plan.aside_seed}")
+    share = BARGE_IN_SHARE if aside is None else BARGE_IN_SHARE / 2
+    for number, one in enumerate(recordings, start=1):
+        exchange = caller.say(one.pcm, one.rate_hz, one.voiced_s)
+        patience_s = len(one.pcm) / one.rate_hz + plan.patience_s
+        is_last = number == len(recordings)
+        if barge_in is not None and barge_in.random() < share and not is_last:
+            await _hear_part(caller, exchange, barge_in.uniform(*BARGE_IN_S), patience_s)
+            continue
+        if aside is not None and aside.random() < ASIDE_SHARE:
+            part_s, sound = aside.uniform(*ASIDE_S), aside.choice(plan.backchannels)
+            heard = await _hear_part(caller, exchange, part_s, patience_s)
+            if heard is not None:
+                asides.begin(sound.words, heard, caller.loudspeaker)
+                caller.say(sound.pcm, sound.rate_hz, is_aside=True)
+        await caller.wait_quiet(patience_s)
+        asides.settle()
+
+
+async def _hear_part(
+    caller: Caller, exchange: Exchange, part_s: float, patience_s: float
+) -> str | None:
+    """Until so much of the answer was heard, or all of it. The reply that is being heard then."""
+    heard: list[str | None] = [None]
+
+    def is_enough(now_ns: int) -> bool:
+        heard[0] = caller.loudspeaker.reply_heard(now_ns)
+        is_quiet = caller.is_quiet(now_ns)
+        if exchange.e2e_ear_ms is None or exchange.last_voiced_ns is None:
+            return is_quiet
+        onset_ns = exchange.last_voiced_ns + exchange.e2e_ear_ms * NS_PER_MS
+        return is_quiet or now_ns - onset_ns >= part_s * NS_PER_S
+
+    await caller.wait_until(is_enough, patience_s)
+    return heard[0]
+
+
+async def _check_history(call: Call, caller: Caller, words: HeardWords, held: HeldCall) -> None:
+    """Ask how every reply of which something was heard stands in the history, and compare."""
+    asked = {
+        response_id: words.items[response_id]
+        for exchange in caller.exchanges
+        for response_id in exchange.replies
+        if response_id in words.items
+    }
+    for item_id in asked.values():
+        await call.send({"type": "conversation.item.retrieve", "item_id": item_id})
+    wanted = set(asked.values())
+    if not await caller.wait_until(lambda _: wanted <= words.history.keys(), ANSWER_S):
+        held.errors.append("The server did not say how its replies stand in the history.")
+    for response_id, item_id in asked.items():
+        if item_id in words.history:
+            played_s = caller.loudspeaker.played_s(response_id)
+            complaint = words.complaint(item_id, played_s)
+            held.num_checked += 1
+            held.mismatches += [] if complaint is None else [complaint]
+
+
+async def _marks(url: str, session_id: str, entry: Entry) -> tuple[Mark, ...]:
+    trace = await fetch_trace(url, session_id, entry)
+    return tuple(read_trace(trace.splitlines()).marks()) if trace else ()
+
+
+def in_batches(
+    recordings: Sequence[TurnRecording], turns_a_call: int, callers: int
+) -> list[list[list[TurnRecording]]]:
+    """Rounds of one batch for each caller, all of about the same length, so that nobody is alone
+    on the line for long: `rounds[round][caller]`. Fewer recordings than callers: fewer callers."""
+    callers = min(callers, len(recordings))
+    num_rounds = -(-len(recordings) // (callers * turns_a_call))
+    batches = [list(recordings[n :: num_rounds * callers]) for n in range(num_rounds * callers)]
+    batches = [batch for batch in batches if batch]
+    return [batches[first : first + callers] for first in range(0, len(batches), callers)]
+
+
+async def hold_round(
+    batches: Sequence[Sequence[TurnRecording]], url: str, plans: Sequence[CallPlan]
+) -> list[HeldCall]:
+    """One call for each batch, all at once. Raises ConnectError, of the first that can't begin."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            calls = [
+                group.create_task(hold(batch, url, plan))
+                for batch, plan in zip(batches, plans, strict=True)
+            ]
+    except ExceptionGroup as errors:
+        raise _first_leaf(errors) from None
+    return [call.result() for call in calls]
+
+
+def _first_leaf(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first_leaf(first) if isinstance(first, ExceptionGroup) else first

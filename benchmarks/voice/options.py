@@ -1,0 +1,40 @@
+"""The options that `bench turns`, `bench voice` and `bench phone` have in common."""
+
+import argparse
+from pathlib import Path
+
+from benchmarks.signals.recordings import TurnRecording, find_recordings
+
+
+def positive(text: str) -> int:
+    """A number of things of which there is at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def add_common(parser: argparse.ArgumentParser, *, turns: int) -> None:
+    """`turns`: how many are played if nobody says."""
+    add = parser.add_argument
+    add("recordings", nargs="+", type=Path, help="files or folders")
+    add("--turns", type=positive, default=turns, help="how many (%(default)s)")
+    add("--turns-a-call", type=positive, default=5, help="in each call (%(default)s)")
+    add("--callers", type=positive, default=1, help="calls at once (%(default)s)")
+    add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
+    add("--half", choices=("a", "b"), default="", help="only recordings labelled so")
+    add("--kind", default="", help='only recordings labelled so: "command", "hesitant"')
+    add("--url", help="of a running server; without it one is started")
+    add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
+    add("--json", type=Path, metavar="FILE", help="save the result")
+    add("--gate-p50", type=float, metavar="MS", help="fail above this")
+    add("--gate-p95", type=float, metavar="MS", help="fail above this")
+    add("--gate-cut-ins", type=float, metavar="PERCENT", help="fail above this")
+
+
+def chosen_recordings(options: argparse.Namespace, *, beside: int = 0) -> list[TurnRecording]:
+    """What is played, and some that are not counted. Raises BenchError."""
+    number = options.turns + beside
+    return find_recordings(
+        options.recordings, number, options.seed, half=options.half, kind=options.kind
+    )

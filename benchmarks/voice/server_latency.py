@@ -1,0 +1,52 @@
+"""What a server says of the calls that a measurement holds: where the time of its turns went.
+
+Stock clients and carriers are told nothing of that, so it is asked for over HTTP once their calls
+are over.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import httpx
+
+from agent.http.auth.cli_credentials import entry_at
+from latency_budget.account.clock import SystemClock
+
+OVER_S: Final = 3.0
+"""For calls that were hung up to be over. Others may call the same server: they are not waited for
+for longer."""
+
+POLL_S: Final = 0.05
+
+MAX_TURNS: Final = 1000
+"""That the server tells at once."""
+
+Json = dict[str, Any]
+
+
+class Accounts:
+    """Of one server, from now on."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: ws://HOST:PORT/..."""
+        self._address = url.replace("ws", "http", 1).partition("/v1/")[0]
+        self._headers = entry_at(url).headers()
+        self._told: set[str] = set()
+        """Sessions whose turns were taken."""
+
+    async def take(self) -> list[Json]:
+        """The turns of the calls that were held since this was asked last, as `/v1/latency/turns`
+        has them. Raises httpx.HTTPError."""
+        gives_up_ns = SystemClock().now_ns() + round(OVER_S * 1e9)
+        async with httpx.AsyncClient(
+            trust_env=False, headers=self._headers, base_url=self._address
+        ) as http:
+            while (await http.get("/v1/sessions")).raise_for_status().json()["sessions"]:
+                if SystemClock().now_ns() > gives_up_ns:
+                    break
+                await asyncio.sleep(POLL_S)
+            answer = await http.get("/v1/latency/turns", params={"limit": MAX_TURNS})
+        listed: list[Json] = answer.raise_for_status().json()["turns"]
+        turns = [turn for turn in listed if turn["session"] not in self._told]
+        self._told.update(turn["session"] for turn in turns)
+        return turns

@@ -1,0 +1,146 @@
+"""`halfsec bench turns`: how fast and how rightly the end of a turn is answered, over many turns.
+
+Every recording is a turn of a call with a real server, in real time; of each answer a second is
+heard, then it is cancelled, so that two hundred turns take a quarter of an hour. Other ways of
+answering (`variants.py`) are measured in the same run, on the same recordings, each on a server
+of its own and never two at the same time: after each round of calls the next way has its turn, in
+another order every time, so that whatever else the machine does falls on all alike. `--warm-up`
+plays turns of which nothing is counted: what a service learns from its latest turns it knows then.
+
+With `--virtual` nothing is played: the real detector and recognizer listen once, then the
+turn-taking machine decides at many thresholds (`benchmarks/end_of_turn/simulation.py`).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from agent.client.call import wait_ready
+from agent.client.errors import ConnectError
+from agent.errors import BenchError
+from benchmarks.callers.server_process import OwnServer, own_server
+from benchmarks.end_of_turn import simulation_report
+from benchmarks.signals.recordings import TurnRecording
+
+from .harness import CallPlan, HeldCall, hold_round, in_batches
+from .options import add_common, chosen_recordings
+from .report import missed_gates, report, save, show
+from .variants import PARTS, WHOLE, Way, ways
+
+START_TIMEOUT_S: Final = 180.0
+"""Several servers may load at the same time."""
+
+HEARD_S: Final = 1.0
+"""Of each answer. Less and the next turn begins before the machine has settled; the words that
+were heard stay in the conversation, so later turns have a history."""
+
+PATIENCE_S: Final = 6.0
+"""For an answer. The longest wait of the rules is 1.5 s; what comes after this is a missed turn."""
+
+
+Rounds = Sequence[Sequence[Sequence[TurnRecording]]]
+
+
+async def measure(
+    rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer], *, warm_up: Rounds = ()
+) -> dict[Way, list[HeldCall]]:
+    """All rounds, each in every way, after those of `warm_up`. Raises ConnectError."""
+    for url in urls.values():
+        await wait_ready(url, START_TIMEOUT_S)
+    if warm_up:
+        print("warming up", file=sys.stderr, flush=True)
+        await _hold_all(warm_up, urls, {})
+    return await _hold_all(rounds, urls, servers)
+
+
+async def _hold_all(
+    rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer]
+) -> dict[Way, list[HeldCall]]:
+    """`servers`: those of which is counted what calls take."""
+    held: dict[Way, list[HeldCall]] = {way: [] for way in urls}
+    order = list(urls)
+    for number, batches in enumerate(rounds, start=1):
+        for way in order:
+            plan = CallPlan(HEARD_S, PATIENCE_S, way.turn_detection)
+            with servers[way].calls() if way in servers else contextlib.nullcontext():
+                held[way] += await hold_round(batches, urls[way], [plan] * len(batches))
+        order.append(order.pop(0))
+        print(f"{number}/{len(rounds)} rounds", file=sys.stderr, flush=True)
+    return held
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0 where no gate was missed and no call broke."""
+    options = _parser().parse_args(argv)
+    chosen = ways(naive=options.naive, without=options.without)
+    if options.url is not None and len(chosen) > 1:
+        raise BenchError("--naive and --without start servers of their own: leave out --url.")
+    count = options.turns + options.warm_up
+    recordings = chosen_recordings(options, beside=options.warm_up)
+    if options.warm_up and len(recordings) < count:
+        raise BenchError(f"--warm-up: {count} recordings are needed, {len(recordings)} were found.")
+    if options.telephony:
+        recordings = [recording.by_telephone() for recording in recordings]
+    recordings, first = recordings[: options.turns], recordings[options.turns :]
+    if options.virtual:
+        return simulation_report.main(recordings, options)
+    rounds = in_batches(recordings, options.turns_a_call, options.callers)
+    warm_up = in_batches(first, options.turns_a_call, options.callers) if first else []
+    with contextlib.ExitStack() as stack:
+        servers: dict[Way, OwnServer] = {}
+        if options.url is None:
+            given = options.serve_args.split()
+            for way in chosen:
+                servers[way] = stack.enter_context(own_server([*given, *way.serve_args]))
+        urls = {way: servers[way].url if way in servers else options.url for way in chosen}
+        try:
+            held = asyncio.run(measure(rounds, urls, servers, warm_up=warm_up))
+        except ConnectError as error:
+            raise BenchError(str(error)) from None
+    calls = held.pop(WHOLE)
+    compared = {way.name: found for way, found in held.items()}
+    figures = {way.name: server.figures for way, server in servers.items()}
+    result = report("turns", calls, vars(options), compared=compared, servers=figures)
+    show(result)
+    save(result, options.json)
+    missed = missed_gates(result, options.gate_p50, options.gate_p95, options.gate_cut_ins)
+    print("".join(f"{line}\n" for line in missed), end="")
+    return int(bool(missed) or any(call.errors for call in calls))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench turns",
+        description="Play recordings as turns of calls and measure how long answers take at the "
+        "caller's ear, how many come too early, and what preparing them in advance brings. "
+        "A folder may say where its turns end: see benchmarks/signals/recordings.py.",
+        epilog="example: halfsec bench turns DIR --turns 200 --naive --gate-p50 500",
+    )
+    add_common(parser, turns=200)
+    parser.add_argument(
+        "--telephony", action="store_true", help="through 300-3400 Hz and mu-law first"
+    )
+    parser.add_argument(
+        "--naive",
+        action="store_true",
+        help="measure beside it each stage after the other, 500 ms of silence before the first",
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=tuple(PARTS),
+        help="measure beside it the service without this part; may be repeated",
+    )
+    parser.add_argument(
+        "--warm-up", type=int, default=0, metavar="N", help="so many turns before, not counted"
+    )
+    simulation_report.add_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What is counted of turns to summarize them: how often each time was seen.
+
+Percentiles are by nearest rank: the smallest value that at least p % of the values do not exceed.
+Each is thus a time that some turn really took, and none is invented between two turns; with fewer
+than 100 turns p99 is simply the slowest.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from latency_budget.account.turn import Stage
+from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
+
+from .histogram import charted_ms
+
+PERCENTILES = (50, 90, 95, 99)
+
+Json = dict[str, Any]
+Times = Counter[int]
+"""How often each number of nanoseconds was seen."""
+
+
+def _by_stage() -> dict[Stage, Times]:
+    return {stage: Counter() for stage in Stage}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of some turns. Times are those of *timed* turns: answered, with a known end-to-end time."""
+
+    turns: int = 0
+    answered: int = 0
+    openers: int = 0
+    """Of the answered ones, as are the cut-ins."""
+    cut_ins: int = 0
+    timed: int = 0
+    heard: int = 0
+    """Of the timed ones: known at the ear."""
+    late: int | None = None
+    """Of the timed ones: beyond their budget. None: what they were held to is not known."""
+    at_ear: Times = field(default_factory=Counter)
+    at_server: Times = field(default_factory=Counter)
+    raw_at_ear: Times = field(default_factory=Counter)
+    """Had no reply been held back on purpose."""
+    raw_at_server: Times = field(default_factory=Counter)
+    spent: dict[Stage, Times] = field(default_factory=_by_stage)
+    exposed: dict[Stage, Times] = field(default_factory=_by_stage)
+
+    @classmethod
+    def of(cls, records: Iterable[TurnRecord]) -> "Tally":
+        turns = tuple(records)
+        answered = [record for record in turns if record.answered]
+        timed = [record for record in answered if record.e2e_ns is not None]
+        heard = [(r.e2e_ear_ns, r.paced_ns) for r in timed if r.e2e_ear_ns is not None]
+        released = [(r.e2e_server_ns, r.paced_ns) for r in timed if r.e2e_server_ns is not None]
+        return cls(
+            turns=len(turns),
+            answered=len(answered),
+            openers=sum(record.opener for record in answered),
+            cut_ins=sum(record.cut_in for record in answered),
+            timed=len(timed),
+            heard=len(heard),
+            at_ear=Counter([time for time, _ in heard]),
+            at_server=Counter([time for time, _ in released]),
+            raw_at_ear=Counter([time - paced for time, paced in heard]),
+            raw_at_server=Counter([time - paced for time, paced in released]),
+            spent={s: Counter([record.stages[s].spent_ns for record in timed]) for s in Stage},
+            exposed={s: Counter([record.stages[s].exposed_ns for record in timed]) for s in Stage},
+        )
+
+    def add(self, other: "Tally") -> None:
+        """Count another's turns in."""
+        for name in ("turns", "answered", "openers", "cut_ins", "timed", "heard"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.late is not None:
+            self.late = (self.late or 0) + other.late
+        for name in ("at_ear", "at_server", "raw_at_ear", "raw_at_server"):
+            getattr(self, name).update(getattr(other, name))
+        for stage in Stage:
+            self.spent[stage].update(other.spent[stage])
+            self.exposed[stage].update(other.exposed[stage])
+
+    def summary(self) -> Json:
+        """See `report.summarize`."""
+        all_heard = self._all_heard
+        return {
+            "turns": self.turns,
+            "answered": self.answered,
+            "measure": "e2e_ear_ms" if all_heard else "e2e_server_ms",
+            **percentiles_ms(self.at_ear if all_heard else self.at_server),
+            "e2e_raw_ms": percentiles_ms(self.raw_at_ear if all_heard else self.raw_at_server),
+            "openers": self.openers,
+            "cut_in_rate": self.cut_ins / self.answered if self.answered else None,
+            "within": None if self.late is None or not self.timed else 1 - self.late / self.timed,
+            "stages": {
+                stage.value: {
+                    "spent_ms": percentiles_ms(self.spent[stage]),
+                    "exposed_ms": percentiles_ms(self._exposed(stage, all_heard)),
+                }
+                for stage in Stage
+            },
+        }
+
+    def histograms(self) -> Json:
+        """How long turns took, and what each stage made their callers wait, on the side that
+        `summary` measures: `{e2e: [[upper_ms, count], ...], stages: {name: [...]}}`, the buckets
+        that hold anything."""
+        all_heard = self._all_heard
+        return {
+            "e2e": charted_ms(self.at_ear if all_heard else self.at_server),
+            "stages": {stage.value: charted_ms(self._exposed(stage, all_heard)) for stage in Stage},
+        }
+
+    @property
+    def _all_heard(self) -> bool:
+        return 0 < self.timed == self.heard
+
+    def _exposed(self, stage: Stage, all_heard: bool) -> Times:
+        """On the side that is measured: at the server there is no transport."""
+        if stage is Stage.TRANSPORT and not all_heard:
+            return Counter({0: self.timed})
+        return self.exposed[stage]
+
+
+def percentiles_ms(times: Mapping[int, int]) -> dict[str, float | None]:
+    """`{p50, p90, p95, p99}` of times in ns that were seen so often; null where there are none."""
+    num_times = sum(times.values())
+    if not num_times:
+        return {f"p{percent}": None for percent in PERCENTILES}
+    found: dict[str, float | None] = {}
+    ordered = iter(sorted(times))
+    time, passed = 0, 0
+    for percent in PERCENTILES:  # ascending, as the times are
+        rank = -(-percent * num_times // 100)
+        while passed < rank:
+            time = next(ordered)
+            passed += times[time]
+        found[f"p{percent}"] = time / NS_PER_MS
+    return found

@@ -1,0 +1,102 @@
+"""What the policy would have done: turns that are over, told to a policy that knows nothing yet.
+
+Each turn is asked about as it was then, with only those before it known, and its own marks up to
+where a reply was asked for. What was really done stands beside it; what it would have changed can't
+be known.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from latency_budget.account.actions import ActionTaken
+from latency_budget.account.turn import Stage
+from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
+from latency_budget.enforcement.policy import ActionState, Policy
+from latency_budget.enforcement.stage_latencies import Progress, lags_of
+from latency_budget.storage.history import TurnEntry
+
+from .aggregate import Json
+from .report import actions_json
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """One turn."""
+
+    entry: TurnEntry
+    predicted_ms: float | None
+    """Before it began, but for the wait for its end. None: too few turns before it."""
+    would: tuple[ActionTaken, ...]
+    """What the policy would have done for it."""
+
+
+def replay(
+    entries: Iterable[TurnEntry], policy: Policy
+) -> tuple[list[Foresight], list[ActionState]]:
+    """Every turn, and how the ladder stands behind the last. `policy` is a fresh one."""
+    found: list[Foresight] = []
+    for entry in entries:
+        total_ms = entry.budget.total_ms - entry.budget.widened_ms
+        would = list(policy.standing())
+        progress = _when_asked(entry.record)
+        if progress is not None:
+            short = policy.short_clause(progress, total_ms)
+            would += [] if short is None else [short]
+        found.append(Foresight(entry, policy.predicted_ms(), tuple(would)))
+        policy.observe(entry.record, total_ms)
+    return found, policy.states()
+
+
+def foresight_table(found: Sequence[Foresight], states: Sequence[ActionState]) -> str:
+    """As text."""
+    lines = ["what the policy foresees, turn by turn (ms, but for the wait for the turn's end):"]
+    for each in found:
+        record = each.entry.record
+        lags = lags_of(record)
+        took = "?" if lags is None or lags.ready_ms is None else f"{lags.ready_ms:.0f}"
+        predicted = "?" if each.predicted_ms is None else f"{each.predicted_ms:.0f}"
+        line = f"turn {record.turn}: {predicted} predicted, ready after {took}"
+        line += f"; would: {_named(each.would)}" if each.would else ""
+        line += f"; did: {_named(record.actions)}" if record.actions else ""
+        lines.append(line)
+    for state in states:
+        if state.times or state.is_set_aside:
+            saved = f"{state.predicted_ms:.0f} ms predicted, {state.saved_ms:.0f} ms saved"
+            aside = ", set aside" if state.is_set_aside else ""
+            lines.append(f"{state.action}: in {state.times} turns, {saved}{aside}")
+    return "\n".join(lines)
+
+
+def foresight_json(found: Sequence[Foresight], states: Sequence[ActionState]) -> Json:
+    """`{turns: [{turn, predicted_ms, would, did}], actions: [...]}`."""
+    return {
+        "turns": [
+            {
+                "turn": each.entry.record.turn,
+                "predicted_ms": each.predicted_ms,
+                "would": actions_json(each.would),
+                "did": actions_json(each.entry.record.actions),
+            }
+            for each in found
+        ],
+        "actions": states_json(states),
+    }
+
+
+def states_json(states: Iterable[ActionState]) -> list[Json]:
+    """How the ladder stands."""
+    return [{**asdict(state), "action": state.action.value} for state in states]
+
+
+def _named(actions: Sequence[ActionTaken]) -> str:
+    return ", ".join(f"{taken.action} ({taken.predicted_ms:.0f})" for taken in actions)
+
+
+def _when_asked(record: TurnRecord) -> Progress | None:
+    """How far the turn was when its reply was asked for, on its own clock."""
+    lags = lags_of(record)
+    asked = [span.start_ns for span in record.spans if span.stage is Stage.LLM_PREFILL]
+    if lags is None or lags.words_ms is None or not asked:
+        return None
+    words_ns = round(lags.words_ms * NS_PER_MS)
+    return Progress(asked[-1], 0, words_ns=words_ns, asked_ns=asked[-1])

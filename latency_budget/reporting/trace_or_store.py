@@ -1,0 +1,95 @@
+"""Turns from a file: a session's trace, or a store. Its first bytes tell which of them it is."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from latency_budget.account.ledger import records_of
+from latency_budget.account.turn import SessionId
+from latency_budget.account.turn_record import TurnRecord
+from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
+
+from .trace import MAX_LINE_CHARS, Trace, TraceError, read_trace
+
+SQLITE_HEAD: Final = b"SQLite format 3\0"
+
+
+MAX_READ: Final = 20_000
+"""Newest turns of a store, unless more are asked for: some seconds of reading, 0.15 GB."""
+
+
+class SourceError(Exception):
+    """There is nothing to report in the file. The message names it, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a file has."""
+
+    path: str
+    session: str | None
+    """Of a trace, or the one that was asked for."""
+    entries: tuple[TurnEntry, ...]
+    """At least one; without words where they are not kept."""
+    doubts: tuple[str, ...] = ()
+    """What to know before believing it."""
+    is_trace: bool = False
+    """Of one session, every turn of it."""
+
+    @property
+    def records(self) -> list[TurnRecord]:
+        return [entry.record for entry in self.entries]
+
+
+def read_source(path: str, wanted: TurnFilter | None = None) -> Source:
+    """The turns of a trace, or of a store those that are wanted. Raises SourceError."""
+    wanted = wanted or TurnFilter()
+    try:
+        with Path(path).open("rb") as file:
+            is_store = file.read(len(SQLITE_HEAD)) == SQLITE_HEAD
+        return _store(path, wanted) if is_store else _trace(path, wanted)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from None
+    except TraceError as error:
+        raise SourceError(f"{path}: {error}") from None
+    except StoreError as error:
+        raise SourceError(str(error)) from None
+
+
+def _store(path: str, wanted: TurnFilter) -> Source:
+    bounded = wanted if wanted.max_turns else replace(wanted, max_turns=MAX_READ + 1)
+    found = read_turns(Path(path), bounded)
+    if not found:
+        raise SourceError(f"{path}: no turn in it is as asked for")
+    entries = tuple(stored.entry for stored in found)
+    if wanted.max_turns or len(found) <= MAX_READ:
+        return Source(path, wanted.session, entries)
+    doubt = f"only the newest {MAX_READ} turns were read; --last N takes more"
+    return Source(path, wanted.session, entries[1:], (doubt,))
+
+
+def _trace(path: str, wanted: TurnFilter) -> Source:
+    if replace(wanted, max_turns=None) != TurnFilter():
+        raise SourceError(
+            f"{path}: a trace is one session's; only a store has turns to choose from"
+        )
+    trace = _read(path)
+    records = records_of(trace.marks())
+    if not records:
+        raise TraceError("the trace holds no marks: no turn was timed in this session")
+    session = SessionId(trace.header.session)
+    dropped = trace.header.dropped
+    doubt = f"the first {dropped} records of the session are not in this trace"
+    newest = records[-wanted.max_turns :] if wanted.max_turns else records
+    entries = tuple(TurnEntry(session, record) for record in newest)
+    return Source(path, session, entries, (doubt,) if dropped else (), is_trace=True)
+
+
+def _read(path: str) -> Trace:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            # Bounded, because a file that is no trace may be one endless line.
+            return read_trace(iter(lambda: file.readline(MAX_LINE_CHARS + 1), ""))
+    except UnicodeDecodeError:
+        raise TraceError("not UTF-8 text, so this is not a trace") from None

@@ -1,0 +1,162 @@
+"""The latest turns of the service, kept in memory for its pages and figures."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from latency_budget.account.budget import EMBEDDED, Budget
+from latency_budget.account.turn import SessionId
+from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
+from latency_budget.enforcement.stage_latencies import was_prepared
+from latency_budget.reporting.aggregate import Json, Tally
+from latency_budget.reporting.report import marks_json, report_json, turn_json, waterfall_json
+from latency_budget.reporting.turn_histograms import TurnHistograms
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEntry:
+    """A finished turn, with what the account of its time does not hold."""
+
+    session: SessionId
+    record: TurnRecord
+    budget: Budget = EMBEDDED
+    """What it was held to, widened where the client asked for a longer wait."""
+    caller_text: str = ""
+    """Both texts stay empty where the settings forbid to keep them."""
+    agent_text: str = ""
+    reply_s: float | None = None
+    """Seconds of speech released."""
+    recording: tuple[float, float] | None = None
+    """Where in the call's recording it is, from the caller's words to the end of the answer, in s.
+    None: nowhere."""
+
+    @property
+    def late(self) -> bool:
+        """Ready after the budget's total; what is held back on purpose is not late for that."""
+        raw_ns = self.record.e2e_raw_ns
+        return raw_ns is not None and raw_ns > self.budget.total_ms * NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCounts:
+    """Counted since the start, forgotten turns included."""
+
+    turns: int = 0
+    answered: int = 0
+    late: int = 0
+    cut_in: int = 0
+    interrupted: int = 0
+    reopened: int = 0
+    openers: int = 0
+    incomplete: int = 0
+    prepared: int = 0
+    """Their reply was begun before they were decided over."""
+
+
+class TurnHistory:
+    """The last `max_turns` turns of all sessions; the oldest is forgotten first.
+
+    One thread: the service's loop. A look-up walks the whole history (about a millisecond for the
+    default).
+    """
+
+    def __init__(self, max_turns: int = 1000) -> None:
+        """1000 turns are a few MB and make p99 a rank, not the maximum. ValueError below 1."""
+        if max_turns < 1:
+            raise ValueError(f"a history holds at least one turn, not {max_turns}")
+        self._entries: deque[tuple[TurnEntry, Json]] = deque(maxlen=max_turns)
+        self._counts = TurnCounts()
+        self.histograms = TurnHistograms()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: TurnEntry, known: Json | None = None) -> None:
+        """`known`: what is to be told of it beside its account."""
+        record, so_far = entry.record, self._counts
+        self._entries.append((entry, known or {}))
+        self.histograms.add(entry.budget.name, record)
+        self._counts = TurnCounts(
+            turns=so_far.turns + 1,
+            answered=so_far.answered + record.answered,
+            late=so_far.late + entry.late,
+            cut_in=so_far.cut_in + record.cut_in,
+            interrupted=so_far.interrupted + record.interrupted,
+            reopened=so_far.reopened + record.reopened,
+            openers=so_far.openers + record.opener,
+            incomplete=so_far.incomplete + bool(record.incomplete),
+            prepared=so_far.prepared + was_prepared(record),
+        )
+
+    @property
+    def counts(self) -> TurnCounts:
+        return self._counts
+
+    def entries(self, session: SessionId | None = None) -> Iterator[TurnEntry]:
+        """Oldest first; of one session where it is named (none for an unknown one)."""
+        return iter([e for e, _ in self._entries if session is None or e.session == session])
+
+    def summary_json(self, session: SessionId | None = None, *, histograms: bool = False) -> Json:
+        """`/v1/latency/summary`: see `profiles_json`."""
+        return profiles_json(session, list(self.entries(session)), histograms=histograms)
+
+    def turns_json(self, session: SessionId | None = None, *, max_turns: int = 100) -> Json:
+        """`/v1/latency/turns`: the latest turns, see the function of this name."""
+        kept = [each for each in self._entries if session is None or each[0].session == session]
+        newest = kept[max(0, len(kept) - max_turns) :]
+        listed = turns_json(session, [entry for entry, _ in newest])
+        for turn, (_, known) in zip(listed["turns"], newest, strict=True):
+            turn.update(known)
+        return listed
+
+
+def tally_of(entries: Sequence[TurnEntry]) -> Tally:
+    """With what they were held to."""
+    tally = Tally.of(entry.record for entry in entries)
+    tally.late = sum(entry.late and entry.record.answered for entry in entries)
+    return tally
+
+
+def profiles_json(
+    session: str | None, entries: Sequence[TurnEntry], *, histograms: bool = False
+) -> Json:
+    """`{session, summary, profiles: {name: summary}, errors}` of these turns, and `histograms`
+    where they are wanted."""
+    by_profile: dict[str, list[TurnEntry]] = {}
+    for entry in entries:
+        by_profile.setdefault(entry.budget.name, []).append(entry)
+    whole = tally_of(entries)
+    answer = {
+        **report_json(session, None, whole.summary()),
+        "profiles": {name: tally_of(turns).summary() for name, turns in by_profile.items()},
+    }
+    return {**answer, "histograms": whole.histograms()} if histograms else answer
+
+
+def turns_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
+    """These turns, each with its waterfall, and the summary of them.
+
+    Beside what `turn_json` gives, each turn has `session`, `budget`, `waterfall`, `marks` and
+    `recording`.
+    """
+    turns = [entry_json(entry) for entry in entries]
+    return report_json(session, turns, tally_of(entries).summary())
+
+
+def entry_json(entry: TurnEntry) -> Json:
+    """A turn as `turns_json` lists it."""
+    budget = entry.budget
+    return {
+        **turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s),
+        "session": entry.session,
+        "budget": {
+            "profile": budget.name,
+            "total_ms": budget.total_ms,
+            "widened_ms": budget.widened_ms,
+        },
+        "waterfall": waterfall_json(entry.record),
+        "marks": marks_json(entry.record),
+        "recording": None
+        if entry.recording is None
+        else dict(zip(("from_s", "to_s"), entry.recording, strict=True)),
+    }

@@ -1,0 +1,283 @@
+"""How a turn lies in the store: tables, their versions, and rows in both directions.
+
+A file says in `user_version` how many of `MIGRATIONS` it has seen. An older one gets the others in
+one transaction when it is opened; one of a newer program is left alone. Never change a migration
+that was released: add one.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from latency_budget.account.actions import ActionTaken
+from latency_budget.account.budget import EMBEDDED, Budget, BudgetError, budget_profile
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import SessionId, Span, Stage, TurnId
+from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
+
+from .history import TurnEntry
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """
+        CREATE TABLE sessions (
+            id TEXT PRIMARY KEY,
+            agent TEXT NOT NULL,
+            fingerprint TEXT NOT NULL,
+            first_turn_unix_ns INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE turns (
+            id INTEGER PRIMARY KEY,
+            session TEXT NOT NULL REFERENCES sessions (id),
+            turn INTEGER NOT NULL,
+            at_unix_ns INTEGER NOT NULL,
+            profile TEXT NOT NULL,
+            total_ms INTEGER NOT NULL,
+            widened_ms INTEGER NOT NULL,
+            origin TEXT NOT NULL,
+            e2e_server_ns INTEGER,
+            e2e_ear_ns INTEGER,
+            paced_ns INTEGER NOT NULL,
+            answered INTEGER NOT NULL,
+            cut_in INTEGER NOT NULL,
+            interrupted INTEGER NOT NULL,
+            reopened INTEGER NOT NULL,
+            opener INTEGER NOT NULL,
+            wasted_ns INTEGER NOT NULL,
+            wasted_prompt_tokens INTEGER NOT NULL,
+            wasted_output_tokens INTEGER NOT NULL,
+            reply_s REAL,
+            caller_text TEXT NOT NULL,
+            agent_text TEXT NOT NULL,
+            detail TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX turns_at ON turns (at_unix_ns)",
+        "CREATE INDEX turns_session ON turns (session, turn)",
+        """
+        CREATE TABLE stages (
+            turn_id INTEGER NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
+            stage TEXT NOT NULL,
+            spent_ns INTEGER NOT NULL,
+            exposed_ns INTEGER NOT NULL,
+            PRIMARY KEY (turn_id, stage)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE actions (
+            turn_id INTEGER NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
+            action TEXT NOT NULL,
+            predicted_ms REAL NOT NULL,
+            saved_ms REAL,
+            PRIMARY KEY (turn_id, action)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE calls (
+            id INTEGER PRIMARY KEY,
+            session TEXT NOT NULL,
+            began_unix_ns INTEGER NOT NULL,
+            ended_unix_ns INTEGER NOT NULL,
+            agent TEXT NOT NULL,
+            carrier TEXT NOT NULL,
+            caller TEXT NOT NULL,
+            called TEXT NOT NULL,
+            cause TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            turns INTEGER NOT NULL,
+            p50_ms REAL,
+            p95_ms REAL,
+            keys INTEGER NOT NULL,
+            recording TEXT
+        )
+        """,
+        "CREATE INDEX calls_ended ON calls (ended_unix_ns)",
+    ),
+    (
+        "ALTER TABLE calls ADD COLUMN lost_frames INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE calls ADD COLUMN late_frames INTEGER NOT NULL DEFAULT 0",
+    ),
+    ("ALTER TABLE calls ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",),
+)
+
+_PLAIN: Final = (
+    *("e2e_server_ns", "e2e_ear_ns", "paced_ns", "answered", "cut_in", "interrupted", "reopened"),
+    *("opener", "wasted_ns", "wasted_prompt_tokens", "wasted_output_tokens"),
+)
+"""Columns that are fields of a `TurnRecord`."""
+
+_FLAGS: Final = frozenset({"answered", "cut_in", "interrupted", "reopened", "opener"})
+
+
+_MARKS: Final = {name.value: name for name in MarkName}
+"""A later version may have others; its turns can be read all the same."""
+
+
+class NewerStoreError(Exception):
+    """The file is of a newer program. The message says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """A turn, and what the store says of it."""
+
+    entry: TurnEntry
+    at_unix_ns: int
+    """When it ended."""
+    agent: str = ""
+    fingerprint: str = ""
+    """Of the settings that it was held with."""
+    row: int = 0
+    """Grows with every turn that is stored; 0 before it is."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables up to date. `connection` is in autocommit mode. Raises NewerStoreError."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise NewerStoreError(
+            f"it is of a newer version ({version}; this one knows {len(MIGRATIONS)})"
+        )
+    if version == len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in MIGRATIONS[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def insert(connection: sqlite3.Connection, stored: StoredTurn) -> None:
+    """Add a turn. The caller commits."""
+    entry, record = stored.entry, stored.entry.record
+    connection.execute(
+        "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?)",
+        (entry.session, stored.agent, stored.fingerprint, stored.at_unix_ns),
+    )
+    values: dict[str, Any] = {
+        "session": entry.session,
+        "turn": record.turn,
+        "at_unix_ns": stored.at_unix_ns,
+        "profile": entry.budget.name,
+        "total_ms": entry.budget.total_ms,
+        "widened_ms": entry.budget.widened_ms,
+        "origin": record.origin.value,
+        **{name: getattr(record, name) for name in _PLAIN},
+        "reply_s": entry.reply_s,
+        "caller_text": _storable(entry.caller_text),
+        "agent_text": _storable(entry.agent_text),
+        "detail": _detail(entry),
+    }
+    columns, holes = ", ".join(values), ", ".join("?" * len(values))
+    cursor = connection.execute(
+        f"INSERT INTO turns ({columns}) VALUES ({holes})", tuple(values.values())
+    )
+    connection.executemany(
+        "INSERT INTO stages VALUES (?, ?, ?, ?)",
+        [
+            (cursor.lastrowid, stage.value, time.spent_ns, time.exposed_ns)
+            for stage, time in record.stages.items()
+        ],
+    )
+    connection.executemany(
+        "INSERT INTO actions VALUES (?, ?, ?, ?)",
+        [
+            (cursor.lastrowid, taken.action.value, taken.predicted_ms, taken.saved_ms)
+            for taken in record.actions
+        ],
+    )
+
+
+def stored_turns(
+    rows: Iterable[sqlite3.Row],
+    stages: Mapping[int, Mapping[Stage, StageTime]],
+    actions: Mapping[int, Sequence[ActionTaken]],
+) -> list[StoredTurn]:
+    """Turns of rows of `turns` joined with `sessions`, with their stages and actions by row."""
+    return [
+        _stored_turn(row, stages.get(row["id"], {}), actions.get(row["id"], ())) for row in rows
+    ]
+
+
+def _stored_turn(
+    row: sqlite3.Row, stages: Mapping[Stage, StageTime], actions: Sequence[ActionTaken]
+) -> StoredTurn:
+    detail = json.loads(row["detail"])
+    plain: dict[str, Any] = {
+        name: bool(row[name]) if name in _FLAGS else row[name] for name in _PLAIN
+    }
+    record = TurnRecord(
+        turn=TurnId(row["turn"]),
+        origin=Origin(row["origin"]),
+        stages={stage: stages.get(stage, StageTime()) for stage in Stage},
+        incomplete=tuple(detail["incomplete"]),
+        spans=_spans(detail["spans"]),
+        path=_spans(detail["path"]),
+        speech_ns=detail.get("speech_ns"),
+        asked=detail.get("asked", False),
+        actions=tuple(actions),
+        marks=tuple(
+            (_MARKS[name], at_ns)
+            for name, at_ns in detail.get("marks", {}).items()
+            if name in _MARKS
+        ),
+        **plain,
+    )
+    recording = detail.get("recording")
+    entry = TurnEntry(
+        SessionId(row["session"]),
+        record,
+        budget_of(row["profile"], row["total_ms"], row["widened_ms"]),
+        caller_text=row["caller_text"],
+        agent_text=row["agent_text"],
+        reply_s=row["reply_s"],
+        recording=None if recording is None else (recording[0], recording[1]),
+    )
+    return StoredTurn(entry, row["at_unix_ns"], row["agent"], row["fingerprint"], row["id"])
+
+
+def budget_of(profile: str, total_ms: int, widened_ms: int) -> Budget:
+    """The budget that a turn was held to. A profile that this version does not know keeps its name
+    and is divided as the embedded one."""
+    try:
+        known = budget_profile(profile)
+    except BudgetError:
+        known = EMBEDDED
+    budget = known.with_total(total_ms - widened_ms).widened(widened_ms)
+    return budget if known.name == profile else replace(budget, name=profile)
+
+
+def _storable(text: str) -> str:
+    """SQLite refuses half a surrogate pair, which JSON of a client may hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _detail(entry: TurnEntry) -> str:
+    record = entry.record
+    detail = {
+        "incomplete": record.incomplete,
+        "speech_ns": record.speech_ns,
+        "asked": record.asked,
+        "spans": [(span.stage.value, span.start_ns, span.end_ns) for span in record.spans],
+        "path": [(span.stage.value, span.start_ns, span.end_ns) for span in record.path],
+        "marks": dict(record.marks),
+        "recording": entry.recording,
+    }
+    return json.dumps(detail, separators=(",", ":"))
+
+
+def _spans(found: Iterable[tuple[str, int, int]]) -> tuple[Span, ...]:
+    return tuple(Span(Stage(stage), start_ns, end_ns) for stage, start_ns, end_ns in found)

@@ -1,0 +1,32 @@
+"""Which backend calculates. Each is imported only where it is chosen."""
+
+from collections.abc import Callable
+
+from llm_engine.backends.base import Backend
+from llm_engine.checkpoints.checkpoint import Checkpoint
+
+from .config import BackendName, EngineConfig, backend_for
+
+
+def make_backend(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    context_length: int,
+    on_progress: Callable[[float], None],
+) -> Backend:
+    """Load a model's weights. Raises ModelError.
+
+    There is one backend for each precision, which `EngineConfig` has seen to.
+    """
+    name = backend_for(config.precision)
+    if name is BackendName.CUDA:
+        from llm_engine.cuda.loading import load_backend
+
+        return load_backend(checkpoint, config, context_length, on_progress)
+    if name is BackendName.ONNX:
+        from llm_engine.backends.onnx_cpu import OnnxBackend
+
+        return OnnxBackend(checkpoint, config, context_length, on_progress=on_progress)
+    from llm_engine.backends.cpu import CpuBackend
+
+    return CpuBackend(checkpoint, config, context_length)

@@ -1,0 +1,68 @@
+"""Attention heads of any size, as ONNX Runtime's attention can calculate with them.
+
+GroupQueryAttention turns heads of multiples of 16. Others are stored larger, each half of a head
+filled up with zeros (the rotary embedding pairs one half with the other): zeros add nothing to a
+score, and the values' zeros meet zeros in the output matrix. What divides by a head's size, the
+scale of the scores and the norms of Qwen3, is told the true one.
+
+Rows agree however they are run (see `onnx_cpu`) as long as a score is summed in one go. Beyond 128
+inputs the matrix product under it sums in pieces, of a length that depends on how many keys it is
+given; from 65 keys on it is one length (MLAS halves its tile of 128 x 128 in one direction and
+doubles it in the other where there are fewer). Sequences with such heads therefore begin with 64
+keys that a mask hides, and go the way of attention that takes all keys at once, not in tiles of
+which the last may be small: a sink without weight, which nothing else needs, leads there. Measured
+with heads of 144 to 512; the memory is 64 tokens a sequence.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from llm_engine.config import ModelConfig
+from llm_engine.models.rope import inverse_frequencies
+
+_MULTIPLE = 16
+_LARGEST_IN_ONE_GO = 128
+_NUM_HIDDEN = 64
+
+
+def stored_size(head_dim: int) -> int:
+    """The size of a head in the graph and its buffers."""
+    return -(-head_dim // _MULTIPLE) * _MULTIPLE
+
+
+def num_hidden_keys(head_dim: int) -> int:
+    """Keys before a sequence's own, which no row sees."""
+    return _NUM_HIDDEN if stored_size(head_dim) > _LARGEST_IN_ONE_GO else 0
+
+
+def pad_heads(values: Tensor, head_dim: int, dim: int) -> Tensor:
+    """Heads that lie one behind the other in a dimension, each in its stored size."""
+    stored = stored_size(head_dim)
+    if stored == head_dim:
+        return values
+    half = head_dim // 2
+    before, after = values.shape[:dim], values.shape[dim + 1 :]
+    num_halves = values.shape[dim] // half
+    padded = values.new_zeros(*before, num_halves, stored // 2, *after)
+    padded.narrow(dim + 1, 0, half).copy_(values.reshape(*before, num_halves, half, *after))
+    return padded.reshape(*before, num_halves * (stored // 2), *after)
+
+
+def norm_factor(head_dim: int) -> float:
+    """A norm over a stored head divides its squares by too many: its weight is multiplied by this,
+    and its epsilon by the square of it."""
+    return math.sqrt(head_dim / stored_size(head_dim))
+
+
+def rotary_tables(config: ModelConfig, num_positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[hidden keys + positions, stored size / 2]`, float32."""
+    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    missing = stored_size(config.head_dim) // 2 - len(frequencies)
+    frequencies = torch.nn.functional.pad(frequencies, (0, missing))
+    hidden = num_hidden_keys(config.head_dim)
+    positions = torch.arange(-hidden, num_positions, dtype=torch.float32).clamp(min=0)
+    angles = torch.outer(positions, frequencies)
+    factor = config.rope_attention_factor
+    return angles.cos() * factor, angles.sin() * factor

@@ -1,0 +1,99 @@
+"""Dialogues that come whole with every request, as stateless clients send them.
+
+Such a client sends system prompt, history and the next message each time. Somewhere among the last
+few dialogues is the one that it continues: the one with the same system prompt and tools whose
+messages are the longest beginning of its own. It is taken up again, with the ids that it has, so
+that only what is new is computed. Nobody has to say who he is; a wrong guess costs time, and
+nothing else.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from llm_engine.errors import RequestError
+
+from .conversation import Conversation
+from .template import ChatMessage
+
+MAX_IDLE = 8
+"""Dialogues kept for their clients' next request. Each may hold a context's worth of cache, which
+goes when others need it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a dialogue stands under."""
+
+    system: str
+    tools: tuple[str, ...] = ()
+    """Definitions, for the chat template."""
+
+
+Open = Callable[[Setting], Awaitable[Conversation]]
+
+
+class Chats:
+    """Idle dialogues, the one used last at the end. Belongs to one event loop at a time."""
+
+    def __init__(self, open_conversation: Open) -> None:
+        self._open = open_conversation
+        self._idle: list[tuple[Setting, Conversation]] = []
+
+    async def resume(
+        self, messages: Sequence[ChatMessage], tools: tuple[str, ...] = ()
+    ) -> tuple[Setting, Conversation]:
+        """A conversation, and what it stands under, that holds exactly these messages.
+
+        The last of them must be one to be answered. Raises RequestError.
+        """
+        if not messages or messages[-1].role not in ("user", "tool"):
+            raise RequestError("messages", "must end with a message of the user or of a tool")
+        if messages[-1].role == "user" and not messages[-1].text.strip():
+            raise RequestError("messages", "must not end with an empty one")
+        system = messages[0].text if messages[0].role == "system" else ""
+        turns = messages[1:] if messages[0].role == "system" else messages
+        setting = Setting(system, tools)
+        conversation = self._take(setting, turns) or await self._open(setting)
+        try:
+            await conversation.reset(turns)
+        except BaseException:
+            await conversation.close()
+            raise
+        return setting, conversation
+
+    async def give_back(self, setting: Setting, conversation: Conversation) -> None:
+        """Keep a conversation for its client's next request, unless it was closed."""
+        if conversation.is_closed:
+            return
+        self._idle.append((setting, conversation))
+        while len(self._idle) > MAX_IDLE:
+            await self._drop_oldest()
+
+    async def make_room(self) -> bool:
+        """Close the dialogue that has been idle longest. False when there is none."""
+        if not self._idle:
+            return False
+        await self._drop_oldest()
+        return True
+
+    def _take(self, setting: Setting, turns: Sequence[ChatMessage]) -> Conversation | None:
+        best, longest = None, 0
+        for index, (its_setting, conversation) in enumerate(self._idle):
+            if its_setting == setting:
+                num_common = _num_common(conversation.messages, turns)
+                if num_common >= max(longest, 1):  # of two alike the newer one
+                    best, longest = index, num_common
+        return None if best is None else self._idle.pop(best)[1]
+
+    async def _drop_oldest(self) -> None:
+        _, conversation = self._idle.pop(0)
+        await conversation.close()
+
+
+def _num_common(first: Sequence[ChatMessage], second: Sequence[ChatMessage]) -> int:
+    num = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        num += 1
+    return num

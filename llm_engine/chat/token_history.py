@@ -1,0 +1,227 @@
+"""A conversation's history as token ids: the state, without an engine.
+
+A message keeps the ids it came with: a reply those the model chose, a caller's words those they
+were first encoded to. A prompt is these ids with the template's gaps between them, and is the same,
+id for id, as long as the messages are. What a caller did not hear of a reply is cut off its ids.
+
+When a prompt grows beyond the context, the oldest exchanges go (never the system prompt or the
+examples), and enough of them at once that the next turns need not drop again: everything after a
+gap in the history has to be computed anew.
+"""
+
+import logging
+from collections.abc import Sequence
+from itertools import accumulate
+
+from llm_engine.checkpoints.detokenizer import char_starts
+from llm_engine.errors import RequestError
+
+from .message_encoder import Layout, Message, Writer
+from .template import ChatMessage, ChatTemplate, Gap
+
+_log = logging.getLogger(__name__)
+
+KEPT_SHARE = 0.75
+"""Of the context, filled after turns were dropped. Higher: turns are dropped, and the history
+computed anew, more often. Lower: the model forgets more than it must."""
+
+
+class Dialogue:
+    """System prompt, examples and turns. Not for use across threads."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        token_bytes: Sequence[bytes],
+        context_length: int,
+        system: str,
+        examples: Sequence[ChatMessage],
+        *,
+        keep_all: bool = False,
+    ) -> None:
+        """With `keep_all` a history beyond the context is refused instead of cut at its beginning.
+
+        Raises RequestError when the system prompt is not text or leaves no room.
+        """
+        self._template = template
+        self._token_bytes = token_bytes
+        self.context_length = context_length
+        self._keeps_all = keep_all
+        self._system: Message | None = None
+        self._head: list[Message] = []
+        """System prompt and examples."""
+        self._writer = Writer(template, token_bytes, context_length)
+        self._ready: list[Message] = []
+        self._examples = [self._writer.written(m.role, m.text) for m in examples]
+        self._turns: list[Message] = []
+        self._last_reply: Message | None = None
+        self.num_dropped_messages = 0
+        self.num_fixed = 0
+        """How many of the newest prompt's ids are those of system prompt and examples, with which
+        every prompt of this and other dialogues begins."""
+        self.set_system(system)
+
+    def prepare(self, messages: Sequence[ChatMessage]) -> None:
+        """Encode what `check`, `set_system`, `append` or `reset` is to take afterwards.
+
+        Changes nothing else, on any thread; 100 kB take 0.1 s. Raises RequestError as those would.
+        """
+        self._ready = self._writer.rewritten(messages, ())
+
+    def check(
+        self,
+        role: str,
+        text: str,
+        markup: tuple[tuple[int, int], ...] = (),
+        template: ChatTemplate | None = None,
+    ) -> Message:
+        """The message of this text; `markup` as in `ChatMessage`. Raises RequestError where it
+        can't be one even in an empty history, or, with the role "system", can't be the system
+        prompt, told by `template` if there is one."""
+        if role == "system":
+            return self._writer.head(text, self._examples, template or self._template, self._ready)
+        if role != "tool" and not text.strip():
+            raise RequestError("text", "is empty")
+        message = self._writer.written(role, text, self._ready, markup)
+        num_tokens = Layout(self._template, [*self._head, message]).num_tokens()
+        if num_tokens >= self.context_length:
+            raise self._writer.too_long(role, f"{num_tokens} tokens")
+        return message
+
+    def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
+        """Replace the system prompt; "" leaves the template's own default, if it has one. And the
+        template, by one that tells of other tools. Raises RequestError, having changed nothing."""
+        system = self.check("system", text, template=template)
+        if template is not None:
+            self._template = template
+            self._writer = Writer(template, self._token_bytes, self.context_length)
+        self._system = system if text else None
+        self._head = [*([system] if text else []), *self._examples]
+
+    def append(self, role: str, text: str, markup: tuple[tuple[int, int], ...] = ()) -> None:
+        """A complete message; `markup` as in `ChatMessage`. Raises RequestError, and changes
+        nothing, when it cannot be one."""
+        message = self.check(role, text, markup)
+        self._ready = []
+        self._turns.append(message)
+        if role == "assistant":
+            self._last_reply = message
+
+    def begin_reply(self) -> Message:
+        """A generated reply, empty so far; extend its `fixed_ids`."""
+        reply = Message("assistant", None)
+        self._turns.append(reply)
+        self._last_reply = reply
+        return reply
+
+    def forget_if_empty(self, reply: Message) -> None:
+        """Take a reply out again that never got a token."""
+        if not reply.fixed_ids:
+            self._turns = [message for message in self._turns if message is not reply]
+
+    def truncate_reply(self, num_chars: int) -> None:
+        """Of the last reply keep every token that starts before this character."""
+        reply = self._last_reply
+        if reply is None or not any(message is reply for message in self._turns):
+            return
+        if reply.fixed_ids is None:
+            reply.fixed_ids = list(reply.token_ids(self._template, Gap(())))
+        starts = char_starts(reply.fixed_ids, self._token_bytes)
+        kept = sum(start < num_chars for start in starts)
+        if kept < len(reply.fixed_ids):
+            del reply.fixed_ids[kept:]
+            reply.text = None
+        self.forget_if_empty(reply)
+
+    def uncommit(self) -> None:
+        """Take back the last user message and what followed it."""
+        for index in reversed(range(len(self._turns))):
+            if self._turns[index].role == "user":
+                del self._turns[index:]
+                break
+        self._last_reply = _last_reply(self._turns)
+
+    def reset(self, messages: Sequence[ChatMessage]) -> None:
+        """Replace the turns. Those equal to present ones keep their ids; what is older than the
+        context can hold is dropped."""
+        system = messages[0].text if messages and messages[0].role == "system" else None
+        turns = messages if system is None else messages[1:]
+        fresh = self._writer.rewritten(turns, [*self._turns, *self._ready])
+        if self._keeps_all and len(fresh) < len(turns):
+            num_tokens = sum(message.num_tokens for message in fresh)
+            raise self._writer.too_long("user", f"more than {num_tokens} tokens")
+        if system is not None:
+            self.set_system(system)
+        self.num_dropped_messages += len(turns) - len(fresh)
+        _warn_of_dropped(len(turns) - len(fresh), self.context_length)
+        self._turns, self._ready = fresh, []
+        self._last_reply = _last_reply(self._turns)
+
+    def messages(self) -> list[ChatMessage]:
+        """The turns as text, without system prompt and examples."""
+        return [
+            ChatMessage(message.role, message.spelled(self._token_bytes)) for message in self._turns
+        ]
+
+    def prompt(self, reserve: int) -> tuple[int, ...]:
+        """Ids up to where the reply begins, leaving room for `reserve` more in the context.
+
+        Drops the oldest turns where they do not fit; raises RequestError if nothing can go.
+        """
+        self._drop_to_fit([], reserve)
+        return self._layout([]).ids()
+
+    def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
+        """Ids of a user message that may still go on, as if it did not: up to where the reply
+        would begin. With no text yet, up to where the message does."""
+        opened = self._writer.written("user", text)
+        self._drop_to_fit([opened], reserve)
+        return self._layout([opened]).ids(is_open=not text)
+
+    def _layout(self, more: Sequence[Message]) -> Layout:
+        layout = Layout(self._template, [*self._head, *self._turns, *more])
+        self.num_fixed = sum(layout.sizes()[: len(self._head)])
+        return layout
+
+    def _drop_to_fit(self, more: Sequence[Message], reserve: int) -> None:
+        """All that has to go goes in one pass.
+
+        Then it is counted anew: the gap between head and history may be another one now. Where the
+        template makes it longer, one more exchange goes.
+        """
+        num_before = len(self._turns)
+        limit = self.context_length
+        while True:
+            layout = self._layout(more)
+            num_tokens = layout.num_tokens()
+            ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
+            if num_tokens + reserve <= limit or not ends or self._keeps_all:
+                break
+            limit = int(self.context_length * KEPT_SHARE)
+            surplus = num_tokens + reserve - limit
+            gone = [0, *accumulate(layout.sizes()[len(self._head) :][: len(self._turns)])]
+            del self._turns[: next((end for end in ends if gone[end] >= surplus), ends[-1])]
+        self.num_dropped_messages += num_before - len(self._turns)
+        _warn_of_dropped(num_before - len(self._turns), self.context_length)
+        if num_tokens >= self.context_length:
+            raise self._writer.too_long("user", f"{num_tokens} tokens")
+
+
+def _last_reply(turns: Sequence[Message]) -> Message | None:
+    return next((each for each in reversed(turns) if each.role == "assistant"), None)
+
+
+def _warn_of_dropped(num_dropped: int, context_length: int) -> None:
+    if num_dropped:
+        _log.warning(
+            "context of %d tokens is full: dropped the oldest %d messages",
+            context_length,
+            num_dropped,
+        )
+
+
+def ends_of_exchanges(turns: Sequence[Message], *, is_last_over: bool) -> list[int]:
+    """After how many messages each exchange ends that may go: all but the one to be answered, which
+    is the last, unless it is over."""
+    ends = [index for index, message in enumerate(turns) if index and message.role == "user"]
+    return [*ends, len(turns)] if is_last_over and turns else ends

@@ -1,0 +1,196 @@
+"""Calling tools: how a model writes calls, what it may write, and reading them as they come.
+
+A call is text: `<tool_call>\\n{"name": "clock", "arguments": {}}\\n</tool_call>` (the Hermes form,
+also Qwen's), or for Llama 3 the bare `{"name": "clock", "parameters": {}}` as a whole reply. The
+form is taken from the model's chat template; a model whose template has no tools, or another form
+for them, is told of the Hermes form in its system prompt.
+
+The grammar fixes every character around a call's name and arguments. So the reader need not be
+lenient, and a call that a client sends back is written as the very text that the model wrote: the
+dialogue is found again by it, with all its ids.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from llm_engine.structured_output.grammar import Grammar, Schema
+
+from .template import ChatMessage
+
+MAX_PARALLEL: Final = 8
+"""Calls in one reply. A small model that has begun to repeat itself must end somewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    """Letters, digits, `_` and `-`."""
+    definition: str
+    """As OpenAI's API has it, in JSON: for the prompt."""
+    parameters: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that was made."""
+
+    name: str
+    arguments: str
+    """An object in JSON, as the model wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallingMessage:
+    """A reply that called tools, perhaps after some words."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a reply may call."""
+
+    shown: tuple[Tool, ...]
+    """Those that the model is told of."""
+    callable: tuple[Tool, ...]
+    must_call: bool
+    in_parallel: bool
+    """Several at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A form of calls: opening, head, name, middle, arguments, tail, closing."""
+
+    opening: str
+    """Marks a call after other text; "" where a call is the whole reply."""
+    head: str
+    middle: str
+    tail: str
+    closing: str
+    in_template: bool = True
+    """Whether the chat template tells the model of tools, and of their results."""
+
+    def written(self, message: CallingMessage) -> ChatMessage:
+        """A reply as the model wrote it."""
+        text = message.text
+        markup: list[tuple[int, int]] = []
+        for call in message.calls:
+            text += "\n" if text else ""
+            markup.append((len(text), len(text) + len(self.opening)))
+            text += f"{self.opening}{self.head}{call.name}{self.middle}{call.arguments}{self.tail}"
+            markup.append((len(text), len(text) + len(self.closing)))
+            text += self.closing
+        return ChatMessage("assistant", text, tuple(markup))
+
+    def prompt(
+        self, messages: Iterable[ChatMessage | CallingMessage], tools: Sequence[Tool]
+    ) -> tuple[list[ChatMessage], tuple[str, ...]]:
+        """The messages as the model is to see them, and the definitions for its template."""
+        written = self.told(messages)
+        if self.in_template or not tools:
+            return written, self.definitions(tools)
+        has_system = bool(written) and written[0].role == "system"
+        system = self.system(written[0].text if has_system else "", tools)
+        return [ChatMessage("system", system), *written[has_system:]], ()
+
+    def told(self, messages: Iterable[ChatMessage | CallingMessage]) -> list[ChatMessage]:
+        """The messages as the model is to see them."""
+        written = [
+            self.written(each) if isinstance(each, CallingMessage) else each for each in messages
+        ]
+        return written if self.in_template else _results_told_by_user(written)
+
+    def definitions(self, tools: Sequence[Tool]) -> tuple[str, ...]:
+        """What the chat template is to tell of the tools."""
+        return tuple(tool.definition for tool in tools) if self.in_template else ()
+
+    def system(self, text: str, tools: Sequence[Tool]) -> str:
+        """The system prompt, which tells of the tools where the chat template does not."""
+        if self.in_template or not tools:
+            return text
+        before = f"{text}\n\n" if text else ""
+        return before + _instructions(tools)
+
+    def grammar(self, use: ToolUse, answer: Schema | None = None) -> Grammar:
+        """Calls, or, unless one must be made, any text, or an answer that fits a schema."""
+        return _grammar(self, use, answer)
+
+
+@lru_cache(maxsize=32)
+def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
+    rules = [
+        f"call_{index}: {_quoted(dialect.head + tool.name + dialect.middle)} "
+        f"%json {tool.parameters.text} {_quoted(dialect.tail + dialect.closing)}"
+        for index, tool in enumerate(use.callable)
+    ]
+    rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(rules))))
+    opening = _quoted(dialect.opening) if dialect.opening else ""
+    more = ""
+    if dialect.opening and use.in_parallel:
+        more = f'("\\n" {opening} call){{0,{MAX_PARALLEL - 1}}}'
+    if use.must_call or answer is not None:
+        start = f"{opening} call {more}"
+    elif dialect.opening:
+        start = f"spoken call {more}"
+        # The shortest text that ends with the marker: from there on nothing else may follow.
+        rules.append(f"spoken[lazy]: /(.|\\n)*{dialect.opening}/")
+    else:
+        start = "call"
+    if not use.must_call:
+        start += f" | %json {answer.text}" if answer is not None else " | TEXT"
+        rules.append(r"TEXT: /(.|\n)*/" if dialect.opening else r"TEXT: /([^{](.|\n)*)?/")
+    schemas = tuple(tool.parameters for tool in use.callable)
+    return Grammar(
+        "\n".join([f"start: {start}", *rules, ""]),
+        schemas if answer is None else (answer, *schemas),
+    )
+
+
+HERMES: Final = Dialect("<tool_call>", '\n{"name": "', '", "arguments": ', "}\n", "</tool_call>")
+LLAMA: Final = Dialect("", '{"name": "', '", "parameters": ', "}", "")
+
+
+def dialect_of(probe: str) -> Dialect:
+    """The form of a template's own calls: see `ChatTemplate.probe_calls`."""
+    call = CallingMessage("", (ToolCall("probe_call", '{"key": "value"}'),))
+    for dialect in (HERMES, LLAMA):
+        if dialect.written(call).text in probe:
+            return dialect
+    return replace(HERMES, in_template=False)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _results_told_by_user(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """For templates that know no results of tools: those in a row are one message of the user."""
+    told: list[ChatMessage] = []
+    follows = False
+    for message in messages:
+        is_result = message.role == "tool"
+        if is_result:
+            text = f"<tool_response>\n{message.text}\n</tool_response>"
+            if follows:
+                text = f"{told.pop().text}\n{text}"
+            message = ChatMessage("user", text)
+        told.append(message)
+        follows = is_result
+    return told
+
+
+def _instructions(tools: Sequence[Tool]) -> str:
+    definitions = "\n".join(tool.definition for tool in tools)
+    return (
+        "You can call functions. This is what there is, a line of JSON for each:\n"
+        f"<tools>\n{definitions}\n</tools>\n"
+        "To call one, reply with its name and arguments in this form:\n"
+        '<tool_call>\n{"name": "the name", "arguments": {"an argument": "its value"}}\n</tool_call>'
+    )

@@ -1,0 +1,123 @@
+"""A model on disk, as a backend sees it: a shape, named tensors and a tokenizer.
+
+Tensors go by their Hugging Face names without the leading `model.`, whatever the file calls them.
+They are read one at a time when a backend asks, so that converting to the backend's own layout
+never holds a second copy of the whole model.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from llm_engine.config import ModelConfig
+from llm_engine.errors import ModelError
+
+from .fp8 import Fp8Matrix
+from .tokenizer import Tokenizer
+
+_LARGEST = 1 << 22
+"""No dimension of a decoder comes near it; a damaged header easily does."""
+
+_TOP = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_QK_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+_PROJECTIONS = (
+    *(f"self_attn.{part}_proj" for part in "qkvo"),
+    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+)
+_LAYER = re.compile(r"layers\.(\d{1,7})\.(.+)\.(weight|bias)")
+
+
+def has_place(name: str, config: ModelConfig) -> bool:
+    """Whether a decoder of this shape has a tensor of this name; it would leave others unread."""
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        return name in _TOP
+    layer, part, kind = int(match[1]), match[2], match[3]
+    norms = (*_NORMS, *_QK_NORMS) if config.has_qk_norm else _NORMS
+    return layer < config.num_layers and (
+        part in _PROJECTIONS or (kind == "weight" and part in norms)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An opened model."""
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    names: frozenset[str]
+    """Tensors that exist, such as `layers.0.self_attn.q_proj.weight`, `embed_tokens.weight`,
+    `norm.weight`, and `lm_head.weight` unless the embedding is the head as well. Any projection may
+    have a bias."""
+    read: Callable[[str], torch.Tensor]
+    """One tensor by name: its stored floating dtype, or float32 where it was quantized.
+    Raises ModelError when the file turns out to be damaged."""
+    read_fp8: Callable[[str], Fp8Matrix | None] = lambda _: None
+    """The same tensor as 8-bit floats and scales; None where it is stored in another way."""
+
+    def __post_init__(self) -> None:
+        """Raises ModelError for a shape that no model has, before anything is sized by it."""
+        config = self.config
+        sizes = {
+            name: getattr(config, name)
+            for name in ("num_layers", "hidden_size", "intermediate_size", "vocab_size")
+        }
+        sizes |= {"heads": config.num_heads, "key heads": config.num_kv_heads}
+        sizes |= {"head size": config.head_dim, "context length": config.context_length}
+        for name, size in sizes.items():
+            if not 1 <= size <= _LARGEST:
+                raise ModelError(f"{self.path}: {name} is {size}")
+        if config.num_heads % config.num_kv_heads or config.head_dim % 2:
+            raise ModelError(
+                f"{self.path}: {config.num_heads} heads cannot share {config.num_kv_heads} key "
+                f"heads of size {config.head_dim}"
+            )
+        if not 0 <= config.norm_eps < 1 or not 1 < config.rope_theta < math.inf:
+            raise ModelError(
+                f"{self.path}: norm epsilon {config.norm_eps} and rotary base {config.rope_theta} "
+                "are not a model's"
+            )
+        windows = config.sliding_windows
+        if len(windows) not in (0, config.num_layers) or not all(
+            w is None or w > 0 for w in windows
+        ):
+            raise ModelError(
+                f"{self.path}: sliding windows {windows} do not fit {config.num_layers} layers"
+            )
+
+    def tensor(self, name: str, *shape: int) -> torch.Tensor:
+        """One tensor, whose shape must be the one given. Raises ModelError, also for NaN."""
+        if name not in self.names:
+            raise ModelError(f"{self.path}: tensor {name!r} is missing; fetch the model again")
+        values = self.read(name)
+        self._check_shape(name, values, shape)
+        # A sum is the quickest test (0.1 s for 135 M numbers), and far from what float32 can hold.
+        if not values.sum(dtype=torch.float32).isfinite():
+            raise ModelError(
+                f"{self.path}: tensor {name!r} is damaged: it holds NaN or infinity; fetch it again"
+            )
+        return values
+
+    def fp8(self, name: str, *shape: int) -> Fp8Matrix | None:
+        """The same weight as it is stored, for a backend that multiplies 8-bit floats.
+
+        None where it is stored in another way, or not at all: `tensor` then says more. Raises
+        ModelError.
+        """
+        matrix = self.read_fp8(name) if name in self.names else None
+        if matrix is not None:
+            self._check_shape(name, matrix.values, shape)
+        return matrix
+
+    def _check_shape(self, name: str, values: torch.Tensor, shape: tuple[int, ...]) -> None:
+        if tuple(values.shape) != shape:
+            raise ModelError(
+                f"{self.path}: tensor {name!r} has shape {tuple(values.shape)}; the model's "
+                f"configuration calls for {shape}. One is of another model: fetch both again"
+            )

@@ -1,0 +1,80 @@
+"""A GGUF file as a checkpoint: its tensors by the engine's names and in the engine's order."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from llm_engine.config import ModelConfig
+from llm_engine.errors import ModelError
+
+from .checkpoint import Checkpoint, has_place
+from .gguf_config import ROPE_DIVISORS, read_config
+from .gguf_reader import GgufFile
+from .gguf_tokenizer import build_tokenizer
+
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TOP_NAMES = {
+    "token_embd.weight": "embed_tokens.weight",
+    "output_norm.weight": "norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open a GGUF model. Raises ModelError."""
+    file = GgufFile(path)
+    config = read_config(file)
+    own_names = {
+        _canonical(file, config, name): name for name in file.tensors if name != ROPE_DIVISORS
+    }
+    permuted_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
+
+    def read(name: str) -> torch.Tensor:
+        # Torch wants memory that may be written to; only what is stored as float32 has none yet.
+        values = torch.from_numpy(np.require(file.read(own_names[name]), requirements="W"))
+        part = name.removeprefix("layers.").partition(".")[2].rpartition(".")[0]
+        if config.architecture == "llama" and part in permuted_heads:
+            if values.shape[0] != permuted_heads[part] * config.head_dim:
+                raise ModelError(f"{path}: tensor {own_names[name]!r} does not fit the heads")
+            return _unpermute(values, permuted_heads[part])
+        return values
+
+    tokenizer = build_tokenizer(file.metadata, path)
+    return Checkpoint(path, config, tokenizer, frozenset(own_names), read)
+
+
+def _unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Undo the row order that converters give to Llama's queries and keys.
+
+    ggml's rotary embedding for Llama turns neighbouring pairs (0,1), (2,3)...; the original weights
+    turn (i, i + head_dim/2). Converters interleave the rows of each head accordingly.
+    """
+    by_head = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
+    return by_head.transpose(1, 2).reshape(values.shape).contiguous()
+
+
+def _canonical(file: GgufFile, config: ModelConfig, name: str) -> str:
+    match = _LAYER.fullmatch(name)
+    part = _LAYER_NAMES.get(match[2]) if match else None
+    ours = f"layers.{match[1]}.{part}.{match[3]}" if match else _TOP_NAMES.get(name, name)
+    if not has_place(ours, config):
+        raise ModelError(
+            f"{file.path}: tensor {name!r} has no place in a decoder of {config.num_layers} layers "
+            f"of the {config.architecture} family"
+        )
+    return ours

@@ -1,0 +1,225 @@
+"""Converted weights on disk: converting takes seconds, mapping a file does not.
+
+A file holds named arrays where a session can map them, so that the memory they occupy is the
+file's, and the system may take it back. It is named after the model it was made from, is written
+beside its place and moved there whole, and is read in full against its checksum before it is used:
+one that is damaged or written by another version is treated as absent and replaced, so that a model
+has one file.
+
+Layout: the arrays, aligned; a JSON header that says key, and name, dtype, shape and first byte of
+each; 8 bytes length of the header; SHA-256 of all that; `_MAGIC`. What is not known before all is
+converted stands last, so that one array at a time is in memory.
+
+The directory is kept small: it has the files of the `MAX_MODELS` models that were loaded last, and
+what a killed process left half written goes after a while. Nobody is harmed by a removal: who has
+mapped a file keeps it, and who still needs one converts again.
+
+Without a directory, or where it can't be written to, the same file is made in the system's
+temporary one and removed once it is mapped.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from latency_budget.account.clock import unix_ns
+
+Array: TypeAlias = npt.NDArray[Any]
+Convert: TypeAlias = Callable[[], Iterable[tuple[str, Array]]]
+
+_LOG = logging.getLogger(__name__)
+_MAGIC = b"HALFSEC\x01"
+_DIGEST_BYTES = 32
+_LENGTH_BYTES = 8
+_ALIGNMENT = 64
+"""A cache line; also the widest vector a kernel loads at once."""
+_PIECE = 1 << 22
+"""Bytes hashed at a time."""
+_MODEL_FILES = ("*.safetensors", "*.json")
+_SUFFIX = ".weights"
+_PART_SUFFIX = ".weights.part"
+_NAME_DIGITS = 32
+"""Of the model's fingerprint in a file's name."""
+
+_WEIGHTS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(_SUFFIX)}")
+
+MAX_MODELS = 4
+"""Fewer: who goes to and fro between some models waits for conversions. More: weights of models
+that nobody uses any more fill the disk, several GB each."""
+ABANDONED_NS = 3_600_000_000_000
+"""A part that was not written to for an hour has no writer: between two arrays lie seconds, a
+minute for the largest on a slow machine. Should one have slept that long, it only fails to keep its
+work."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """Where an array lies in a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    first_byte: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """A file that was found to be whole."""
+
+    path: Path
+    arrays: Mapping[str, StoredArray]
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a model: of a file's bytes, or of the names and bytes of a directory's weights
+    and settings. Raises OSError."""
+    digest = hashlib.sha256()
+    if path.is_file():
+        _hash_file(digest, path)
+    else:
+        for file in sorted({file for kind in _MODEL_FILES for file in path.glob(kind)}):
+            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+            _hash_file(digest, file)
+    return digest.hexdigest()
+
+
+@contextmanager
+def stored_weights(
+    directory: Path | None, source: Path, kind: str, convert: Convert
+) -> Iterator[WeightFile]:
+    """A file of what `convert` gives for the model at `source`: the cached one if there is one.
+
+    `kind` names the conversion and its version; another kind's file is never taken. The file may
+    be gone after the context: map it inside. A directory that can't be written to is reported in
+    the log, and costs only the next start's time. Raises OSError without room in the temporary
+    directory.
+    """
+    if directory is not None:
+        model = fingerprint(source)
+        key = f"{kind} {model}"
+        path = directory / f"{model[:_NAME_DIGITS]}{_SUFFIX}"
+        with suppress(OSError):
+            os.utime(path)  # used last, and so not in the way of anybody who tidies up meanwhile
+        file = read(path, key)
+        if file is None:
+            try:
+                file = write(path, key, convert())
+            except OSError as error:
+                _LOG.warning("converted weights cannot be kept in %s: %s", directory, error)
+        if file is not None:
+            with suppress(OSError):
+                tidy(directory)
+            yield file
+            return
+    with tempfile.TemporaryDirectory(prefix="halfsec-") as temporary:
+        yield write(Path(temporary) / "model.weights", kind, convert())
+
+
+def read(path: Path, key: str) -> WeightFile | None:
+    """A file's contents; None if it does not exist, is damaged or was written for another key."""
+    try:
+        with path.open("rb") as file:
+            return WeightFile(path, _read(file, key))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _LOG.warning("%s is not used and will be replaced: %s", path, error)
+        return None
+
+
+def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFile:
+    """Write a file whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    directory = path.parent
+    with tempfile.NamedTemporaryFile(dir=directory, suffix=_PART_SUFFIX, delete=False) as part:
+        try:
+            stored = _write(part, key, arrays)
+            part.flush()
+            os.fsync(part.fileno())
+            os.replace(part.name, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part.name)
+            raise
+    return WeightFile(path, stored)
+
+
+def tidy(directory: Path) -> None:
+    """Remove the files of all models but those used last, and parts without a writer. Touches no
+    other files; what can't be removed stays."""
+    used_ns: list[tuple[int, Path]] = []
+    for path in directory.iterdir():
+        with suppress(OSError):  # another process tidies up as well
+            changed_ns = path.stat().st_mtime_ns
+            if _WEIGHTS.fullmatch(path.name):
+                used_ns.append((changed_ns, path))
+            elif path.name.endswith(_PART_SUFFIX) and unix_ns() - changed_ns > ABANDONED_NS:
+                path.unlink()
+    for _, path in sorted(used_ns, reverse=True)[MAX_MODELS:]:
+        with suppress(OSError):
+            path.unlink()
+            _LOG.info("removed %s: its model has not been loaded for long", path)
+
+
+def _write(
+    file: IO[bytes], key: str, arrays: Iterable[tuple[str, Array]]
+) -> dict[str, StoredArray]:
+    digest = hashlib.sha256()
+    stored: dict[str, StoredArray] = {}
+    end = 0
+
+    def put(data: bytes | memoryview) -> None:
+        nonlocal end
+        digest.update(data)
+        end += file.write(data)
+
+    for name, array in arrays:
+        put(bytes(-end % _ALIGNMENT))
+        stored[name] = StoredArray(array.dtype.name, array.shape, end, array.nbytes)
+        put(np.ascontiguousarray(array).data.cast("B"))
+    entries = {name: asdict(array) for name, array in stored.items()}
+    header = json.dumps({"key": key, "arrays": entries}).encode()
+    put(header + len(header).to_bytes(_LENGTH_BYTES, "little"))
+    file.write(digest.digest() + _MAGIC)
+    return stored
+
+
+def _read(file: IO[bytes], key: str) -> dict[str, StoredArray]:
+    """Raises ValueError and its like for anything that is not what `_write` wrote for this key."""
+    num_hashed = os.fstat(file.fileno()).st_size - _DIGEST_BYTES - len(_MAGIC)
+    if num_hashed < _LENGTH_BYTES:
+        raise ValueError("it is too short")
+    digest = hashlib.sha256()
+    tail = b""
+    for first in range(0, num_hashed, _PIECE):
+        piece = file.read(min(_PIECE, num_hashed - first))
+        digest.update(piece)
+        tail = (tail + piece)[-_LENGTH_BYTES:]
+    if file.read() != digest.digest() + _MAGIC:
+        raise ValueError("its contents do not fit its checksum")
+    length = int.from_bytes(tail, "little")
+    file.seek(num_hashed - _LENGTH_BYTES - length)
+    header = json.loads(file.read(length))
+    if header["key"] != key:
+        raise ValueError("it was written for another model or by another version")
+    return {
+        name: StoredArray(**{**entry, "shape": tuple(entry["shape"])})
+        for name, entry in header["arrays"].items()
+    }
+
+
+def _hash_file(digest: "hashlib._Hash", path: Path) -> None:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)

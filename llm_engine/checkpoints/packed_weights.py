@@ -1,0 +1,139 @@
+"""A decoder's weights as backends multiply with them, whatever the checkpoint's layout.
+
+Queries, keys and values stand in one matrix, one below the other, and so do gate and up: fewer,
+larger products. Everything is read when it is asked for, so that whoever converts one part after
+another never has a whole layer in memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .checkpoint import Checkpoint
+from .fp8 import Fp8Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPart:
+    """One of the matrices that stand in a fused one."""
+
+    weight: Tensor
+    """`[out, in]`, in its stored type."""
+    bias: Tensor
+    """`[out]`, float32; zeros where the checkpoint has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedMatrix:
+    """A linear layer whose weights are still on disk."""
+
+    name: str
+    """`qkv`, `out`, `gate_up` or `down`."""
+    num_inputs: int
+    parts: tuple[tuple[str, int], ...]
+    """Tensors, without `.weight`, and how many outputs each has."""
+    checkpoint: Checkpoint
+
+    def read(self) -> Iterator[FusedPart]:
+        """The parts from top to bottom. Raises ModelError."""
+        for name, num_outputs in self.parts:
+            weight = self.checkpoint.tensor(f"{name}.weight", num_outputs, self.num_inputs)
+            yield FusedPart(weight, self._bias(name, num_outputs))
+
+    def stored(self) -> Iterator[tuple[str, Fp8Matrix | Tensor, Tensor]]:
+        """The parts' names, weights and biases, 8-bit floats as they are stored. Raises
+        ModelError."""
+        for name, num_outputs in self.parts:
+            shape = num_outputs, self.num_inputs
+            weight: Fp8Matrix | Tensor | None = self.checkpoint.fp8(f"{name}.weight", *shape)
+            if weight is None:
+                weight = self.checkpoint.tensor(f"{name}.weight", *shape)
+            yield name, weight, self._bias(name, num_outputs)
+
+    def _bias(self, name: str, num_outputs: int) -> Tensor:
+        if f"{name}.bias" in self.checkpoint.names:
+            return self.checkpoint.tensor(f"{name}.bias", num_outputs).float()
+        return torch.zeros(num_outputs)
+
+    def joined(self) -> tuple[Tensor, Tensor | None]:
+        """The whole matrix `[out, in]` and its bias, both float32. Raises ModelError."""
+        parts = [FusedPart(part.weight.float(), part.bias) for part in self.read()]
+        weights = [part.weight for part in parts]
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        return weight, joined_bias([part.bias for part in parts])
+
+
+def joined_bias(biases: list[Tensor]) -> Tensor | None:
+    """One bias `[out]` of those of the parts; None where it would add nothing."""
+    bias = torch.cat(biases)
+    return bias if bool(bias.any()) else None
+
+
+class FusedWeights:
+    """A checkpoint read layer by layer. Every method raises ModelError for missing tensors, wrong
+    shapes and numbers that no weight is."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._config = checkpoint.config
+        self.has_own_head = "lm_head.weight" in checkpoint.names
+        """Otherwise the embedding is the head as well."""
+
+    def embedding(self) -> Tensor:
+        """`[vocab, hidden]`, in its stored type."""
+        return self._vocabulary("embed_tokens.weight")
+
+    def head(self) -> Tensor:
+        """`[vocab, hidden]`, in its stored type; only where the embedding is not the head."""
+        return self._vocabulary("lm_head.weight")
+
+    def head_matrix(self) -> FusedMatrix:
+        """The same as a linear layer of one part."""
+        config = self._config
+        parts = (("lm_head", config.vocab_size),)
+        return FusedMatrix("head", config.hidden_size, parts, self._checkpoint)
+
+    def final_norm(self) -> Tensor:
+        """`[hidden]`, float32."""
+        return self._vector("norm", self._config.hidden_size)
+
+    def vectors(self, layer: int) -> Iterator[tuple[str, Tensor]]:
+        """A layer's norms, float32, under their last name: `input_layernorm`,
+        `post_attention_layernorm`, and `q_norm` and `k_norm` where the family has them."""
+        config, prefix = self._config, f"layers.{layer}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield name, self._vector(prefix + name, config.hidden_size)
+        for name in ("q_norm", "k_norm") if config.has_qk_norm else ():
+            yield name, self._vector(f"{prefix}self_attn.{name}", config.head_dim)
+
+    def matrices(self, layer: int) -> Iterator[FusedMatrix]:
+        """A layer's linear layers."""
+        config = self._config
+        attention, mlp = f"layers.{layer}.self_attn.", f"layers.{layer}.mlp."
+        hidden, inner = config.hidden_size, config.intermediate_size
+        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        for name, num_inputs, parts in (
+            ("qkv", hidden, {"q_proj": width, "k_proj": kv_width, "v_proj": kv_width}),
+            ("out", width, {"o_proj": hidden}),
+        ):
+            yield self._matrix(name, num_inputs, attention, parts)
+        for name, num_inputs, parts in (
+            ("gate_up", hidden, {"gate_proj": inner, "up_proj": inner}),
+            ("down", inner, {"down_proj": hidden}),
+        ):
+            yield self._matrix(name, num_inputs, mlp, parts)
+
+    def _matrix(
+        self, name: str, num_inputs: int, prefix: str, parts: dict[str, int]
+    ) -> FusedMatrix:
+        full = tuple((prefix + part, num_outputs) for part, num_outputs in parts.items())
+        return FusedMatrix(name, num_inputs, full, self._checkpoint)
+
+    def _vocabulary(self, name: str) -> Tensor:
+        config = self._config
+        return self._checkpoint.tensor(name, config.vocab_size, config.hidden_size)
+
+    def _vector(self, name: str, size: int) -> Tensor:
+        return self._checkpoint.tensor(f"{name}.weight", size).float()

@@ -1,0 +1,97 @@
+"""One reply as it grows: which ids and which text may be given out, and when it is over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from latency_budget.account.turn import TurnId
+from llm_engine.checkpoints.detokenizer import Detokenizer
+
+from .stop_strings import StopMatcher
+
+
+class FinishReason(StrEnum):
+    """Why a reply ended."""
+
+    STOP = "stop"
+    """The model ended its turn, a stop string came, or the grammar was at its end."""
+    LENGTH = "length"
+    """max_tokens, or no room left in the context."""
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a reply cost, in tokens."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt, taken from the sequence's cache."""
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Some more of a reply."""
+
+    turn: TurnId
+    index: int
+    """Counts the reply's chunks from 0."""
+    text: str
+    """Whole characters, never part of a stop string. Empty only on the last chunk."""
+    token_ids: tuple[int, ...]
+    """Tokens that begin in the text given out so far and were not in an earlier chunk."""
+    finish_reason: FinishReason | None = None
+    """Stands on the last chunk, and only there."""
+    usage: Usage | None = None
+    """On the last chunk, unless it was cancelled before it began, and on the first, as far as it
+    had got by then."""
+
+
+class GrowingReply:
+    """Takes sampled ids, gives out text and the ids that belong to it."""
+
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        end_ids: frozenset[int],
+        stops: Sequence[str],
+        max_tokens: int,
+    ) -> None:
+        self._detokenizer = Detokenizer(token_bytes)
+        self._stops = StopMatcher(stops)
+        self._end_ids = end_ids
+        self.max_tokens = max_tokens
+        self._unreleased: list[tuple[int, int]] = []
+        """(first character, id) of tokens whose text is held back."""
+        self._num_released_chars = 0
+        self.num_tokens = 0
+        """Accepted so far, not counting the one that ended the turn."""
+        self.finish_reason: FinishReason | None = None
+
+    def accept(self, token_id: int, *, is_last: bool = False) -> tuple[str, tuple[int, ...]]:
+        """The next sampled token. Returns the text and ids that may be given out now.
+
+        `is_last`: nothing but the end may follow, so that nobody need wait for it.
+        """
+        if token_id in self._end_ids:
+            self.finish_reason = FinishReason.STOP
+            return self._release(self._stops.flush(), everything=True)
+        self.num_tokens += 1
+        self._unreleased.append((self._detokenizer.num_chars, token_id))
+        text = self._stops.push(self._detokenizer.push(token_id))
+        if self._stops.hit:
+            self.finish_reason = FinishReason.STOP
+            return self._release(text)
+        if is_last or self.num_tokens >= self.max_tokens:
+            self.finish_reason = FinishReason.STOP if is_last else FinishReason.LENGTH
+            return self._release(text + self._stops.flush(), everything=True)
+        return self._release(text)
+
+    def _release(self, text: str, *, everything: bool = False) -> tuple[str, tuple[int, ...]]:
+        self._num_released_chars += len(text)
+        shown = self._num_released_chars
+        num_ids = sum(everything or start < shown for start, _ in self._unreleased)
+        ids = tuple(token_id for _, token_id in self._unreleased[:num_ids])
+        del self._unreleased[:num_ids]
+        return text, ids

@@ -1,0 +1,223 @@
+"""Requests: what is asked of the engine, what comes of it, and the state in between."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from llm_engine.backends.base import SequenceRows
+from llm_engine.config import SamplingParams
+from llm_engine.errors import EngineError
+from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
+from llm_engine.speculative.draft_length import Speculation
+from llm_engine.speculative.ngram import Draft
+from llm_engine.structured_output.compiled import Matcher
+
+from .output import FinishReason, GrowingReply, Usage
+from .scheduler import Work
+
+RequestId = NewType("RequestId", int)
+
+
+class EngineMark(StrEnum):
+    """Instants of a request."""
+
+    QUEUED = "llm_queued"
+    PREFILL_START = "llm_prefill_start"
+    FIRST_TOKEN = "llm_first_token"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt to be prefilled and, unless `max_tokens` is 0, continued."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    end_ids: frozenset[int]
+    max_tokens: int
+    """0 prefills only: a preview, at low priority."""
+    sequence: SequenceId
+    deadline_ns: int | None = None
+    """When the first token should exist; orders prompts that wait. One that finds no room in the
+    cache before then fails."""
+    num_fixed: int = 0
+    """Leading tokens of the prompt with which other sequences will begin as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step brought one request."""
+
+    request_id: RequestId
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    """Stands with `finish_reason`, and with the first token: what there is by then."""
+    error: EngineError | None = None
+    """The request has failed; nothing more will come."""
+    marks: tuple[tuple[EngineMark, int], ...] = ()
+    """With the first token: instants so far, monotonic ns."""
+
+    @property
+    def is_last(self) -> bool:
+        """Nothing more will come of the request."""
+        return self.finish_reason is not None or self.error is not None
+
+
+@dataclass(slots=True)
+class ActiveRequest:
+    """A request under way."""
+
+    id: RequestId
+    request: Request
+    sequence: CachedSequence
+    reply: GrowingReply
+    seed: int
+    cached_tokens: int
+    last_served: int
+    tokens: list[int]
+    """The prompt, then the reply's tokens."""
+    drafts: list[tuple[Draft, Speculation]]
+    matcher: Matcher | None = None
+    """Knows the reply's tokens so far, and what its grammar lets follow."""
+    played_until_ns: int | None = None
+    """When the speech made of the reply so far will have been heard."""
+    last_token_ns: int = 0
+    marks: list[tuple[EngineMark, int]] = field(default_factory=list)
+
+    @property
+    def is_preview(self) -> bool:
+        return self.request.max_tokens == 0
+
+    @property
+    def num_chosen(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def num_missing(self) -> int:
+        return len(self.tokens) - len(self.sequence.token_ids)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its next token is one step away, and not the first."""
+        return self.num_chosen > 0 and self.num_missing == 1
+
+    def is_late(self, now_ns: int) -> bool:
+        """Whether its first token should have been there by now."""
+        deadline_ns = self.request.deadline_ns
+        return not self.num_chosen and deadline_ns is not None and now_ns >= deadline_ns
+
+    def work(self) -> Work:
+        return Work(
+            key=self.id,
+            num_tokens=self.num_missing,
+            has_begun=self.num_chosen > 0,
+            is_preview=self.is_preview,
+            due_ns=self.played_until_ns if self.num_chosen else self.request.deadline_ns,
+            last_served=self.last_served,
+        )
+
+    def draft(self) -> tuple[Speculation | None, tuple[int, ...]]:
+        """What the next tokens may be, and who says so. Nothing unless just one is missing."""
+        room = self.reply.max_tokens - self.reply.num_tokens - 1
+        if not self.is_decoding:
+            return None, ()
+        for draft, speculation in self.drafts:
+            length = speculation.length(room)
+            proposed = tuple(draft.propose(self.tokens, length)) if length > 0 else ()
+            if self.matcher is not None:
+                proposed = self.matcher.fitting(proposed)
+            if proposed:
+                return speculation, proposed
+        return None, ()
+
+    def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
+        """What `rows` may choose: see `SequenceRows.allowed`. Raises EngineError."""
+        if self.matcher is None or num_tokens < self.num_missing:
+            return ()
+        return self.matcher.allowed(draft, self._num_endless())
+
+    def rows(
+        self, num_tokens: int, draft: tuple[int, ...], allowed: tuple[bytes, ...] = ()
+    ) -> SequenceRows:
+        """The next tokens to be computed, and drafted ones behind the last."""
+        start = len(self.sequence.token_ids)
+        wants_token = num_tokens == self.num_missing and not self.is_preview
+        sampling = self.request.sampling
+        num_prompt = len(self.request.prompt)
+        return SequenceRows(
+            slot=self.sequence.slot,
+            token_ids=tuple(self.tokens[start : start + num_tokens]) + draft,
+            first_position=start,
+            num_sampled=len(draft) + 1 if wants_token else 0,
+            sampling=sampling,
+            seed=self.seed,
+            banned=tuple(self.request.end_ids),
+            num_banned=0 if allowed else self._num_endless(),
+            allowed=allowed,
+            chosen=() if sampling.repetition_penalty == 1 else tuple(self.tokens[num_prompt:]),
+            pages=self.sequence.table.pages,
+        )
+
+    def _num_endless(self) -> int:
+        """How many of the next tokens may not end the turn."""
+        sampling = self.request.sampling
+        wanted = self.reply.max_tokens if sampling.ignore_eos else sampling.min_tokens
+        return max(0, wanted - self.reply.num_tokens)
+
+    def take(
+        self, chosen: tuple[int, ...], draft: tuple[int, ...]
+    ) -> tuple[str, tuple[int, ...], int]:
+        """Go on with what was chosen, as far as the draft was right and the reply is not over.
+
+        Returns the text and ids that may be given out now, and how many tokens were taken. Raises
+        EngineError where a token was chosen against the grammar.
+        """
+        text, num_taken = "", 0
+        ids: tuple[int, ...] = ()
+        for place, token_id in enumerate(chosen):
+            self.tokens.append(token_id)
+            num_taken += 1
+            is_last = False
+            if self.matcher is not None:
+                self.matcher.accept(token_id)
+                is_last = self.matcher.is_over
+            more_text, more_ids = self.reply.accept(token_id, is_last=is_last)
+            text, ids = text + more_text, ids + more_ids
+            is_right = place < len(draft) and draft[place] == token_id
+            if self.reply.finish_reason is not None or not is_right:
+                break
+        return text, ids, num_taken
+
+    def close(self) -> None:
+        """Nothing more will be asked of its drafts."""
+        for draft, _ in self.drafts:
+            draft.close()
+
+    @property
+    def rank(self) -> tuple[bool, bool, float, int]:
+        """Sorts those that keep their pages longest first; never equal for two.
+
+        Replies under way before those that wait: they would have to compute everything anew.
+        """
+        is_preview, due, _ = self.work().urgency
+        return is_preview, not self.num_chosen, due, self.id
+
+    def usage(self) -> Usage:
+        return Usage(len(self.request.prompt), self.cached_tokens, self.reply.num_tokens)
+
+    def ended(self, reason: FinishReason) -> Output:
+        """Its last output."""
+        return Output(self.id, finish_reason=reason, usage=self.usage())
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request's part of a step, ready to run."""
+
+    active: ActiveRequest
+    rows: SequenceRows
+    start_ns: int
+    speculation: Speculation | None
+    """Whose draft the last rows are."""
+    num_drafted: int

@@ -1,0 +1,306 @@
+"""The operations by kernels of our own.
+
+Up to `FUSED_ROWS` rows take a fused kernel each; up to `MAX_ROWS` of them the very same one, so
+that a row's result is the same bits however many there are. Longer prompts take the products of
+`prefill_gemm.py`, with normalizing before and placing behind them.
+
+Kernels run on the current stream. They share a workspace: one instance serves one stream.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from llm_engine.cuda.kernels.attention import attend_kernel
+from llm_engine.cuda.kernels.common import EMULATED
+from llm_engine.cuda.kernels.gemm import (
+    add_parts_kernel,
+    divided_kernel,
+    gate_up_kernel,
+    plain_kernel,
+)
+from llm_engine.cuda.kernels.qkv_rope import place_kernel, queries_kernel
+
+from .flashinfer_attention import XqaAttention
+from .gemm_tiles import NUM_WARPS, Tiles, attention_splits, product_tiles
+from .interface import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Rope, Rows
+from .prefill_gemm import PromptProducts
+from .triton_step_inputs import TritonLaneOps
+
+FUSED_ROWS = 64
+"""Rows that a kernel takes at once. The weight's bytes still count most then: 64 rows of an 8B
+model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory."""
+
+_ADDED_AT_ONCE = 512
+"""Numbers of devices' parts that a program adds: a row of 8192 occupies 16 multiprocessors."""
+
+_MIXED_AT_ONCE = 1 << 14
+"""Numbers of attention's parts that a program puts together at once, half of its registers: with
+fewer, the rows of a draft take more trips to memory, one behind the other."""
+
+
+class Divide(Protocol):
+    """What `product_tiles` is."""
+
+    def __call__(
+        self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int
+    ) -> Tiles: ...
+
+
+_NUM_COUNTERS = 1 << 14
+"""One for each tile of outputs whose columns are divided, and of queries whose keys are."""
+
+_TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Memory that kernels need between their programs, made once."""
+
+    floats: Tensor
+    """Float32."""
+    counters: Tensor
+    """Int32, zero whenever no kernel runs."""
+
+    @classmethod
+    def on(cls, device: torch.device, num_floats: int) -> "Workspace":
+        counters = torch.zeros(_NUM_COUNTERS, dtype=torch.int32, device=device)
+        return cls(torch.empty(num_floats, dtype=torch.float32, device=device), counters)
+
+    def take(self, *sizes: int, num_counters: int = 0) -> list[Tensor]:
+        """So many floats each, aligned to 64 bytes. Raises ValueError if there aren't enough, or
+        not enough counters."""
+        rounded = [-(-size // 16) * 16 for size in sizes]
+        for name, has, needs in (
+            ("floats", len(self.floats), sum(rounded)),
+            ("counters", len(self.counters), num_counters),
+        ):
+            if needs > has:
+                raise ValueError(f"the workspace has {has} {name}, {needs} are needed")
+        return list(self.floats[: sum(rounded)].split_with_sizes(rounded))
+
+
+class TritonOps:
+    """`Ops` on an NVIDIA GPU, or slowly, for tests, in Triton's interpreter.
+
+    `attention`: what serves few rows instead of our kernel, where it serves such layers.
+    `halves`: what 8-bit weights become for the matrix units. Float16 takes one instruction for two
+    of them, bfloat16 three, but has the range of float32: activations beyond 65504 are cut.
+    `divide`: how products are divided; `dependent`: whether kernels may begin before the one before
+    has ended, where the device knows how; `by_library`: whether torch multiplies prompts in 8 bits
+    with a scale for each row, where it can, or the kernel of ours that does it with other scales. A
+    bench compares.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        attention: XqaAttention | None = None,
+        halves: torch.dtype = torch.float16,
+        divide: Divide = product_tiles,
+        dependent: bool = True,
+        by_library: bool = True,
+        num_sms: int | None = None,
+        num_floats: int = 4 << 20,
+    ) -> None:
+        self._attention = attention
+        self._divide = divide
+        self._on_gpu = device.type == "cuda"
+        self._num_sms = num_sms or _num_multiprocessors(device)
+        self._halves = halves
+        capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
+        self._pdl = dependent and capability >= (9, 0)
+        self._shared_bytes = _shared_bytes(capability)
+        self._prompts = PromptProducts(
+            self._num_sms,
+            self._shared_bytes,
+            scales_in_library=by_library and (not self._on_gpu or capability >= (9, 0)),
+            pdl=self._pdl,
+        )
+        self._workspace = Workspace.on(device, num_floats)
+        self.lanes = TritonLaneOps(device, dependent=self._pdl)
+
+    def queries(
+        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
+        heads = layer.heads
+        places = {
+            **{"queries": out, "keys": pages.keys, "values": pages.values},
+            **{"cos": rope.cos, "sin": rope.sin, "positions": rows.positions},
+            **{"tables": rows.tables, "num_queries": len(x) // rows.num_lanes},
+            **{"table_width": rows.tables.shape[1], "PAGE_SIZE": pages.page_size},
+            **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads},
+            "HALF": heads.head_dim // 2,
+        }
+        if len(x) <= FUSED_ROWS and layer.q_norm is None:
+            tiles = self._tiles(layer.qkv, divisible=False)
+            grid = (triton.cdiv(layer.qkv.values.shape[0], tiles.block_n),)
+            queries_kernel[grid](
+                x=x, norm=layer.norm.weight, EPS=layer.norm.eps, num_rows=len(x), **places,
+                **self._of_weight(x, layer.qkv, tiles),
+            )  # fmt: skip
+            return
+        q_norm, k_norm = layer.q_norm, layer.k_norm
+        place_kernel[len(x), heads.num_heads + 2 * heads.num_kv_heads](
+            projected=self._product(x, layer.norm, layer.qkv),
+            q_norm=None if q_norm is None else q_norm.weight,
+            k_norm=None if k_norm is None else k_norm.weight,
+            EPS=0.0 if q_norm is None else q_norm.eps,
+            BLOCK=triton.next_power_of_2(heads.head_dim // 2),
+            num_warps=1,
+            **places,
+            **self._dependent(),
+        )
+
+    def attend(
+        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
+        few = len(queries) <= MAX_ROWS
+        other = self._attention
+        if few and other is not None and other.serves(queries, layer, pages):
+            other.attend(queries, layer, rows, pages, out)
+            return
+        heads = layer.heads
+        group = heads.num_heads // heads.num_kv_heads
+        num_queries = len(queries) // rows.num_lanes
+        tile = max(16, min(64, triton.next_power_of_2(group * MAX_ROWS)))
+        num_tiles = rows.num_lanes * triton.cdiv(num_queries * group, tile)
+        num_splits = attention_splits(heads.num_kv_heads, self._num_sms, 1 if few else num_tiles)
+        block_d = max(16, triton.next_power_of_2(heads.head_dim))
+        num_parts = len(queries) * heads.num_heads * num_splits if num_splits > 1 else 0
+        maxima, totals, mixtures = self._workspace.take(
+            num_parts,
+            num_parts,
+            num_parts * block_d,
+            num_counters=num_tiles * heads.num_kv_heads if num_parts else 0,
+        )
+        attend_kernel[num_tiles, heads.num_kv_heads, num_splits](
+            **{"queries": queries, "keys": pages.keys, "values": pages.values, "out": out},
+            **{"positions": rows.positions, "tables": rows.tables, "num_queries": num_queries},
+            **{"table_width": rows.tables.shape[1], "PAGE_SIZE": pages.page_size},
+            **{"mixtures": mixtures, "maxima": maxima, "totals": totals},
+            **{"counters": self._workspace.counters, "SCALE": 1 / math.sqrt(heads.head_dim)},
+            **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads, "DIM": heads.head_dim},
+            **{"BLOCK_D": block_d, "WINDOW": layer.window or 0, "NUM_SPLITS": num_splits},
+            **{"AT_ONCE": max(1, _MIXED_AT_ONCE // (num_splits * block_d)), "maxnreg": 255},
+            **{"TILE": tile, "CHUNK": 64, "TYPE": _TYPES[queries.dtype]},
+            **{"EMULATED": EMULATED, "num_warps": 4, "num_stages": 2},
+            **self._dependent(),
+        )
+
+    def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
+        if len(x) > FUSED_ROWS:
+            self._prompts.add(x, weight, residual)
+            return
+        self._divided(x, weight, residual, adds=True)
+
+    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+        self._divided(x, weight, out, adds=False)
+
+    def add_parts(self, parts: Tensor, residual: Tensor) -> None:
+        add_parts_kernel[triton.cdiv(residual.numel(), _ADDED_AT_ONCE),](
+            parts=parts, residual=residual, num_numbers=residual.numel(), COUNT=len(parts),
+            BLOCK=_ADDED_AT_ONCE, num_warps=4,
+        )  # fmt: skip
+
+    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+        if len(x) > FUSED_ROWS:
+            self._prompts.gate_up(x, norm, weight, out)
+            return
+        tiles = self._tiles(weight, divisible=False)
+        num_out = weight.values.shape[0] // 2
+        gate_up_kernel[triton.cdiv(num_out, tiles.block_n // 2),](
+            x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
+            **self._of_weight(x, weight, tiles),
+        )  # fmt: skip
+
+    def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+        if len(x) > FUSED_ROWS:
+            self._prompts.product(x, norm, weight, out)
+        else:
+            self._plain(x, norm, weight, out)
+
+    def _product(self, x: Tensor, norm: Norm, weight: Matrix) -> Tensor:
+        """Float32 and in the workspace for few rows, else of the activations' type."""
+        if len(x) > FUSED_ROWS:
+            return self._prompts.product(x, norm, weight)
+        shape = (len(x), weight.values.shape[0])
+        out = self._workspace.take(math.prod(shape))[0][: math.prod(shape)].view(shape)
+        self._plain(x, norm, weight, out)
+        return out
+
+    def _divided(self, x: Tensor, weight: Matrix, out: Tensor, *, adds: bool) -> None:
+        tiles = self._tiles(weight, divisible=True)
+        num_out = weight.values.shape[0]
+        num_tiles = triton.cdiv(num_out, tiles.block_n)
+        options = self._of_weight(x, weight, tiles)
+        size = num_tiles * tiles.num_splits * tiles.block_n * options["ROWS"]
+        divided = tiles.num_splits > 1
+        (partials,) = self._workspace.take(
+            size if divided else 0, num_counters=num_tiles if divided else 0
+        )
+        divided_kernel[num_tiles, tiles.num_splits](
+            x=x, out=out, partials=partials, counters=self._workspace.counters, num_rows=len(x),
+            OUT=num_out, NUM_SPLITS=tiles.num_splits, ADDS=adds, **options,
+        )  # fmt: skip
+
+    def _plain(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+        tiles = self._tiles(weight, divisible=False)
+        num_out = weight.values.shape[0]
+        plain_kernel[triton.cdiv(num_out, tiles.block_n),](
+            x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
+            **self._of_weight(x, weight, tiles),
+        )  # fmt: skip
+
+    def _tiles(self, weight: Matrix, *, divisible: bool) -> Tiles:
+        shared_bytes = self._shared_bytes
+        return self._divide(weight, self._num_sms, divisible=divisible, shared_bytes=shared_bytes)
+
+    def _of_weight(self, x: Tensor, weight: Matrix, tiles: Tiles) -> dict[str, Any]:
+        """What all products of ours are told, by the kernels' names for it."""
+        if not x.is_contiguous():
+            raise ValueError("the activations' rows do not lie one behind the other")
+        num_in = weight.values.shape[1]
+        block = (1, num_in) if weight.scales is None else weight.block
+        converted = weight.values.itemsize == 1 and x.dtype != torch.float32
+        rows = _padded(len(x))
+        tiles = tiles.for_rows(weight, rows)
+        return {
+            **{"weight": weight.values, "scales": weight.scales, "bias": weight.bias},
+            **{"IN": num_in, "SPAN": tiles.span, "ROWS": rows},
+            **{"BLOCK_N": tiles.block_n, "BLOCK_K": tiles.block_k, "PIECES": tiles.pieces},
+            **{"SCALE_ROWS": block[0], "SCALE_COLUMNS": block[1]},
+            **{"TYPE": _TYPES[self._halves if converted else x.dtype], "EMULATED": EMULATED},
+            **{"AHEAD": tiles.lines_ahead, "NEXT_AT": tiles.next_at, "num_warps": NUM_WARPS},
+            **{"num_stages": tiles.num_stages, "maxnreg": tiles.max_registers},
+            **self._dependent(),
+        }
+
+    def _dependent(self) -> dict[str, bool]:
+        """Whether a kernel may begin before the one before it has ended."""
+        return {"PDL": self._pdl, "launch_pdl": self._pdl}
+
+
+def _num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1  # of no importance to the interpreter but for how programs are divided
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def _shared_bytes(capability: tuple[int, int]) -> int:
+    """Of shared memory that one program can have: CUDA C++ Programming Guide, technical
+    specifications per compute capability."""
+    return (99 if capability[0] in (8, 12) else 227) << 10
+
+
+def _padded(num_rows: int) -> int:
+    """Columns of a tile. The same for all numbers of rows up to `MAX_ROWS`, which is as many as the
+    matrix units' narrowest instruction has."""
+    return max(MAX_ROWS, int(triton.next_power_of_2(num_rows)))

@@ -1,0 +1,119 @@
+"""Rounding weights to 8 bits so that what a layer says of real text changes least.
+
+Rounded one after another, each weight's error is made up for by those of its row that are still to
+be rounded, as far as their inputs go together (GPTQ, arXiv 2210.17323; inputs of large size first).
+It costs a pass of some thousand tokens through each layer and a Cholesky factor of its inputs'
+second moments. A layer's inputs come from the layers before it as they will be: rounded already.
+
+Measured by `halfsec bench quality` on SmolLM2 135M, a small model whose wide vocabulary makes its
+head as delicate as its body: see `benchmarks/`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from llm_engine.checkpoints.fp8 import Fp8Matrix
+from llm_engine.cuda.model import DeviceLayer
+from llm_engine.cuda.ops.interface import Matrix, Norm, Rope
+
+from .emulation import Emulation
+from .quantize import LARGEST, quantize
+
+_DAMPING = 0.01
+"""Of the mean of the moments, added to each: less, and inputs that the text happens to lack make
+the factor unstable; more, and less is made up for. GPTQ's own choice."""
+_PANEL = 128
+"""Columns whose errors are passed on together: the rest of the matrix is read once for them."""
+
+
+class Calibration:
+    """A text on its way through the layers, in one sequence or several."""
+
+    def __init__(
+        self,
+        embedding: Tensor,
+        rope: Rope,
+        token_ids: Sequence[Sequence[int]],
+        block: tuple[int, int],
+    ) -> None:
+        """`block`: what shares a scale. Of sequences longer than the rope's tables the first part
+        is taken."""
+        self._emulation = Emulation(rope, embedding.dtype)
+        length = len(rope.cos)
+        self._rows = [
+            embedding[torch.tensor(ids[:length], device=embedding.device)] for ids in token_ids
+        ]
+        self._block = block
+
+    def layer(self, layer: DeviceLayer, *, rounds: bool) -> DeviceLayer:
+        """The text goes through the next layer: what was floats is 8-bit then, if it `rounds`."""
+        if not rounds:
+            self._rows = [self._emulation.layer(rows, layer) for rows in self._rows]
+            return layer
+        emulation, attention = self._emulation, layer.attention
+        normed = [emulation.normed(rows, attention.norm) for rows in self._rows]
+        attention = replace(attention, qkv=self._rounded(attention.qkv, normed))
+        attended = [emulation.attended(rows, attention) for rows in normed]
+        out = self._rounded(layer.out, attended)
+        self._add(attended, out)
+        normed = [emulation.normed(rows, layer.mlp_norm) for rows in self._rows]
+        gate_up = self._rounded(layer.gate_up, normed)
+        inner = [emulation.inner(rows, gate_up) for rows in normed]
+        down = self._rounded(layer.down, inner)
+        self._add(inner, down)
+        return DeviceLayer(attention, out, layer.mlp_norm, gate_up, down)
+
+    def head(self, norm: Norm, head: Matrix) -> Matrix:
+        """The head, behind all layers."""
+        return self._rounded(head, [self._emulation.normed(rows, norm) for rows in self._rows])
+
+    def _add(self, inputs: list[Tensor], weight: Matrix) -> None:
+        pairs = zip(self._rows, inputs, strict=True)
+        self._rows = [self._emulation.added(rows, each, weight) for rows, each in pairs]
+
+    def _rounded(self, weight: Matrix, inputs: list[Tensor]) -> Matrix:
+        if weight.scales is not None:
+            return weight  # 8-bit in the checkpoint
+        moments = sum(rows.float().T @ rows.float() for rows in inputs)
+        assert isinstance(moments, Tensor)
+        rounded = compensated(weight.values, moments / sum(map(len, inputs)), self._block)
+        return Matrix(rounded.values, rounded.scales, rounded.block, weight.bias)
+
+
+def compensated(weight: Tensor, moments: Tensor, block: tuple[int, int]) -> Fp8Matrix:
+    """8-bit floats of `[out, in]` whose products with inputs of these second moments `[in, in]` are
+    close. Scales are those of `quantize`. Raises ModelError for NaN and infinity."""
+    plain = quantize(weight, block)
+    rows, columns = plain.block
+    num_rows, num_columns = weight.shape
+    order = moments.diagonal().argsort(descending=True, stable=True)
+    factor = _inverse_factor(moments[order][:, order])
+    left = weight.float()[:, order]
+    values = torch.empty_like(plain.values)
+    scales = plain.scales.repeat_interleave(rows, 0)[:num_rows]
+    for first in range(0, num_columns, _PANEL):
+        last = min(first + _PANEL, num_columns)
+        panel, errors = left[:, first:last], torch.empty_like(left[:, first:last])
+        own = factor[first:last, first:last]
+        for index, column in enumerate(order[first:last].tolist()):
+            scale = scales[:, column // columns]
+            wanted = panel[:, index]
+            rounded = (wanted / scale).clamp_(-LARGEST, LARGEST).to(values.dtype)
+            values[:, column] = rounded
+            error = (wanted - rounded.float() * scale) / own[index, index]
+            errors[:, index] = error
+            panel[:, index + 1 :] -= error[:, None] * own[index, index + 1 :]
+        left[:, last:] -= errors @ factor[first:last, last:]
+    return Fp8Matrix(values, plain.scales, plain.block)
+
+
+def _inverse_factor(moments: Tensor) -> Tensor:
+    """The upper Cholesky factor of the inverse: how an error is passed on to the columns behind."""
+    damping = (_DAMPING * moments.diagonal().mean()).clamp(min=1e-20)  # of zeros as well
+    identity = torch.eye(len(moments), device=moments.device)
+    lower = torch.linalg.cholesky(moments + damping * identity)
+    upper: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
+    return upper

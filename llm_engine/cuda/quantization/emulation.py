@@ -1,0 +1,134 @@
+"""What a GPU calculates, in plain torch: whole texts at once, rounded where the GPU rounds.
+
+Operands are of the activations' type or 8-bit floats, sums are float32, and between two operations
+stands the activations' type, as `llm_engine/cuda/ops/interface.py` has it. Products are made in
+float32 of operands that were
+rounded before, so that only the order of sums differs from the kernels. That settles on a CPU what
+8 bits cost in quality; it is slow, keeps nothing, and serves no request.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from llm_engine.checkpoints.fp8 import Fp8Matrix
+from llm_engine.cuda.model import DeviceLayer, DeviceModel
+from llm_engine.cuda.ops.interface import Attention, Matrix, Norm, Rope
+
+from .quantize import LARGEST, quantize
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What is 8-bit beside the weights."""
+
+    activations: bool = False
+    """Inputs of products with 8-bit weights, as prompts have them
+    (`llm_engine/cuda/ops/prefill_gemm.py`): a token
+    has one scale, or one for as many columns as the weight's. The head, of which a prompt needs one
+    row, takes them as they are."""
+    cache: bool = False
+    """Keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """The parts of a layer. Rows `[T, ...]` are a text from position 0."""
+
+    rope: Rope
+    dtype: torch.dtype
+    """Of activations."""
+    arithmetic: Arithmetic = Arithmetic()
+
+    def layer(self, rows: Tensor, layer: DeviceLayer) -> Tensor:
+        """The residual behind a layer."""
+        attention = layer.attention
+        attended = self.attended(self.normed(rows, attention.norm), attention)
+        rows = self.added(rows, attended, layer.out)
+        inner = self.inner(self.normed(rows, layer.mlp_norm), layer.gate_up)
+        return self.added(rows, inner, layer.down)
+
+    def normed(self, rows: Tensor, norm: Norm) -> Tensor:
+        return _rms(rows.float(), norm).to(self.dtype)
+
+    def attended(self, rows: Tensor, layer: Attention) -> Tensor:
+        """`[T, heads * head_dim]` of normalized rows."""
+        heads, num_rows = layer.heads, len(rows)
+        sizes = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
+        qkv = self._product(rows, layer.qkv).view(num_rows, sum(sizes), heads.head_dim)
+        queries, keys, values = torch.split(qkv, sizes, dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            queries, keys = _rms(queries, layer.q_norm), _rms(keys, layer.k_norm)
+        queries, keys = (_turned(part, self.rope).to(self.dtype) for part in (queries, keys))
+        keys, values = self._stored(keys), self._stored(values.to(self.dtype))
+        by_head = [part.float().transpose(0, 1)[None] for part in (queries, keys, values)]
+        attended = F.scaled_dot_product_attention(
+            by_head[0],
+            by_head[1],
+            by_head[2],
+            attn_mask=None if layer.window is None else _mask(rows, layer.window),
+            is_causal=layer.window is None,
+            enable_gqa=True,
+        )
+        return attended[0].transpose(0, 1).reshape(num_rows, -1).to(self.dtype)
+
+    def inner(self, rows: Tensor, gate_up: Matrix) -> Tensor:
+        """`[T, inner]` of normalized rows."""
+        gate, up = self._product(rows, gate_up).chunk(2, dim=1)
+        return (F.silu(gate) * up).to(self.dtype)
+
+    def added(self, rows: Tensor, inputs: Tensor, weight: Matrix) -> Tensor:
+        return (rows + self._product(inputs, weight)).to(self.dtype)
+
+    def _stored(self, values: Tensor) -> Tensor:
+        if not self.arithmetic.cache:
+            return values
+        return values.float().clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).to(self.dtype)
+
+    def _product(self, rows: Tensor, weight: Matrix) -> Tensor:
+        if self.arithmetic.activations and weight.scales is not None:
+            rows = quantize(rows, (1, weight.block[1])).dequantize()
+        return product(rows, weight)
+
+
+@torch.inference_mode()
+def hidden(model: DeviceModel, token_ids: Tensor, arithmetic: Arithmetic) -> Tensor:
+    """The residual `[T, hidden]` behind the last layer, for tokens `[T]` from position 0."""
+    emulation = Emulation(model.rope, model.embedding.dtype, arithmetic)
+    rows = model.embedding[token_ids]
+    for layer in model.layers:
+        rows = emulation.layer(rows, layer)
+    return rows
+
+
+@torch.inference_mode()
+def logits(model: DeviceModel, rows: Tensor) -> Tensor:
+    """`[T, vocab]` float32 of what `hidden` returned."""
+    emulation = Emulation(model.rope, model.embedding.dtype)
+    return product(emulation.normed(rows, model.norm), model.head)
+
+
+def product(rows: Tensor, weight: Matrix) -> Tensor:
+    """`rows @ weight^T + bias`, float32."""
+    values = weight.values
+    if weight.scales is not None:
+        values = Fp8Matrix(values, weight.scales, weight.block).dequantize()
+    return F.linear(rows.float(), values.float(), weight.bias)
+
+
+def _rms(rows: Tensor, norm: Norm) -> Tensor:
+    return F.rms_norm(rows, (rows.shape[-1],), norm.weight, norm.eps)
+
+
+def _turned(heads: Tensor, rope: Rope) -> Tensor:
+    cos, sin = (table[: len(heads), None] for table in (rope.cos, rope.sin))
+    first, second = heads.chunk(2, dim=2)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=2)
+
+
+def _mask(rows: Tensor, window: int) -> Tensor:
+    """Which keys each row sees."""
+    seen = torch.ones(len(rows), len(rows), dtype=torch.bool, device=rows.device)
+    return seen.tril().triu(1 - window)

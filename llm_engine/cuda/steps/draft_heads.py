@@ -1,0 +1,108 @@
+"""Draft heads on the device: drafted where the tokens were chosen, in the same graph.
+
+The arithmetic is that of `llm_engine.draft_heads`, by the operations of the decoder itself. A draft
+needs no precision of its own: what is drafted only decides how many rows were of use.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.ops.interface import Matrix, Norm, Ops
+from llm_engine.models.medusa_heads import DraftHead, DraftHeads, HeadsShape
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    token: Matrix
+    norm: Norm
+    gate_up: Matrix
+    down: Matrix
+    out_norm: Norm
+
+
+class DeviceHeads:
+    """Heads of one model, and the buffers in which they work: for one sequence at a time."""
+
+    def __init__(self, heads: DraftHeads, model: DeviceModel) -> None:
+        """The model's own head is read where it lies: rows of a narrower one are copied."""
+        like, shape = model.embedding, heads.shape
+        self.count = shape.num_heads
+        self._model = model
+        self._heads = [_on_device(head, shape.norm_eps, like) for head in heads.heads]
+        self._tokens = heads.tokens.to(like.device, torch.int32)
+        self._output = _rows(model.head, heads.tokens.to(like.device), like.dtype)
+
+        def buffer(size: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(1, size, dtype=dtype, device=like.device)
+
+        self._state = buffer(shape.hidden_size, like.dtype)
+        self._embedded = buffer(shape.hidden_size, like.dtype)
+        self._inner = buffer(shape.inner_size, like.dtype)
+        self._logits = buffer(shape.num_tokens, torch.float32)
+        self._place = buffer(1, torch.int32)
+
+    def draft(self, ops: Ops, hidden: Tensor, token: Tensor, out: Tensor) -> None:
+        """The likeliest tokens after `token [1]`, which was chosen behind the row `hidden [1,
+        hidden]` of the residual stream, into `out [1, count]`; all int32."""
+        norm = self._model.norm
+        wide = hidden.float()
+        scale = torch.rsqrt(wide.square().mean(1, keepdim=True) + norm.eps)
+        self._state.copy_(wide * scale * norm.weight)
+        for index, head in enumerate(self._heads):
+            torch.index_select(self._model.embedding, 0, token, out=self._embedded)
+            ops.add_product(self._embedded, head.token, self._state)
+            ops.gate_up(self._state, head.norm, head.gate_up, self._inner)
+            ops.add_product(self._inner, head.down, self._state)
+            ops.logits(self._state, head.out_norm, self._output, self._logits)
+            ops.lanes.likeliest(self._logits, self._place)
+            token = self._tokens.index_select(0, self._place[0])
+            out[:, index] = token
+
+
+def heads_bytes(shape: HeadsShape) -> int:
+    """What heads take of a device's memory: their weights in bfloat16, and as wide a float32 row of
+    the model's head for every token they know, at the most."""
+    weights = sum(math.prod(each) for name, each in shape.shapes().items() if name != "tokens")
+    return 2 * weights + 4 * shape.num_tokens * shape.hidden_size
+
+
+def step_bytes(shape: HeadsShape, model: DeviceModel) -> int:
+    """Bytes that drafting adds to what a step reads: each head's matrices, and for each once more
+    the rows of the model's head that can be drafted."""
+    size = model.embedding.itemsize
+    layer = shape.hidden_size**2 + 3 * shape.inner_size * shape.hidden_size
+    row = model.head.num_bytes // shape.vocab_size
+    if model.head.scales is not None and model.head.block[0] > 1:
+        row = shape.hidden_size * size  # see `_rows`
+    return shape.num_heads * (layer * size + shape.num_tokens * row)
+
+
+def _on_device(head: DraftHead, eps: float, like: Tensor) -> _Head:
+    def matrix(values: Tensor) -> Matrix:
+        return Matrix(values.to(like.device, like.dtype))
+
+    def norm(values: Tensor) -> Norm:
+        return Norm(values.to(like.device, torch.float32), eps)
+
+    return _Head(
+        token=matrix(head.token),
+        norm=norm(head.norm),
+        gate_up=matrix(head.gate_up),
+        down=matrix(head.down),
+        out_norm=norm(head.out_norm),
+    )
+
+
+def _rows(matrix: Matrix, rows: Tensor, dtype: torch.dtype) -> Matrix:
+    """Some rows of a head. Scales of whole rows go along; blocks would not stay blocks."""
+    if matrix.scales is None:
+        return Matrix(matrix.values[rows])
+    values = matrix.values.view(torch.uint8)[rows].view(matrix.values.dtype)
+    if matrix.block[0] == 1:
+        return Matrix(values, matrix.scales[rows], matrix.block)
+    scales = matrix.scales[rows // matrix.block[0]].repeat_interleave(matrix.block[1], 1)
+    return Matrix((values.float() * scales[:, : values.shape[1]]).to(dtype))

@@ -1,0 +1,88 @@
+"""The operations on one of several GPUs, each with its part of the model (`sharding.py`).
+
+Up to eight rows the parts of a product are collected and added in the order of the ranks: a sum
+that a library makes on the way may be made in another order for another number of rows, and a
+row's result must not depend on its neighbours. Longer prompts are summed by the library.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from llm_engine.cuda.ops.interface import (
+    MAX_ROWS,
+    Attention,
+    LayerPages,
+    Matrix,
+    Norm,
+    PartOps,
+    Rope,
+    Rows,
+)
+
+_gather: Callable[[Tensor, Tensor], object] = getattr(
+    dist, "all_gather_single", dist.all_gather_into_tensor
+)
+"""Newer torch has another name for it, and warns of the old one."""
+
+
+class ParallelOps:
+    """`Ops` for one rank of the default process group; every rank has to make the same calls."""
+
+    def __init__(self, ops: PartOps, shard_vocab: int, hidden: Tensor) -> None:
+        """`shard_vocab`: rows of the head on each rank but the last. `hidden [rows, hidden]`:
+        where partial sums go, for as many rows as there will ever be, zeroed."""
+        self._ops = ops
+        self.lanes = ops.lanes
+        self._count = dist.get_world_size()
+        self._partial = hidden
+        few = MAX_ROWS, hidden.shape[1]
+        self._part = torch.zeros(few, device=hidden.device)
+        self._parts = torch.zeros(self._count, *few, device=hidden.device)
+        shape = MAX_ROWS, shard_vocab
+        self._logits = torch.zeros(shape, device=hidden.device)
+        self._all_logits = torch.zeros(self._count, *shape, device=hidden.device)
+
+    def queries(
+        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
+        self._ops.queries(x, layer, rope, rows, pages, out)
+
+    def attend(
+        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
+        self._ops.attend(queries, layer, rows, pages, out)
+
+    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+        self._ops.gate_up(x, norm, weight, out)
+
+    def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
+        num_rows = len(residual)
+        if num_rows > MAX_ROWS:
+            partial = self._partial[:num_rows].zero_()
+            self._ops.add_product(x, weight, partial)
+            dist.all_reduce(partial)
+            residual += partial
+            return
+        part = self._part[:num_rows]
+        parts = self._parts.flatten()[: self._count * part.numel()]
+        self._ops.part(x, weight, part)
+        _gather(parts, part.flatten())
+        self._ops.add_parts(parts.view(self._count, *part.shape), residual)
+
+    def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+        num_rows, width = len(x), self._logits.shape[1]
+        own = self._logits.flatten()[: num_rows * width].view(num_rows, width)
+        num_own = len(weight.values)
+        if num_own == width:
+            self._ops.logits(x, norm, weight, own)
+        elif num_own:
+            fewer = torch.empty(num_rows, num_own, device=x.device)
+            self._ops.logits(x, norm, weight, fewer)
+            own[:, :num_own] = fewer
+        parts = self._all_logits.flatten()[: self._count * own.numel()]
+        _gather(parts, own.flatten())
+        whole = parts.view(self._count, num_rows, width).transpose(0, 1).flatten(1)
+        out.copy_(whole[:, : out.shape[1]])

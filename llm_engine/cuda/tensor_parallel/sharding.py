@@ -1,0 +1,129 @@
+"""A model divided among several GPUs: each has some of the heads and some of the inner units.
+
+Megatron's division (arXiv 1909.08053): matrices that fan out (queries, keys and values; gate and
+up; the head) are cut into rows, those that come back (out, down) into columns. Each device then
+computes its part without a word to the others up to a product that comes back, whose parts are
+added up over all of them. Embedding and norms are everywhere.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from torch import Tensor
+
+from llm_engine.config import ModelConfig
+from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.errors import ModelError
+
+_VOCAB_UNIT: Final = 128
+"""The head's cuts are at multiples of this: no block of scales is cut in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One device's part."""
+
+    rank: int
+    count: int
+    """Of devices."""
+
+    def check(self, config: ModelConfig) -> None:
+        """Raises ModelError for a model that can't be divided by so many."""
+        for name in ("num_kv_heads", "num_heads", "intermediate_size"):
+            size = getattr(config, name)
+            if size % self.count:
+                raise ModelError(
+                    f"a model with {name} {size} can't be divided among {self.count} GPUs; choose "
+                    "a number that divides it"
+                )
+
+    def local(self, config: ModelConfig) -> ModelConfig:
+        """The shape of a part, its vocabulary whole."""
+        return replace(
+            config,
+            num_heads=config.num_heads // self.count,
+            num_kv_heads=config.num_kv_heads // self.count,
+            intermediate_size=config.intermediate_size // self.count,
+        )
+
+    def vocab_rows(self, config: ModelConfig) -> int:
+        """Rows of the head that each device has; the last ones may have fewer."""
+        units = -(-config.vocab_size // (_VOCAB_UNIT * self.count))
+        return units * _VOCAB_UNIT
+
+    def cut(self, name: str, matrix: Matrix, config: ModelConfig) -> Matrix:
+        """This device's part of a layer's matrix, by its name in `FusedWeights`, or of `head`.
+
+        Raises ModelError where blocks of scales would be cut in two.
+        """
+        if name == "qkv":
+            queries = config.num_heads * config.head_dim
+            keys = config.num_kv_heads * config.head_dim
+            return self._rows_of(matrix, [queries, keys, keys])
+        if name == "gate_up":
+            return self._rows_of(matrix, [config.intermediate_size] * 2)
+        if name == "head":
+            size = self.vocab_rows(config)
+            first = min(self.rank * size, config.vocab_size)
+            return _rows(matrix, [slice(first, min(first + size, config.vocab_size))])
+        return self._columns_of(matrix)
+
+    def _rows_of(self, matrix: Matrix, sizes: list[int]) -> Matrix:
+        """Of parts that stand one below the other, this device's share of each."""
+        slices, first = [], 0
+        for size in sizes:
+            own = size // self.count
+            slices.append(slice(first + self.rank * own, first + (self.rank + 1) * own))
+            first += size
+        return _rows(matrix, slices)
+
+    def _columns_of(self, matrix: Matrix) -> Matrix:
+        num_columns = matrix.values.shape[1]
+        own = num_columns // self.count
+        columns = slice(self.rank * own, (self.rank + 1) * own)
+        bias = matrix.bias if self.rank == 0 else None
+        values = matrix.values[:, columns].contiguous()
+        if matrix.scales is None:
+            return Matrix(values, bias=bias)
+        block_rows, block_columns = matrix.block
+        if block_columns >= num_columns:
+            return Matrix(values, matrix.scales, (block_rows, own), bias)
+        _require_blocks(columns, block_columns, num_columns)
+        scales = matrix.scales[:, _blocks(columns, block_columns)].contiguous()
+        return Matrix(values, scales, matrix.block, bias)
+
+
+def _rows(matrix: Matrix, slices: list[slice]) -> Matrix:
+    bias = None if matrix.bias is None else _joined(matrix.bias, slices)
+    values = _joined(matrix.values, slices)
+    if matrix.scales is None:
+        return Matrix(values, bias=bias)
+    block_rows = matrix.block[0]
+    for rows in slices:
+        _require_blocks(rows, block_rows, len(matrix.values))
+    scales = _joined(matrix.scales, [_blocks(rows, block_rows) for rows in slices])
+    return Matrix(values, scales, matrix.block, bias)
+
+
+def _joined(whole: Tensor, slices: list[slice]) -> Tensor:
+    parts = [whole[part] for part in slices]
+    if len(parts) == 1:
+        return parts[0].clone()
+    joined = whole.new_empty(sum(map(len, parts)), *whole.shape[1:])
+    first = 0
+    for part in parts:
+        joined[first : first + len(part)].copy_(part)
+        first += len(part)
+    return joined
+
+
+def _blocks(part: slice, size: int) -> slice:
+    return slice(part.start // size, -(-part.stop // size))
+
+
+def _require_blocks(part: slice, size: int, total: int) -> None:
+    if part.start % size or (part.stop % size and part.stop != total):
+        raise ModelError(
+            f"weights with a scale for every {size} can't be cut at {part.start} to {part.stop}; "
+            "choose another number of GPUs, or a checkpoint with scales by row"
+        )

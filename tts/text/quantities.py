@@ -1,0 +1,266 @@
+"""Money, measures, percentages, fractions, ranges and arithmetic as they are said."""
+
+import re
+
+from .dates import MONTHS
+from .numbers import cardinal, fraction_words, is_one, number_words, ordinal
+from .rule import DASH, NUMBER, Rule, after, before, const, rule
+from .units import PER, PER_WORDS, UNITS, unit_name
+
+_CURRENCIES = {
+    "$": ("dollar", "dollars", "cent", "cents"),
+    "£": ("pound", "pounds", "penny", "pence"),
+    "€": ("euro", "euros", "cent", "cents"),
+    "¥": ("yen", "yen", "sen", "sen"),
+    "₹": ("rupee", "rupees", "paisa", "paise"),
+    "₩": ("won", "won", "jeon", "jeon"),
+}
+_CURRENCY_CODES = {
+    "USD": "$",
+    "US$": "$",
+    "GBP": "£",
+    "EUR": "€",
+    "JPY": "¥",
+    "INR": "₹",
+    "KRW": "₩",
+}
+_SCALES = {
+    "k": "thousand",
+    "m": "million",
+    "mm": "million",
+    "mn": "million",
+    "b": "billion",
+    "bn": "billion",
+    "t": "trillion",
+    "tn": "trillion",
+}
+_SCALE_WORD = r"(?:hundred|thousand|million|billion|trillion)"
+
+# One letter after a space is a word, a name or a grade as often as a unit: "3 m", but not "5 s".
+_NEVER_SPACED = frozenset(("s", "h", "V", "W", "pp", "mo", "cal", "pt", "l"))
+# Without a space a bare "m" after a large sum means millions; money has its own rule before this.
+_VULGAR = {
+    "½": (1, 2),
+    "⅓": (1, 3),
+    "⅔": (2, 3),
+    "¼": (1, 4),
+    "¾": (3, 4),
+    "⅕": (1, 5),
+    "⅖": (2, 5),
+    "⅗": (3, 5),
+    "⅘": (4, 5),
+    "⅙": (1, 6),
+    "⅛": (1, 8),
+    "⅜": (3, 8),
+    "⅝": (5, 8),
+    "⅞": (7, 8),
+}
+_SUPERSCRIPTS = {"²": "squared", "³": "cubed"}
+
+SIGN = r"(?P<sign>(?<!\w)[-−+±~≈])?"
+_SIGN_WORDS = {
+    "-": "minus ",
+    "−": "minus ",
+    "+": "plus ",
+    "±": "plus or minus ",
+    "~": "about ",
+    "≈": "about ",
+}
+_MONEY = rf"(?P<symbol>[$£€¥₹₩])\s?(?P<a>{NUMBER})"
+
+
+def signed(match: re.Match[str]) -> str:
+    return _SIGN_WORDS.get(match["sign"] or "", "")
+
+
+def _amount(symbol: str, amount: str) -> str:
+    one, many, cent, cents = _CURRENCIES[symbol]
+    whole, _, fraction = amount.partition(".")
+    if len(fraction) not in (0, 2) or (symbol in "¥₩" and fraction):
+        return f"{number_words(amount)} {many}"
+    minor = int(fraction or 0)
+    minor_words = f"{cardinal(minor)} {cent if minor == 1 else cents}"
+    if not whole.strip("0,") and minor:
+        return minor_words
+    words = f"{_sum(whole)} {one if is_one(whole) else many}"
+    return f"{words} and {minor_words}" if minor else words
+
+
+def _sum(whole: str) -> str:
+    # Sums are never identifiers: "$1234567" is a million and some, however it is grouped.
+    digits = whole.replace(",", "") or "0"
+    return cardinal(int(digits)) if len(digits) <= 24 else number_words(whole)
+
+
+def _money(match: re.Match[str]) -> str:
+    symbol, amount, scale, upper = match["symbol"], match["a"], match["scale"], match["b"]
+    many = _CURRENCIES[symbol][1]
+    if scale:
+        scale = _SCALES.get(scale.lower(), scale.lower())
+        upper_words = f" to {number_words(upper)}" if upper else ""
+        return f"{signed(match)}{number_words(amount)}{upper_words} {scale} {many}"
+    if upper:
+        if "." in amount or "." in upper:
+            return f"{_amount(symbol, amount)} to {_amount(symbol, upper)}"
+        return f"{signed(match)}{_sum(amount)} to {_sum(upper)} {many}"
+    return signed(match) + _amount(symbol, amount)
+
+
+def _coded_money(match: re.Match[str]) -> str:
+    return signed(match) + _amount(_CURRENCY_CODES[match["code"]], match["a"])
+
+
+def _trailing_symbol(match: re.Match[str]) -> str:
+    return signed(match) + _amount(match["symbol"], match["a"])
+
+
+def _cents(match: re.Match[str]) -> str:
+    return f"{number_words(match['a'])} cent" + ("" if is_one(match["a"]) else "s")
+
+
+def _range(match: re.Match[str]) -> str:
+    """The number of a measure, which may be a range: "5", "5-10", "-5"."""
+    words = signed(match) + number_words(match["a"])
+    return f"{words} to {number_words(match['b'])}" if match["b"] else words
+
+
+def _percent(match: re.Match[str]) -> str:
+    return f"{_range(match)} percent"
+
+
+def _degrees(match: re.Match[str]) -> str:
+    noun = "degree" if is_one(match["a"]) and not match["b"] else "degrees"
+    scale = {"C": " Celsius", "F": " Fahrenheit"}.get((match["scale"] or "").upper(), "")
+    return f"{_range(match)} {noun}{scale}"
+
+
+def _measure(match: re.Match[str]) -> str | None:
+    symbol = match["unit"]
+    if match["gap"] and symbol in _NEVER_SPACED:
+        return None
+    amount = match["b"] or match["a"]
+    return f"{_range(match)} {unit_name(symbol, amount)}"
+
+
+def _scaled(match: re.Match[str]) -> str:
+    return f"{_range(match)} {_SCALES[match['scale'].lower()]}"
+
+
+def _feet_inches(match: re.Match[str]) -> str:
+    return f"{number_words(match['a'])} foot {number_words(match['b'])}"
+
+
+def _plain_range(match: re.Match[str]) -> str | None:
+    return _range(match)
+
+
+def _fraction(match: re.Match[str]) -> str | None:
+    numerator, divisor = int(match["a"]), int(match["b"])
+    whole = match["whole"]
+    if divisor == 0:
+        return f"{cardinal(numerator)} over zero"
+    if not whole and (numerator, divisor) in _IDIOMS:
+        return _IDIOMS[numerator, divisor]
+    if not whole and divisor in (10, 100) and numerator <= divisor:
+        return f"{cardinal(numerator)} out of {cardinal(divisor)}"
+    if not whole and numerator <= 12 and 13 <= divisor <= 31 and divisor != 16:
+        return f"{MONTHS[numerator - 1]} {ordinal(divisor)}" if numerator else None
+    words = fraction_words(numerator, divisor)
+    if not whole:
+        return signed(match) + words
+    words = words.replace("one ", "a ", 1) if numerator == 1 else words
+    return f"{signed(match)}{number_words(whole)} and {words}"
+
+
+def _vulgar(match: re.Match[str]) -> str:
+    words = fraction_words(*_VULGAR[match["v"]])
+    if not match["whole"]:
+        return words
+    return f"{number_words(match['whole'])} and " + words.replace("one ", "a ", 1)
+
+
+def _ordinal(match: re.Match[str]) -> str:
+    return ordinal(int(match["n"].replace(",", "")))
+
+
+def _dimensions(match: re.Match[str]) -> str:
+    return " by ".join(number_words(part) for part in re.findall(NUMBER, match[0]))
+
+
+def _times(match: re.Match[str]) -> str:
+    return f"{number_words(match['a'])} times"
+
+
+def _ratio(match: re.Match[str]) -> str:
+    return f"{number_words(match['a'])} to {number_words(match['b'])}"
+
+
+def _per(match: re.Match[str]) -> str | None:
+    # Only after something measured: "$5/mo", "60 km/h", "3%/year"; "her/person" is a choice.
+    if not re.search(r"[\d¢%]\s?[A-Za-zµ²³]*$", before(match)):
+        return None
+    return f"per {PER.get(match['unit'], match['unit'])}"
+
+
+def _power(match: re.Match[str]) -> str:
+    exponent = match["e"]
+    if exponent in ("2", "3"):
+        return _SUPERSCRIPTS["²" if exponent == "2" else "³"]
+    return f"to the power of {cardinal(int(exponent))}"
+
+
+def _times_sign(match: re.Match[str]) -> str | None:
+    # "3 * 4" and "3*4", but not "**bold**", "*word*" or "3* hotel".
+    around = (before(match, 2), after(match, 2))
+    spaced = re.search(r"[\w)]\s$", around[0]) and re.match(r"\s[\w(.-]", around[1])
+    tight = re.search(r"[\d)]$", around[0]) and re.match(r"[\d(]", around[1])
+    return "times" if spaced or tight else None
+
+
+_IDIOMS = {(24, 7): "twenty-four seven", (9, 11): "nine eleven", (50, 50): "fifty-fifty"}
+
+_OPTIONAL_RANGE = rf"(?P<a>{NUMBER})(?:\s?(?:{DASH}|to)\s?(?P<b>{NUMBER}))?"
+_UNIT = "|".join(re.escape(symbol) for symbol in sorted(UNITS, key=len, reverse=True))
+
+NUMBER_RULES: tuple[Rule, ...] = (
+    rule(
+        rf"{SIGN}{_MONEY}(?:\s?{DASH}\s?[$£€¥₹₩]?(?P<b>{NUMBER}))?"
+        rf"(?:\s?(?P<scale>{_SCALE_WORD}\b|(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)(?![\w/])))?",
+        _money,
+    ),
+    rule(rf"{SIGN}(?P<a>{NUMBER})\s?(?P<code>USD|GBP|EUR|JPY|INR|KRW)\b", _coded_money),
+    rule(rf"{SIGN}(?P<a>{NUMBER})\s?(?P<symbol>[$£€])(?!\w)", _trailing_symbol),
+    rule(rf"(?P<a>{NUMBER})\s?¢", _cents),
+    rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[%٪]", _percent),
+    rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[°º]\s?(?P<scale>[CFcf]\b)?", _degrees),
+    rule(r"(?P<a>\d{1,2})\s?['’′]\s?(?P<b>1[01]|\d)\s?[\"”″]", _feet_inches),
+    rule(rf"(?P<a>{NUMBER})(?:(?:[x×]|\sx\s){NUMBER}){{1,3}}(?!\w)", _dimensions),
+    rule(
+        rf"{SIGN}{_OPTIONAL_RANGE}(?P<gap>[ -])?(?P<unit>{_UNIT})(?![\w²³'’])(?:\.(?=\s[a-z]))?",
+        _measure,
+    ),
+    rule(rf"{SIGN}{_OPTIONAL_RANGE}(?P<scale>[kK]|[mM]n?|[bB]n?)(?![\w/'’])", _scaled),
+    rule(rf"(?P<a>{NUMBER})[x×](?!\w)", _times),
+    rule(
+        rf"{SIGN}(?:(?P<whole>\d+)[ -])?(?P<a>\d{{1,3}})[/⁄](?P<b>\d{{1,3}})(?![\w/]|\.\d)",
+        _fraction,
+    ),
+    rule(rf"(?:(?P<whole>\d+)\s?)?(?P<v>[{''.join(_VULGAR)}])", _vulgar),
+    rule(r"(?P<n>\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)\b", _ordinal, re.IGNORECASE),
+    rule(rf"{SIGN}(?P<a>{NUMBER})\s?{DASH}\s?(?P<b>{NUMBER})(?![\w/]|{DASH}\d)", _plain_range),
+    rule(r"(?P<a>\d{1,3}):(?P<b>\d{1,3})(?![\w:])", _ratio),
+)
+
+WORD_RULES: tuple[Rule, ...] = (
+    rule(
+        rf"(?P<sign>[-−])?(?P<code>USD|US\$|GBP|EUR|JPY|INR|KRW)\s?(?P<a>{NUMBER})(?!\w)",
+        _coded_money,
+    ),
+    rule(r"km/h(?!\w)", const("kilometers per hour")),
+)
+
+SYMBOL_RULES: tuple[Rule, ...] = (
+    rule(rf"/\s?(?P<unit>{'|'.join(sorted(PER, key=len, reverse=True))}|{PER_WORDS})\b", _per),
+    rule(r"\^\s?\(?(?P<e>-?\d{1,4})\)?", _power),
+    rule(r"[*×·⋅](?![*])", _times_sign),
+)

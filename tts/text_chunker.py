@@ -1,0 +1,368 @@
+"""Cutting a reply, while it is being generated, into pieces worth speaking.
+
+Theory of operation. The first piece decides how soon the caller hears something, so it is short: a
+finished sentence, a clause, or an opener like "Sure,". Everything after it has time, and sounds
+best a sentence at a time. A cut at a comma is inaudible; a cut between two words never is, so it
+is the last resort, and is made where a phrase begins.
+
+A cut can lie only in a *gap*: the stretch between one speakable character and the next, when it
+holds white space (or a dash that joins nothing). What kind of gap it is depends on the mark in
+it and on the first character after it; that character is the look-ahead that keeps "$29." and
+"99", "3." and "14" together, and costs one token, because language models emit the blank and the
+next word as one. Where a dot may abbreviate ("p.m.", "U.S."), the whole next word is awaited. The
+first piece is in a hurry: behind a plain word a comma is a gap whatever follows, so a clause that
+may open the reply ends with its comma, and the blank belongs to the next piece.
+
+Characters are taken one at a time and every decision looks only at the text so far, never at how
+it arrived: any split into deltas gives the same pieces. Text that is only markup or white space
+stays with the piece before it or after it, so the spans of the pieces are contiguous, cover the
+reply once, and every piece has something to say; only an empty reply, or the rest of one that ends
+with the comma of its first clause, has not.
+
+One cutter serves one reply. No I/O, no clock; any one thread.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tts.text.abbreviations import is_abbreviation, may_abbreviate
+from tts.text.rule import word_set
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakablePiece:
+    """Part of a reply that is synthesized in one go."""
+
+    text: str
+    """As generated, before normalization: exactly the characters of `span`."""
+    span: tuple[int, int]
+    """First character in the reply and one past the last."""
+    index: int
+    """Counts the pieces of a reply from 0."""
+    is_last: bool = False
+    """The reply ends with this piece. Not known of a first clause that its comma ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutterConfig:
+    """Where to cut. The defaults were chosen by ear and by the arithmetic given with each."""
+
+    opening_min_words: int = 3
+    opening_min_chars: int = 16
+    """A clause of fewer words or characters is no start: "At nine," then a gap sounds lost. 16
+    characters are about 1 s of speech, time for the next clause to be generated and synthesized
+    even at 10 tokens a second."""
+    opening_max_words: int = 12
+    """Without any mark after so many words, cut at a phrase: 12 words are 0.2 s of generating at
+    60 tokens a second. Fewer would cut ordinary sentences; more would be heard as hesitation."""
+    opening_chars: int = 24
+    """The opening rules hold until so many characters have been released: after "Sure," alone a
+    whole long sentence would come too late (0.4 s of audio is all there is to hide it behind)."""
+    long_sentence_chars: int = 160
+    """A later sentence longer than this (10 s of speech) is cut at a clause mark, to bound the
+    synthesis that a barge-in has to wait for: 0.1 s with hibari, 0.5 s with Piper on one core."""
+    max_chars: int = 320
+    """Without a clause mark a sentence is cut between words here."""
+    max_enclosed_chars: int = 160
+    """Quotes and parentheses are kept whole up to this length; a longer one was never closed."""
+    max_fenced_chars: int = 4000
+    """The same for fenced code, which is not spoken."""
+
+
+_OPENERS = word_set(
+    """
+    absolutely, actually, ah, all right, alright, awesome, certainly, definitely, exactly,
+    excellent, fantastic, good afternoon, good evening, good idea, good morning, good
+    question, got it, great, great question, hello, hello there, hey, hey there, hi, hi there,
+    hmm, i see, i think so, i understand, i'm sorry, indeed, it depends, let me check, let me
+    see, let me think, let's see, maybe, nice, no, no problem, no worries, nope, not really, of
+    course, of course not, oh, oh no, ok, okay, one moment, perfect, right, sorry, sounds good,
+    sure, sure thing, thank you, thanks, understood, unfortunately, welcome, well, wonderful,
+    wow, yeah, yep, yes, you're right
+    """,
+    separator=",",
+)
+"""Openers that people say with a pause after them. Cutting there starts the voice 60-150 ms sooner
+(the tokens of the clause that follows), and the pause is where it would be anyway."""
+
+_PHRASE_STARTS = word_set(
+    """
+    about after although and as at because before but by for from if in into like of on or
+    since so than that then though to unless until when where whether which while who with
+    without
+    """
+)
+_NEVER_LAST = _PHRASE_STARTS | word_set(
+    """
+    a an the my your his her its our their this these those is are was were be been am will
+    can could would should may might must do does did have has had not no very mr mrs ms dr
+    """
+)
+"""A piece that ends with one of these hangs in the air."""
+_CURRENCY = "$£€¥₹₩"
+_CLOSERS = "\"'”’»)]}*_`~"
+_MARKUP = frozenset("*_`~‘")
+"""Where one of these was opened, its other half may follow a comma."""
+_AROUND_WORDS = " \t\n,;:.—–-*_\"'“”"
+_DASHES = re.compile(r"\s*(?:[—―]|--+)\s*|\s+[-–]+\s+")
+_LIST_MARKER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
+
+
+class _Gap(IntEnum):
+    """What lies between two words, weakest first."""
+
+    WORDS = 0
+    CLAUSE = 1
+    SENTENCE = 2
+
+
+def is_opener(text: str) -> bool:
+    """Whether these are words that people say with a pause after them: "Sure," or "Of course." """
+    return text.strip(_AROUND_WORDS).lower().replace("’", "'") in _OPENERS
+
+
+class PieceCutter:
+    """Takes a reply in deltas of any size and gives back the pieces that are complete."""
+
+    def __init__(self, config: CutterConfig | None = None) -> None:
+        self._config = config or CutterConfig()
+        self._text = ""
+        self._start = 0
+        self._index = 0
+        self._finished = False
+        self._ready: list[SpeakablePiece] = []
+        self._begin_piece()
+
+    def push(self, text_delta: str) -> tuple[SpeakablePiece, ...]:
+        """Add text. Raises ValueError after `flush`."""
+        if self._finished:
+            raise ValueError("this reply was flushed: use a new PieceCutter for the next one")
+        for character in text_delta:
+            self._take(character)
+        return self._taken()
+
+    def flush(self) -> tuple[SpeakablePiece, ...]:
+        """The reply is over: give back the rest. A second call gives nothing."""
+        if not self._finished:
+            self._finished = True
+            if self._text:
+                self._release(len(self._text), is_last=True)
+        return self._taken()
+
+    def _taken(self) -> tuple[SpeakablePiece, ...]:
+        ready = tuple(self._ready)
+        self._ready.clear()
+        return ready
+
+    def _begin_piece(self) -> None:
+        self._enclosure = _Enclosure(self._config)
+        self._last_speakable = -1
+        self._gap_is_enclosed = False
+        self._gap_has_blank = False
+        self._num_words = 0
+        self._pending: int | None = None
+        self._clause_cut: int | None = None
+        self._word_cuts: list[int] = []
+
+    def _release(self, end: int, *, is_last: bool = False) -> None:
+        piece, rest = self._text[:end], self._text[end:]
+        span = (self._start, self._start + end)
+        self._ready.append(SpeakablePiece(piece, span, self._index, is_last))
+        self._index += 1
+        self._start += end
+        self._text = ""
+        self._begin_piece()
+        # What follows the cut is read again as the beginning of its own piece. It is the look-ahead
+        # word, or after a late decision at most one piece's length.
+        for character in rest:
+            self._take(character)
+
+    def _take(self, character: str) -> None:
+        position = len(self._text)
+        self._text += character
+        speakable = character.isalnum() or character in _CURRENCY
+        if self._pending is not None and not speakable and character not in "'’":
+            cut, self._pending = self._pending, None
+            abbreviates = is_abbreviation(self._text[:cut].rstrip(), self._text[cut:-1])
+            if self._cut_or_note(_Gap.WORDS if abbreviates else _Gap.SENTENCE, cut):
+                return
+        self._enclosure.take(character)
+        if not speakable:
+            if character in ",;" and self._ends_opening(position):
+                self._release(position + 1)
+                return
+            if not self._gap_has_blank and (character.isspace() or character in "—―。！？"):
+                self._gap_has_blank = True
+                self._gap_is_enclosed = self._enclosure.is_open
+            self._enforce_bounds()
+            return
+        if self._gap_has_blank and self._last_speakable >= 0:
+            self._close_gap(position)
+        self._last_speakable = len(self._text) - 1
+        self._gap_has_blank = False
+        self._enforce_bounds()
+
+    def _close_gap(self, position: int) -> None:
+        """A word has begun at `position`: judge the gap before it."""
+        region = self._text[self._last_speakable + 1 : position]
+        left = self._text[: self._last_speakable + 1]
+        self._num_words += 1
+        if self._gap_is_enclosed:
+            return
+        kind, offset, may_be_abbreviation = _judge(left, region, self._text[position])
+        cut = self._last_speakable + 1 + offset
+        if may_be_abbreviation:
+            self._pending = cut
+        else:
+            self._cut_or_note(kind, cut)
+
+    def _cut_or_note(self, kind: _Gap, cut: int) -> bool:
+        """Cut here, or somewhere earlier now that this much is known, or remember the place.
+
+        True when a piece was released: the characters after it have been taken again.
+        """
+        end = self._end_of_piece(kind, cut)
+        if end is None:
+            return False
+        self._release(end)
+        return True
+
+    def _end_of_piece(self, kind: _Gap, cut: int) -> int | None:
+        if kind is _Gap.SENTENCE:
+            return cut
+        config, is_clause = self._config, kind is _Gap.CLAUSE
+        if self._start < config.opening_chars:
+            if is_clause and self._is_opening(cut, self._num_words):
+                return cut
+            limit_reached = self._num_words >= config.opening_max_words
+        else:
+            is_long = cut >= config.long_sentence_chars
+            if is_clause and cut >= config.long_sentence_chars // 4:
+                self._clause_cut = cut
+            if is_long and self._clause_cut is not None:
+                return self._clause_cut
+            limit_reached = cut >= config.max_chars
+        if is_clause or _may_part(self._text, cut):
+            self._word_cuts.append(cut)
+        return self._best_word_cut() if limit_reached else None
+
+    def _ends_opening(self, comma: int) -> bool:
+        """Whether the comma at this place, the last character so far, ends the first clause, and no
+        character behind it could change that: it follows a plain word, outside of markup."""
+        if self._start >= self._config.opening_chars or self._enclosure.is_open:
+            return False
+        word = re.split(r"\s", self._text[:comma])[-1]
+        is_plain = word[-1:].isalpha() and all(each.isalpha() or each in "'’-" for each in word)
+        if not is_plain or not _MARKUP.isdisjoint(self._text):
+            return False
+        return self._is_opening(comma, self._num_words + 1)
+
+    def _is_opening(self, cut: int, num_words: int) -> bool:
+        words = self._text[:cut]
+        long_enough = len(words.strip(_AROUND_WORDS)) >= self._config.opening_min_chars
+        return is_opener(words) or (num_words >= self._config.opening_min_words and long_enough)
+
+    def _best_word_cut(self) -> int | None:
+        """In the second half of the piece, the last gap before a phrase, else the last gap.
+
+        None when there is no good place yet: one more word, or the comma after it, will do."""
+        cuts = [cut for cut in reversed(self._word_cuts) if cut >= len(self._text) // 2]
+        for cut in cuts:
+            following = re.match(r"[a-z]+(?=\W)", self._text[cut:])
+            if following and following[0] in _PHRASE_STARTS:
+                return cut
+        return cuts[0] if cuts else None
+
+    def _enforce_bounds(self) -> None:
+        """Text without gaps, or with everything enclosed, is cut all the same."""
+        limit = (
+            self._config.max_fenced_chars
+            if self._enclosure.is_fenced
+            else 2 * self._config.max_chars
+        )
+        if len(self._text) >= limit and self._last_speakable >= 0:
+            self._release(self._word_cuts[-1] if self._word_cuts else len(self._text) - 1)
+
+
+def _judge(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
+    """Kind of the gap `region` between `left` and the character `following`; where in the region to
+    cut; and whether only the next word can tell if a dot abbreviates."""
+    blank = re.search(r"\s+|(?<=[。！？])", region)
+    offset = blank.end() if blank else len(region)
+    wrapped = following.islower() and region.strip(" \t,;") == "\n"
+    if "\n" in region and not wrapped:
+        if _LIST_MARKER.search(left) and region[0] in ".)":
+            return _Gap.WORDS, offset, False
+        after_break = re.search(r"\n\s*", region)
+        return _Gap.SENTENCE, after_break.end() if after_break else offset, False
+    if dash := _DASHES.search(region):
+        return _Gap.CLAUSE, dash.end(), False
+    if blank is None:
+        return _Gap.WORDS, offset, False
+    marks = region[: blank.start()].rstrip(_CLOSERS)
+    if not marks or (_LIST_MARKER.search(left) and marks in (".", ")")):
+        return _Gap.WORDS, offset, False
+    last = marks[-1]
+    if last in ".!?…。！？":
+        if last == "." and may_abbreviate(left + "."):
+            return _Gap.SENTENCE, offset, True
+        # In lower case it goes on: '"Really?" he said', or an abbreviation nobody listed.
+        return (_Gap.CLAUSE if following.islower() else _Gap.SENTENCE), offset, False
+    if last in ",;:、，；：" and not (left[-1].isdigit() and following.isdigit()):
+        return _Gap.CLAUSE, offset, False
+    return _Gap.WORDS, offset, False
+
+
+def _may_part(text: str, cut: int) -> bool:
+    """May a gap without a mark be cut? Not beside a number, a name's title or an initial."""
+    left, right = text[:cut].rstrip(), text[cut:].lstrip(_CLOSERS + "([“‘")
+    last_word = re.search(r"[a-z']*$", left.lower())
+    if last_word and last_word[0] in _NEVER_LAST:
+        return False
+    beside_number = left[-1:].isdigit() or right[:1].isdigit() or right[:1] in _CURRENCY
+    return not beside_number and not may_abbreviate(left) and not left.endswith(tuple(_CURRENCY))
+
+
+class _Enclosure:
+    """Are we inside quotes, brackets or a code fence?"""
+
+    def __init__(self, config: CutterConfig) -> None:
+        self._config = config
+        self._depth = 0
+        self._in_quotes = False
+        self._num_chars = 0
+        self._num_backticks = 0
+        self.is_fenced = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_fenced or self._in_quotes or self._depth > 0
+
+    def take(self, character: str) -> None:
+        self._num_backticks = self._num_backticks + 1 if character == "`" else 0
+        if self._num_backticks == 3:
+            self.is_fenced = not self.is_fenced
+        if self.is_fenced:
+            return
+        if character == "\n":
+            # Quotes and brackets close within their paragraph, or were never meant to.
+            self._close()
+        elif character in "([{":
+            self._depth += 1
+        elif character in ")]}":
+            self._depth = max(0, self._depth - 1)
+        elif character in "“«":
+            self._in_quotes = True
+        elif character in "”»":
+            self._in_quotes = False
+        elif character == '"':
+            self._in_quotes = not self._in_quotes
+        self._num_chars = self._num_chars + 1 if self.is_open else 0
+        if self._num_chars > self._config.max_enclosed_chars:
+            self._close()
+
+    def _close(self) -> None:
+        self._depth = 0
+        self._in_quotes = False
+        self._num_chars = 0
