@@ -27,7 +27,7 @@ ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
 endif
 
-BOOTSTRAP = $(PYTHON) -m agent.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
+BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 
 .PHONY: run test test-clients check models clean help
 

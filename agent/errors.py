@@ -93,3 +93,12 @@ class BenchError(HalfsecError):
 
     def __init__(self, message: str):
         super().__init__(message, code="bench")
+
+
+class SlowReader(Exception):
+    """The client does not read what it is sent."""
+
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""For the peer to take the end of what it was sent, and to answer the close. On a slow link 64 kB
+take two seconds."""

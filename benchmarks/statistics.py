@@ -4,38 +4,11 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from agent.client.simulated_caller.caller import Exchange
 from latency_budget.account.ledger import records_of
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.enforcement.stage_latencies import lags_of
-from latency_budget.reporting.report import percentile
-
-PERCENTILES: Final = (50, 90, 95, 99)
-
-
-def summarize_exchanges(exchanges: Sequence[Exchange]) -> dict[str, Any]:
-    """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
-    in ms at the ear; `e2e_raw_ms`: had the server held nothing back on purpose."""
-    timed = [exchange for exchange in exchanges if not exchange.cut_in]
-    cut_ins = sum(exchange.cut_in for exchange in exchanges)
-    return {
-        "turns": len(exchanges),
-        "answered": sum(exchange.answered for exchange in exchanges),
-        **percentiles_ms(exchange.e2e_ear_ms for exchange in timed),
-        "e2e_raw_ms": percentiles_ms(exchange.e2e_raw_ms for exchange in timed),
-        "openers": sum(exchange.opener for exchange in exchanges),
-        "cut_in_rate": cut_ins / len(exchanges) if exchanges else None,
-    }
-
-
-def percentiles_ms(values: Iterable[float | None]) -> dict[str, float | None]:
-    """`{p50, p90, p95, p99}` of the values that are known; each None where none is."""
-    ordered = sorted(round(value * 1e6) for value in values if value is not None)
-    return {
-        f"p{rank}": percentile(ordered, rank) / 1e6 if ordered else None for rank in PERCENTILES
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,6 @@ from latency_budget.account.ledger import TurnLedger, records_of
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, Span, Stage, TurnId
 from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
-from latency_budget.reporting.report import (
-    percentile,
-    report_json,
-    summarize,
-    turn_json,
-    waterfall_json,
-)
 from latency_budget.reporting.trace import (
     Trace,
     TraceError,
@@ -28,6 +21,13 @@ from latency_budget.reporting.trace import (
     read_trace,
 )
 from latency_budget.reporting.waterfall import summary_table, waterfall
+from latency_budget.statistics.report import (
+    percentile,
+    report_json,
+    summarize,
+    turn_json,
+    waterfall_json,
+)
 from latency_budget.storage.history import TurnCounts, TurnEntry, TurnHistory
 
 __all__ = [

@@ -21,10 +21,10 @@ from latency_budget.enforcement.policy import Policy
 from latency_budget.reporting.compare import CompareError, Comparison, compare
 from latency_budget.reporting.html_report import Report, html_report
 from latency_budget.reporting.replay import foresight_json, foresight_table, replay
-from latency_budget.reporting.report import report_json, summarize, turn_json
 from latency_budget.reporting.thresholds import GateError, misses, read_gate
 from latency_budget.reporting.trace_or_store import Source, SourceError, read_source
 from latency_budget.reporting.waterfall import summary_table, waterfall
+from latency_budget.statistics.report import report_json, summarize, turn_json
 from latency_budget.storage.store_query import TurnFilter, unix_ns_of
 
 DRAWN: Final = 20

@@ -6,13 +6,13 @@ import io
 import os
 import sys
 from contextlib import aclosing
-from pathlib import Path
 
 from latency_budget.account.clock import SystemClock
 from llm_engine.chat.template import ChatMessage
-from llm_engine.engine import Engine
+from llm_engine.checkpoints.load import default_model
 
 from .config import BackendName, EngineConfig, Precision, SamplingParams
+from .engine import Engine
 from .errors import EngineError, ModelError, RequestError
 
 _CLOCK = SystemClock()
@@ -53,18 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     return 0
-
-
-def default_model() -> Path:
-    """The embedded model's GGUF under HALFSEC_HOME. Raises ModelError when it was never fetched."""
-    home = Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
-    directory = home / "models" / "smollm2-135m-instruct"
-    files = sorted(directory.glob("*.gguf"))
-    if not files:
-        raise ModelError(
-            f"{directory}: no GGUF file; run `halfsec models fetch` or give one with --model"
-        )
-    return files[0]
 
 
 async def _answer(

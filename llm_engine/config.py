@@ -8,9 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from llm_engine.structured_output.grammar import Grammar
-
 from .errors import RequestError
+from .grammar import Grammar
 
 
 class BackendName(StrEnum):

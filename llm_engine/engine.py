@@ -10,8 +10,8 @@ from pathlib import Path
 
 from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.account.turn import TurnId
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Backend, HasProcesses
+from llm_engine.backends.cpu_affinity import keep_to_one_core
 from llm_engine.chat.conversation import Conversation, OnMark, chunks
 from llm_engine.chat.conversation_pool import Chats
 from llm_engine.chat.template import ChatMessage, ChatTemplate
@@ -20,19 +20,20 @@ from llm_engine.chat.tool_calls import Dialect, ToolUse, dialect_of
 from llm_engine.chat.tool_prompt import Head, Tooling
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS, Tokenizer
-from llm_engine.config import BackendName, EngineConfig, SamplingParams, backend_for
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.engine_thread import Worker
 from llm_engine.core.metrics import EngineStats
 from llm_engine.core.output import TokenChunk
 from llm_engine.core.request import Request
-from llm_engine.cpu_affinity import keep_to_one_core
-from llm_engine.errors import ModelError, RequestError
+from llm_engine.core.structured_output import Constraints
 from llm_engine.kv_cache.sequence import SequenceId
 from llm_engine.speculative.draft_model import load_drafter
 from llm_engine.speculative.head_drafter import load_head_drafter
 from llm_engine.speculative.ngram import Drafter, NgramDrafter
-from llm_engine.structured_output.compiled import Constraints
+
+from .backend_factory import make_backend
+from .config import BackendName, EngineConfig, SamplingParams, backend_for
+from .errors import ModelError, RequestError
 
 _log = logging.getLogger(__name__)
 

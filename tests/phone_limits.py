@@ -2,9 +2,10 @@
 
 from typing import Final
 
+from agent.calls import line_reservations
 from agent.config.telephony import TelephonySettings
 from agent.http.hardening import websocket_protocol
-from agent.telephony import endpoint, pending_streams, stream_auth, webhooks
+from agent.telephony import endpoint, pending_streams, webhooks
 from agent.telephony.carriers.webhooks.webhook import MAX_ESCAPES, TOLERANCE_S
 
 from .limit_words import number, seconds
@@ -25,7 +26,7 @@ PHONE_ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_phone_lines.py::test_many_streams_that_say_nothing_keep_no_call_out",
     ),
     "telephone calls that a webhook announced; time for their streams": (
-        f"as many as there are free lines; {seconds(stream_auth.TOKEN_S)}",
+        f"as many as there are free lines; {seconds(line_reservations.TOKEN_S)}",
         "test_agent_phone_lines.py::test_who_is_announced_has_a_line",
     ),
     "a carrier's webhook; time for all of it": (

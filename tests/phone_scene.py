@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from starlette.websockets import WebSocket
 
+from agent.calls.line_reservations import CallTokens
 from agent.calls.registry import Calls
 from agent.calls.service import CallDesk
 from agent.config.layers import load_config
@@ -24,7 +25,6 @@ from agent.telephony.carriers.media_stream import Dialect
 from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.endpoint import PhoneSocket
 from agent.telephony.signatures import PhoneSignatures
-from agent.telephony.stream_auth import CallTokens
 from agent.tools.server_tools import ServerTools
 from latency_budget.account.clock import ManualClock
 

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_engine.backends.sampler import choose
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.ops.interface import LaneSampling
-from llm_engine.sampler import choose
 
 VOCAB = 203
 NEARLY_ONE = 1 - 1e-12

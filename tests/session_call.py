@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agent.calls.registry import BargeIns
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError
+from agent.observability.counters import BargeIns
 from agent.observability.live_marks import MarkNotices
 from agent.observability.turn_recorder import TurnLog
 from agent.session.api.server_events import Notice

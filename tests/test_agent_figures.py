@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 from agent.client.simulated_caller.spoken_turn import Exchange
-from benchmarks.statistics import (
-    Speculation,
-    actions_of,
-    chains_ms,
-    percentiles_ms,
-    speculation,
-    summarize_exchanges,
-    wilson_interval,
-)
+from agent.client.simulated_caller.summary import percentiles_ms, summarize_exchanges
+from benchmarks.statistics import Speculation, actions_of, chains_ms, speculation, wilson_interval
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import TurnId

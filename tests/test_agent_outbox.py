@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from agent.realtime.send_queue import MAX_AGE_NS, MAX_BYTES, Outbox, SlowReader
+from agent.errors import SlowReader
+from agent.realtime.send_queue import MAX_AGE_NS, MAX_BYTES, Outbox
 from latency_budget.account.clock import ManualClock
 
 

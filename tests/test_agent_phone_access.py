@@ -5,17 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from agent.calls.line_reservations import TOKEN_S, CallTokens, ExpectedCall
 from agent.http.auth.principal import ANYONE, UNPROVEN, Principal
+from agent.http.auth.telephony_credentials import TOKEN, basic_password
 from agent.telephony.carriers.media_stream import MULAW, StreamStarted
-from agent.telephony.stream_auth import (
-    TOKEN,
-    TOKEN_S,
-    CallTokens,
-    ExpectedCall,
-    basic_password,
-    completed,
-    proven,
-)
+from agent.telephony.stream_auth import completed, proven
 from latency_budget.account.clock import ManualClock
 
 SALES = Principal("sales", "key", key_id="key:1")

@@ -16,7 +16,7 @@ from agent.http.auth.keys import KeyFile
 from agent.server.server import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
-from agent.telephony.numbers import shown_number
+from agent.telephony.carriers.phone_numbers import shown_number
 from latency_budget.account.clock import ManualClock, SystemClock, iso_of
 from latency_budget.storage.call_records import CallRecord, read_calls
 from latency_budget.storage.store import NS_PER_DAY, TurnStore

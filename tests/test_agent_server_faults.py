@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 import asr
 from agent.errors import StageError
-from agent.session.response.task import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY
 from agent.stages import llm_failover, model_thread, speech_output, transcription_jobs
 from llm_engine.core.engine_core import EngineCore
 from tts.voices.hibari import HibariEngine

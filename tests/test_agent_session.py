@@ -13,9 +13,9 @@ from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSett
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.prefill_scheduler import Warming
 from agent.session.ports.playback import Playback
+from agent.session.ports.stage_ports import APOLOGY
 from agent.session.response.briefing import Briefing
 from agent.session.response.response import Reply
-from agent.session.response.task import APOLOGY
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.clock import SystemClock

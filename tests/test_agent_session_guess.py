@@ -14,8 +14,7 @@ from agent.errors import StageError
 from agent.session.api import server_events as say
 from agent.session.api.settings import ServerVad
 from agent.session.context import prefill_scheduler
-from agent.session.ports.stage_ports import ChatMessage, Speech
-from agent.session.response.task import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech
 from agent.turn_taking import events as ev
 from agent.turn_taking.preemptive import MAX_GUESSES
 from tts.text_chunker import SpeakablePiece

@@ -9,7 +9,7 @@ from agent.config.schema import AgentProfile
 from agent.errors import StageError
 from agent.session.api import server_events as say
 from agent.session.api.settings import ServerVad
-from agent.session.response.task import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY
 from agent.turn_taking import reopening
 from latency_budget.account.clock import SystemClock
 

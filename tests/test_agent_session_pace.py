@@ -11,7 +11,7 @@ from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.settings import MAX_PACE_MS, ResponseOptions, ServerVad
-from agent.session.response.task import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import Stage

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tts
-from agent.session.response.task import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY
 from agent.stages.speech_output import Speaking, VoiceStage
 
 OPENERS = ("One moment,", "Sure,")

@@ -20,6 +20,7 @@ from agent.config.schema import Config
 from agent.errors import ConfigError
 from agent.http.auth import tls
 from agent.http.auth.cli_credentials import entry_at, entry_here
+from agent.http.auth.key_needed import needs_key
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.local_key import forget_local_key, local_key, make_local_key
 from agent.http.auth.principal import KeyLimits
@@ -33,7 +34,7 @@ from agent.http.auth.tls import (
     trust,
 )
 from agent.server import event_loop
-from agent.server.startup_checks.access import check_access, needs_key, tell_of_access
+from agent.server.startup_checks.access import check_access, tell_of_access
 
 
 @pytest.fixture(autouse=True)

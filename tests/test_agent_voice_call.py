@@ -14,9 +14,9 @@ from agent.calls.registry import Calls
 from agent.calls.service import CallOver
 from agent.config.access import AccessSettings
 from agent.config.schema import Config
+from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.resume_tokens import ResumeTokens
-from agent.realtime.send_queue import SlowReader
 from agent.realtime.socket import SEND_TIMEOUT_S, CallSocket
 from agent.realtime.transport import Resuming, VoiceCall
 from agent.session.api.server_events import Extension

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_budget.reporting.histogram import LOWEST_MS, Buckets, Histogram, charted_ms
+from latency_budget.statistics.histogram import LOWEST_MS, Buckets, Histogram, charted_ms
 
 DURATIONS = st.lists(st.floats(LOWEST_MS, 60_000), min_size=1, max_size=60)
 

@@ -12,7 +12,7 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.playback_time import MAX_TRANSPORT_NS
 from latency_budget.account.turn import SessionId, Stage, TurnId
 from latency_budget.account.turn_record import TurnRecord
-from latency_budget.reporting.report import summarize
+from latency_budget.statistics.report import summarize
 from latency_budget.storage.history import TurnEntry
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_query import TurnFilter, read_turns

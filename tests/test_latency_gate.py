@@ -14,8 +14,8 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.reporting.compare import MIN_TURNS, CompareError, compare, mann_whitney
-from latency_budget.reporting.report import summarize
 from latency_budget.reporting.thresholds import GateError, misses, read_gate
+from latency_budget.statistics.report import summarize
 from latency_budget.storage.history import TurnEntry
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_schema import StoredTurn

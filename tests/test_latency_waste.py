@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from latency_budget import Mark, MarkName, TurnId, TurnLedger
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.turn import SessionId, Stage
-from latency_budget.reporting.report import waterfall_json
 from latency_budget.reporting.trace import TraceError, TraceWriter, read_trace
 from latency_budget.reporting.waterfall import waterfall
+from latency_budget.statistics.report import waterfall_json
 
 TURN = TurnId(7)
 MS = 1_000_000

@@ -18,7 +18,7 @@ from agent.http import json_body, multipart
 from agent.http.auth import throttle
 from agent.http.auth.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
 from agent.http.hardening import header_limits, http_protocol, message_queue, websocket_protocol
-from agent.http.openai import chat_tools, concurrency_limit, speech_request
+from agent.http.openai import concurrency_limit, speech_request
 from agent.observability.live_events import MAX_LISTENERS
 from agent.realtime import receive_limiter, send_queue, socket
 from agent.realtime.protocol import fields, items, parse, protocol, response_create
@@ -26,6 +26,7 @@ from agent.realtime.protocol import session_update as updates
 from agent.server import event_loop
 from agent.session.api import conversation
 from agent.session.api.server_events import Problem
+from agent.stages import openai_tools
 
 from .limit_words import number, seconds
 from .phone_limits import PHONE_ROWS
@@ -91,7 +92,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
         "test_agent_chat_bad_input.py::test_everything_refused_and_nobody_disturbed",
     ),
     "all tools of a chat request": (
-        f"{number(chat_tools.MAX_TOOLS_CHARS)} characters",
+        f"{number(openai_tools.MAX_TOOLS_CHARS)} characters",
         "test_llm_engine_openai_tools.py::test_what_is_refused_names_the_field",
     ),
     "time for a body": (

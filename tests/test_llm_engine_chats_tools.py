@@ -18,9 +18,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core.output import Usage
 from llm_engine.core.request import RequestId
+from llm_engine.core.structured_output import Constraints
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
-from llm_engine.structured_output.compiled import Constraints
 from tests.fakes import chat_templates
 from tests.fakes.llm_core import Bench
 from tests.fakes.llm_models import CHATML, save_tiny_model

@@ -23,11 +23,11 @@ from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.output import FinishReason
 from llm_engine.core.request import Output, Request, RequestId
+from llm_engine.core.structured_output import MAX_COMPILED, Constraints
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
+from llm_engine.grammar import Grammar
 from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
-from llm_engine.structured_output.compiled import MAX_COMPILED, Constraints
-from llm_engine.structured_output.grammar import Grammar
 from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 1000

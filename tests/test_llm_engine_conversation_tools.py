@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from agent.http.openai.chat_tools import parse_tools
+from agent.stages.openai_tools import parse_tools
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Words
 from llm_engine.chat.conversation import Conversation

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from llm_engine.cpu_affinity import keep_to_one_core
+from llm_engine.backends.cpu_affinity import keep_to_one_core
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system keeps no thread to a core"
@@ -35,7 +35,7 @@ def test_a_system_that_refuses_is_no_failure(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_only_the_calling_thread_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_engine.cpu_affinity.FEWEST_CORES", 1)
+    monkeypatch.setattr("llm_engine.backends.cpu_affinity.FEWEST_CORES", 1)
     before = os.sched_getaffinity(0)
     seen: list[set[int]] = []
 

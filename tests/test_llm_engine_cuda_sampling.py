@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.backends.base import SequenceRows, Slot
+from llm_engine.backends.sampler import uniform as uniform_on_host
 from llm_engine.backends.sync_backend import choose_tokens
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.ops.sampling import masked, sampled, uniform
 from llm_engine.cuda.steps.captured_steps import Choice
 from llm_engine.cuda.steps.graph_runner import RecordedSteps
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
-from llm_engine.sampler import uniform as uniform_on_host
 from tests.sampling_cases import (
     EVERY_FILTER,
     VOCAB,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.http.openai.chat_request import parse_chat_request
-from agent.http.openai.chat_response import Completion, error_body
+from agent.http.openai.chat_response import Completion
+from agent.http.refusal import error_body
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.template import ChatMessage
 from llm_engine.config import SamplingParams

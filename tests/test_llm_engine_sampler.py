@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine.backends.sampler import choose, uniform
 from llm_engine.config import SamplingParams
-from llm_engine.sampler import choose, uniform
 from tests.sampling_cases import (
     EVERY_FILTER,
     VOCAB,

@@ -22,7 +22,7 @@ from llm_engine.chat.tool_calls import (
     dialect_of,
 )
 from llm_engine.errors import RequestError
-from llm_engine.structured_output.grammar import Schema
+from llm_engine.grammar import Schema
 from tests.fakes import chat_templates
 from tests.fakes.llm_models import CHATML
 

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks.tts import speed as bench
-from benchmarks.tts.speed import compare, edit_distance, leading_silence_ms, table, whole_piece
+from benchmarks.tts.speed import compare, edit_distance, table, whole_piece
 from latency_budget.account.clock import ManualClock
 from tests.models import model_path
 from tests.test_tts_voice import HummingEngine
 from tts import __main__ as command
+from tts.load import load_voice
 from tts.resample import Pcm
-from tts.voice import RawSpeech, ShapedVoice, SpeechChunk, load_voice
+from tts.voice import PostprocessedVoice, SpeechChunk, leading_silence_ms
+from tts.voices.engine import RawSpeech
 
 
 class SlowEngine(HummingEngine):
@@ -31,7 +33,7 @@ class SlowEngine(HummingEngine):
 
 def test_a_row_adds_up() -> None:
     clock = ManualClock()
-    voice = ShapedVoice(SlowEngine(clock))
+    voice = PostprocessedVoice(SlowEngine(clock))
     sentences = ("Hello there.", "One. Two.")
     heard: list[int] = []
 
@@ -51,7 +53,7 @@ def test_a_row_adds_up() -> None:
 
 
 def test_without_a_recognizer_there_is_no_error_rate() -> None:
-    rows = compare([ShapedVoice(HummingEngine())], sentences=("Hello.",))
+    rows = compare([PostprocessedVoice(HummingEngine())], sentences=("Hello.",))
     assert rows[0].word_error_rate is None
     assert "humming" in table(rows)
     assert table(rows).splitlines()[1].endswith("-")

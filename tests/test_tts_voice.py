@@ -14,7 +14,8 @@ from tts import SpeakablePiece, SpeechChunk, Voice, VoiceError, available_voices
 from tts.loudness import TARGET_DBFS, active_dbfs
 from tts.onnx_session import open_session
 from tts.text.normalize import spoken_words
-from tts.voice import MAX_SENTENCE_CHARS, RawSpeech, ShapedVoice, split_sentences
+from tts.voice import MAX_SENTENCE_CHARS, PostprocessedVoice, split_sentences
+from tts.voices.engine import RawSpeech
 from tts.word_times import PhonemeGroup
 
 
@@ -59,7 +60,7 @@ def piece(text: str, first_char: int = 0) -> SpeakablePiece:
 
 
 def _fake() -> Voice:
-    return ShapedVoice(HummingEngine())
+    return PostprocessedVoice(HummingEngine())
 
 
 def _hibari() -> Voice:
@@ -179,7 +180,7 @@ def test_the_same_text_is_cut_the_same(voice: Voice) -> None:
 
 def test_10000_characters_reach_the_end() -> None:
     engine = HummingEngine()
-    voice = ShapedVoice(engine)
+    voice = PostprocessedVoice(engine)
     text = "and then we walked on, to see " * 334
     chunks = speak(voice, text)
     assert chunks[0].text_span[0] == 0
@@ -200,12 +201,12 @@ def test_sentences_are_parted_between_tokens() -> None:
 
 def test_a_voice_that_raises_is_a_voice_error() -> None:
     with pytest.raises(VoiceError, match=r"broken could not speak .*: no weights$"):
-        speak(ShapedVoice(BrokenEngine()), "Hello.")
+        speak(PostprocessedVoice(BrokenEngine()), "Hello.")
 
 
 def test_a_voice_that_is_silent_says_so_when_warmed() -> None:
     with pytest.raises(VoiceError, match="model file intact"):
-        ShapedVoice(MuteEngine()).warm()
+        PostprocessedVoice(MuteEngine()).warm()
 
 
 def test_unknown_voices_are_told_what_exists(tmp_path: Path) -> None:

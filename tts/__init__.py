@@ -10,9 +10,11 @@ Everything is synchronous and belongs to one thread at a time.
 """
 
 from tts.text.normalize import normalize
+from tts.voices.engine import VoiceError
 
+from .load import available_voices, load_voice
 from .text_chunker import CutterConfig, PieceCutter, SpeakablePiece
-from .voice import SpeechChunk, Voice, VoiceError, available_voices, load_voice
+from .voice import SpeechChunk, Voice
 from .word_times import WordTime
 
 __all__ = [

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tts.speed import leading_silence_ms
 from latency_budget.account.clock import SystemClock
+from tts.voices.engine import VoiceError
 
+from .load import load_voice
 from .resample import StreamResampler
 from .text_chunker import PieceCutter
-from .voice import SpeechChunk, Voice, VoiceError, load_voice
+from .voice import SpeechChunk, Voice, leading_silence_ms
 
 _RATES_HZ = (8_000, 192_000)
 

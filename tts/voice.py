@@ -1,7 +1,7 @@
 """What a voice is, and how a piece of a reply becomes audio.
 
 An engine (hibari, Piper) turns one line of plain words into samples; that is all that differs.
-`ShapedVoice` does the rest the same way for every engine: normalize the piece, go through it
+`PostprocessedVoice` does the rest the same way for every engine: normalize the piece, go through it
 sentence by sentence, trim the silence, set the level, add the pause that the punctuation asks for,
 and say which characters of the reply each chunk and each word speaks.
 
@@ -13,28 +13,24 @@ Synchronous and without threads: call everything of one voice from one thread.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tts.text.normalize import SpokenWord, join_words, spoken_words
+from tts.voices.engine import Engine, RawSpeech, VoiceError
 
 from . import loudness
 from .text_chunker import SpeakablePiece
-from .trim import Samples, find_voiced, pause_after, trim
-from .word_times import PhonemeGroup, WordTime, time_words
+from .trim import find_voiced, pause_after, trim
+from .word_times import WordTime, time_words
 
 MAX_SENTENCE_CHARS = 240
 """Spoken characters that go to the engine at once. hibari's longest input is 400 phonemes; and
 while a sentence is synthesized nothing can be cancelled (Piper: 1 s for 240 characters)."""
 
 _CALIBRATION = "This is how loud I usually speak, when nobody asks me to speak up."
-
-
-class VoiceError(RuntimeError):
-    """A voice cannot be loaded or cannot speak. The message says what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +78,7 @@ class Voice(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RawSpeech:
-    """What an engine made of one line of words."""
-
-    samples: Samples
-    groups: Sequence[PhonemeGroup] = ()
-    """Where each stretch of phonemes between two blanks lies, if the engine can tell."""
-
-
-class Engine(Protocol):
-    """The part of a voice that differs from engine to engine."""
-
-    name: str
-    rate_hz: int
-
-    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
-        """One sentence of plain words. May raise anything; may return no samples."""
-        ...
-
-
-class ShapedVoice:
+class PostprocessedVoice:
     """Any engine as a `Voice`."""
 
     def __init__(self, engine: Engine) -> None:
@@ -199,37 +175,16 @@ def _parting(words: Sequence[SpokenWord], start: int, index: int) -> int:
     return max(index, start + 1)
 
 
-def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
-    """Load a voice by name: "hibari", or a Piper voice by its folder in `models_dir` or its file.
-
-    `threads` are ONNX Runtime's; one is right beside other models on few cores. Reading the model
-    takes 0.5-1 s and blocks. Raises `VoiceError` when there is no such voice, saying which exist.
-    """
-    if threads < 1:
-        raise VoiceError(f"a voice needs at least one thread, not {threads}")
-    if name == "hibari" or name.startswith("hibari-"):
-        from tts.voices.hibari import HibariEngine
-
-        return ShapedVoice(HibariEngine(name, threads=threads))
-    if model := _piper_model(name, models_dir):
-        from tts.voices.piper import PiperEngine
-
-        return ShapedVoice(PiperEngine(name, model, threads=threads))
-    known = ", ".join(available_voices(models_dir))
-    raise VoiceError(f"there is no voice {name!r} in {models_dir}. Voices that exist: {known}")
+def leading_silence_ms(chunks: Sequence[SpeechChunk]) -> float:
+    """Silence before the first audible sample; 0 when nothing is audible."""
+    before = 0.0
+    for chunk in chunks:
+        audible = np.flatnonzero(np.abs(chunk.pcm.astype(np.int32)) > AUDIBLE)
+        if len(audible):
+            return before + 1000.0 * int(audible[0]) / chunk.rate_hz
+        before += chunk.duration_ms
+    return 0.0
 
 
-def available_voices(models_dir: Path) -> tuple[str, ...]:
-    """Names that `load_voice` takes: hibari, and folders of `models_dir` with a Piper model."""
-    folders = sorted(models_dir.iterdir()) if models_dir.is_dir() else []
-    return ("hibari", *(folder.name for folder in folders if _piper_model(folder.name, models_dir)))
-
-
-def _piper_model(name: str, models_dir: Path) -> Path | None:
-    """The `.onnx` file of a Piper voice: it always has its settings beside it."""
-    named = Path(name)
-    candidates = [named] if named.suffix == ".onnx" else sorted((models_dir / name).glob("*.onnx"))
-    for candidate in candidates:
-        if candidate.is_file() and candidate.with_name(candidate.name + ".json").is_file():
-            return candidate
-    return None
+AUDIBLE = round(0.01 * 32768)
+"""The first sample beyond 1 % of full scale is heard."""

@@ -8,8 +8,8 @@ from agent.observability.agent_state import State
 from latency_budget.account.clock import iso_of
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId, Stage
-from latency_budget.reporting.report import percentile
 from latency_budget.reporting.trace import TraceWriter
+from latency_budget.statistics.report import percentile
 from latency_budget.storage.history import TurnEntry
 
 from .recording import CallRecording

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from agent.config.schema import Config
 from agent.observability.agent_state import State
+from agent.observability.counters import BargeIns, GuessCounts
 from agent.observability.live_events import LiveEvents
 from agent.observability.spans import FinishedCall, FinishedTurn
 from agent.observability.trace_export import TraceExporter
@@ -39,26 +39,6 @@ USAGE_EVERY_NS: Final = 10**9
 have hundreds of turns end in a second."""
 
 _log = logging.getLogger(__name__)
-
-
-class BargeIns:
-    """Callers who spoke while the agent could be heard, by kind of client."""
-
-    def __init__(self) -> None:
-        self.barged_in: Counter[str] = Counter()
-        """There were words for the agent: its reply was cut."""
-        self.kept: Counter[str] = Counter()
-        """A backchannel, noise or echo: the reply went on."""
-
-
-@dataclass(slots=True)
-class GuessCounts:
-    """Replies that were prepared before the caller was known to be done."""
-
-    made: int = 0
-    used: int = 0
-    """Heard, or at least begun as they stood."""
-    dropped: int = 0
 
 
 class Traces:

@@ -17,13 +17,13 @@ from starlette.types import Scope
 
 from agent import errors
 from agent.config.schema import Config
+from agent.errors import SlowReader
 from agent.http.auth.authenticator import Access
-from agent.http.auth.origin_check import Refusal
 from agent.http.auth.principal import Principal
 from agent.http.hardening.address_limits import CallsByAddress
+from agent.http.refusal import Refusal
 from agent.observability.live_marks import MarkNotices
 from agent.observability.turn_recorder import TurnLog
-from agent.realtime.send_queue import SlowReader
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
 from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
@@ -32,16 +32,16 @@ from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import LineError
-from agent.telephony.stream_auth import CallTokens
 from agent.tools.server_tools import ServerTools
 from agent.tools.tool import ServedTool, one_line
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
 from latency_budget.account.clock import Clock, unix_ns
-from latency_budget.reporting.report import turn_json
+from latency_budget.statistics.report import turn_json
 from latency_budget.storage.history import TurnEntry
 
 from .call import Call
+from .line_reservations import CallTokens
 from .registry import Calls
 from .session_start import SessionStart
 from .suspended import GiveWay

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.config.schema import AgentProfile, Config
-from agent.http.auth.origin_check import Refusal
 from agent.http.auth.principal import Principal, agent_for
+from agent.http.refusal import Refusal
 from agent.realtime.protocol.fields import Fields
 from agent.realtime.protocol.fixed_fields import fixed_fields
 from agent.realtime.protocol.session_update import merge_session

@@ -13,8 +13,9 @@ from agent.config.public_url import local_voice_url
 from agent.config.sources import read_config
 from agent.errors import HalfsecError
 from agent.http.auth.cli_credentials import KEY_VARIABLE, Entry, entry_at, entry_here
+from agent.http.auth.telephony_credentials import CALLS_PATH
 from agent.http.auth.tls import trust
-from agent.telephony.outbound.order import CALLS_PATH, NUMBER, DialError, number_of
+from agent.telephony.outbound.order import NUMBER, DialError, number_of
 
 TIMEOUT_S: Final = 30.0
 """The server waits for Twilio."""

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from agent.config.home import halfsec_home
 from agent.config.public_url import is_loopback
 from agent.config.schema import GPU_DTYPES, Config
 from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
 from agent.errors import ConfigError, HalfsecError
+from agent.http.auth.key_needed import needs_key
 from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.auth.tls import certificate_of, server_context
-from agent.server.startup_checks.access import check_access, needs_key
+from agent.server.startup_checks.access import check_access
 from agent.server.startup_checks.port import halfsec_runs, listening_problem
 from agent.server.startup_checks.preflight import (
     INSTALL_OTEL,
@@ -27,7 +29,7 @@ from agent.server.startup_checks.preflight import (
     shortfalls,
 )
 from agent.server.startup_checks.tools import server_problems
-from agent.stages.model_store.catalogue import ModelError, ModelStore, halfsec_home, needed_models
+from agent.stages.model_store.catalogue import ModelError, ModelStore, needed_models
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools

@@ -25,6 +25,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from agent.config.schema import Config
 from agent.config.telephony import E164
+from agent.http.auth.telephony_credentials import PREFIX
 from agent.server.startup_checks.telephony import telephony_problems
 from agent.telephony.carriers.webhooks import WEBHOOKS
 from agent.telephony.carriers.webhooks.twilio import SIGNATURE, signature_of
@@ -32,7 +33,6 @@ from agent.telephony.carriers.webhooks.webhook import FORM
 from agent.telephony.outbound.twilio_account import INSTALL_PHONE
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from agent.telephony.signatures import secret_of
-from agent.telephony.stream_auth import PREFIX
 
 from .doctor import Finding, Section, show
 

@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from agent.errors import StageError
-from agent.http.openai.chat_response import error_body
 from llm_engine.errors import RequestError
 
 from .json_body import RefusedError
+from .refusal import error_body
 
 CLIENT_GONE: Final = 499
 """nginx's status for it. Nobody reads it; it keeps logs apart from failures."""

@@ -17,9 +17,9 @@ from agent.calls.registry import Calls, save_trace
 from agent.calls.service import CallDesk, HeldCall
 from agent.calls.session_start import session_start
 from agent.config.schema import Config
-from agent.http.auth.origin_check import Refusal, shown, turn_away
+from agent.errors import CLOSE_TIMEOUT_S
 from agent.http.auth.principal import Principal, principal_of
-from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
+from agent.http.refusal import STOPPING, Refusal, shown, turn_away
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.settings import SessionSettings
 from latency_budget.account.clock import Clock
@@ -29,9 +29,6 @@ from .resume_tokens import ResumeTokens
 from .socket import PROTOCOLS, CallSocket
 from .transport import NOTHING_TO_RESUME, Resuming, VoiceCall
 
-STOPPING: Final = Refusal(
-    503, "The server is stopping; its successor takes calls.", "draining", "server_error", 5
-)
 SOCKET_WANTED: Final = Refusal(
     426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
 )

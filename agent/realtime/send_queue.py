@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from agent.errors import SlowReader
 from latency_budget.account.clock import Clock
 
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -16,10 +17,6 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 MAX_AGE_NS: Final = 15_000_000_000
 """Nobody wants to hear what was said 15 s ago."""
-
-
-class SlowReader(Exception):
-    """The client does not read what it is sent."""
 
 
 class Outbox:

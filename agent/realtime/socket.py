@@ -14,12 +14,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent import errors
 from agent.config.access import AccessSettings
-from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
+from agent.errors import CLOSE_TIMEOUT_S, SlowReader
 from agent.session.api.client_events import Request
 from latency_budget.account.clock import Clock
 
 from .receive_limiter import Intake
-from .send_queue import Outbox, SlowReader
+from .send_queue import Outbox
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""

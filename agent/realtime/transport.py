@@ -31,6 +31,7 @@ from agent import errors
 from agent.calls.call import Call
 from agent.calls.registry import Calls
 from agent.calls.service import CLIENT_LEFT, CallOver, Place
+from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.client_events import Request
 from agent.session.api.server_events import Extension, Notice, Problem, Resumed, SessionCreated
@@ -39,7 +40,6 @@ from agent.tools.tool import ServedTool
 from latency_budget.account.clock import Clock
 
 from .resume_tokens import ResumeTokens
-from .send_queue import SlowReader
 from .socket import CallSocket, Parting
 
 TAKEN_OVER: Final = "the call goes on at another connection"

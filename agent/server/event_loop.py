@@ -3,7 +3,7 @@
 import sys
 from typing import Any, Final
 
-from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
+from agent.errors import CLOSE_TIMEOUT_S
 
 TLS_TIMEOUT_S: Final = 10.0
 """For a TLS handshake, as long as for a request. The loop's own minute would let whoever opens

@@ -38,7 +38,7 @@ from agent.http.auth.authenticator import Access
 from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.auth.local_key import forget_local_key, make_local_key
 from agent.http.auth.middleware import Door, open_paths
-from agent.http.auth.origin_check import HostCheck, Refusal, Visitors, turn_away
+from agent.http.auth.origin_check import HostCheck, Visitors
 from agent.http.endpoints.client_secrets import SecretEndpoint
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import LatencyEndpoints
@@ -49,6 +49,7 @@ from agent.http.hardening.http_protocol import SPARE_CONNECTIONS, connection_typ
 from agent.http.hardening.shutdown_middleware import LastAnswers
 from agent.http.not_found import with_refusals
 from agent.http.openai.routes import openai_routes
+from agent.http.refusal import Refusal, turn_away
 from agent.http.static_files import WEB_DEMO, Pages
 from agent.observability.server_log import SELDOM, log_to_stderr
 from agent.observability.trace_export import TraceExporter

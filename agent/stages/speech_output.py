@@ -9,8 +9,7 @@ import numpy as np
 
 import tts
 from agent.session.ports.playback import HeardWord
-from agent.session.ports.stage_ports import Speech
-from agent.session.response.task import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY, Speech
 from tts.resample import StreamResampler
 
 from .model_thread import NORMAL, URGENT, StageThread

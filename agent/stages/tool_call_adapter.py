@@ -6,11 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 import llm_engine
-from agent.http.openai.chat_tools import parse_tools
 from agent.session.api.conversation import ModelCall
 from agent.session.ports.stage_ports import ChatMessage, Tools
 from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolCall, ToolUse
+
+from .openai_tools import parse_tools
 
 CHOICES = ("auto", "required")
 

@@ -27,12 +27,12 @@ from typing import Any, Final
 from starlette.types import Message, Scope
 from starlette.websockets import WebSocket
 
+from agent.calls.line_reservations import CallTokens
 from agent.calls.registry import Calls
 from agent.calls.service import CallDesk
 from agent.config.schema import Config
-from agent.errors import CLOSE_NORMAL, ConfigError
+from agent.errors import CLOSE_NORMAL, CLOSE_TIMEOUT_S, ConfigError
 from agent.http.auth.principal import SCOPE_KEY, Principal
-from agent.http.hardening.websocket_protocol import CLOSE_TIMEOUT_S
 from agent.http.peer_address import is_within, networks_of
 from agent.telephony.carriers.audiosocket import CLEAR, END, HANG_UP, AudioSocket, message
 from agent.telephony.carriers.media_stream import Frame
@@ -41,7 +41,6 @@ from latency_budget.account.clock import Clock
 
 from .endpoint import PhoneSocket
 from .signatures import PhoneSignatures
-from .stream_auth import CallTokens
 
 ALLOW: Final = "telephony.audiosocket_allow"
 ALLOW_ADVICE: Final = (

@@ -5,10 +5,10 @@ from typing import Final
 
 from agent.calls.call import Call
 from agent.telephony.carriers.media_stream import StreamStarted
+from agent.telephony.carriers.phone_numbers import shown_number
 from latency_budget.account.clock import Clock
 from latency_budget.storage.call_records import CallRecord
 
-from .numbers import shown_number
 from .transport import PhoneCall
 
 GONE: Final = ("caller_hung_up", "lost")

@@ -17,19 +17,21 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent import errors
+from agent.calls.line_reservations import CallTokens, ExpectedCall
 from agent.calls.registry import Calls, save_trace
 from agent.calls.service import CallDesk, HeldCall
 from agent.calls.session_start import SessionStart, session_start
 from agent.config.schema import Config
-from agent.http.auth.origin_check import Refusal, shown, turn_away
 from agent.http.auth.principal import UNPROVEN, Principal, principal_of
+from agent.http.auth.telephony_credentials import PREFIX, PRESENTED_KEY
 from agent.http.peer_address import NOWHERE
-from agent.realtime.endpoint import STOPPING
+from agent.http.refusal import STOPPING, Refusal, shown, turn_away
 from agent.realtime.socket import CallSocket
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.exotel import Exotel
 from agent.telephony.carriers.jambonz import Jambonz
 from agent.telephony.carriers.media_stream import Dialect, LineError, StreamStarted
+from agent.telephony.carriers.phone_numbers import shown_number
 from agent.telephony.carriers.plivo import Plivo
 from agent.telephony.carriers.telnyx import Telnyx
 from agent.telephony.carriers.twilio import Twilio
@@ -43,10 +45,9 @@ from .call_detail_record import log_call, record_of
 from .call_plan import planned
 from .carriers import asterisk, jambonz
 from .media_session import HungUp, PhoneLine
-from .numbers import shown_number
 from .pending_streams import OpeningStreams
 from .signatures import PhoneSignatures
-from .stream_auth import PREFIX, PRESENTED_KEY, CallTokens, ExpectedCall, completed, proven
+from .stream_auth import completed, proven
 from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 
 DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {

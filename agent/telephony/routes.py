@@ -5,9 +5,9 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from agent.calls.registry import Calls
 from agent.calls.service import CallDesk
 from agent.config.schema import Config
+from agent.http.auth.telephony_credentials import CALLS_PATH
 from agent.telephony.carriers.webhooks import WEBHOOKS
 from agent.telephony.outbound.endpoint import Dialing
-from agent.telephony.outbound.order import CALLS_PATH
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from latency_budget.account.clock import Clock
 

@@ -16,12 +16,11 @@ from typing import Final, NamedTuple
 from starlette.types import Scope
 
 from agent.config.telephony import TelephonySettings
-from agent.http.auth.origin_check import Refusal
 from agent.http.auth.principal import UNPROVEN, Principal
+from agent.http.auth.telephony_credentials import PREFIX
+from agent.http.refusal import Refusal
 from agent.telephony.carriers.webhooks import WEBHOOKS, twilio
 from agent.telephony.carriers.webhooks.webhook import SignatureError, Webhook, WebhookRequest
-
-from .stream_auth import PREFIX
 
 MAX_SHOWN_CHARS: Final = 400
 """Of an address that somebody called."""

@@ -11,8 +11,8 @@ from typing import Final, NoReturn, Protocol
 
 from agent import errors
 from agent.calls.service import REVOKED, SILENT, STOPPED, TIME_IS_UP, CallOver
+from agent.errors import SlowReader
 from agent.http.hardening.leaky_bucket import Pace
-from agent.realtime.send_queue import SlowReader
 from agent.realtime.socket import Parting, Take
 from agent.session.api.client_events import AppendAudio, Request
 from agent.session.api.server_events import (

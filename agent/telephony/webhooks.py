@@ -21,13 +21,14 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from agent.calls.line_reservations import CallTokens, ExpectedCall
 from agent.calls.registry import Calls
 from agent.calls.service import CallDesk
 from agent.calls.session_start import session_start
 from agent.config.schema import Config
-from agent.http.auth.origin_check import Refusal, shown
 from agent.http.auth.principal import Principal, principal_of
-from agent.realtime.endpoint import STOPPING
+from agent.http.auth.telephony_credentials import PREFIX
+from agent.http.refusal import STOPPING, Refusal, shown
 from agent.stages.stall_timeout import patience
 from agent.telephony.carriers.webhooks import WEBHOOKS
 from agent.telephony.carriers.webhooks.webhook import (
@@ -36,10 +37,10 @@ from agent.telephony.carriers.webhooks.webhook import (
     WebhookError,
     WebhookRequest,
 )
+from agent.telephony.outbound.endpoint import NO_PUBLIC_URL
 from latency_budget.account.clock import unix_ns
 
 from .signatures import PhoneSignatures
-from .stream_auth import PREFIX, CallTokens, ExpectedCall
 
 MAX_BODY_BYTES: Final = 64 << 10
 """Carriers send a kilobyte or two; jambonz the whole INVITE as well."""
@@ -49,12 +50,6 @@ BODY_TIMEOUT_S: Final = 10.0
 
 CLIENT_GONE: Final = 499
 
-NO_PUBLIC_URL: Final = Refusal(
-    404,
-    "telephony.public_url is not set: nobody here knows the address at which carriers reach this "
-    "server, so calls can't be streamed to it.",
-    "not_configured",
-)
 BUSY_CODES: Final = ("busy", "rate_limit_exceeded", "over_budget")
 BUSY_WORDS: Final = "All lines are busy. Please call again later."
 CLOSED_WORDS: Final = "We can't take your call at the moment. Please call again later."

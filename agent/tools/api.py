@@ -4,7 +4,7 @@
 
     from pydantic import Field
 
-    from agent.tools import ToolError, tool
+    from . import ToolError, tool
 
     @tool
     async def forecast(city: Annotated[str, Field(description="Name of a city")]) -> str:

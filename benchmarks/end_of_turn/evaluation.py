@@ -14,7 +14,7 @@ import numpy as np
 
 from agent.turn_taking.end_of_turn_model import Evidence, OwnPauses
 from benchmarks.statistics import wilson_interval
-from latency_budget.reporting.report import percentile
+from latency_budget.statistics.report import percentile
 
 from .turn_pauses import Pause
 

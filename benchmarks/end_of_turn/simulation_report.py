@@ -11,11 +11,12 @@ import numpy as np
 import soxr
 
 import asr
+from agent.client.simulated_caller.summary import percentiles_ms
 from agent.config.sources import read_config
 from agent.errors import BenchError
 from agent.turn_taking.end_of_turn import TurnRules
 from benchmarks.signals.recordings import TurnRecording
-from benchmarks.statistics import percentiles_ms, wilson_interval
+from benchmarks.statistics import wilson_interval
 from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
-from llm_engine.__main__ import default_model
-from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.checkpoints.load import default_model, load_checkpoint
 from llm_engine.engine import read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 

@@ -22,11 +22,10 @@ from torch import Tensor
 
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
-from llm_engine.__main__ import default_model
 from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import CacheLayout, PageId, SequenceRows, Slot
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.checkpoints.load import default_model, load_checkpoint
 from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.quantization import emulation

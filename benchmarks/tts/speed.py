@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from latency_budget.account.clock import Clock, SystemClock
+from tts.load import available_voices, load_voice
 from tts.resample import StreamResampler
 from tts.text.normalize import normalize
 from tts.text_chunker import SpeakablePiece
-from tts.voice import SpeechChunk, Voice, VoiceError, available_voices, load_voice
+from tts.voice import SpeechChunk, Voice, leading_silence_ms
+from tts.voices.engine import VoiceError
 
 TRANSCRIBER_HZ = 16_000
-AUDIBLE = round(0.01 * 32768)
-"""The first sample beyond 1 % of full scale is heard."""
 
 Transcribe = Callable[[npt.NDArray[np.int16]], str]
 """16 kHz mono int16 to text."""
@@ -131,17 +131,6 @@ def _measure(
 def whole_piece(text: str) -> SpeakablePiece:
     """A text as the only piece of its reply."""
     return SpeakablePiece(text, (0, len(text)), 0, is_last=True)
-
-
-def leading_silence_ms(chunks: Sequence[SpeechChunk]) -> float:
-    """Silence before the first audible sample; 0 when nothing is audible."""
-    before = 0.0
-    for chunk in chunks:
-        audible = np.flatnonzero(np.abs(chunk.pcm.astype(np.int32)) > AUDIBLE)
-        if len(audible):
-            return before + 1000.0 * int(audible[0]) / chunk.rate_hz
-        before += chunk.duration_ms
-    return 0.0
 
 
 def _at_16k(chunks: Sequence[SpeechChunk]) -> npt.NDArray[np.int16]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from agent.client.call import wait_ready
 from agent.client.errors import ConnectError
+from agent.client.simulated_caller.summary import percentiles_ms
 from agent.errors import BenchError
 from agent.http.auth.cli_credentials import entry_at
 from benchmarks.callers.abusive_clients import (
@@ -30,7 +31,6 @@ from benchmarks.callers.abusive_clients import (
 )
 from benchmarks.callers.server_process import own_server
 from benchmarks.signals.recordings import TurnRecording, find_recordings
-from benchmarks.statistics import percentiles_ms
 
 from .harness import CallPlan, HeldCall, hold
 from .options import positive

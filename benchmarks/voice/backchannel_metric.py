@@ -20,8 +20,9 @@ from typing import Any, Final, Literal
 from agent.client import events as ev
 from agent.client.simulated_caller.playback import NS_PER_S, Loudspeaker
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS
+from agent.client.simulated_caller.summary import percentiles_ms
 from agent.turn_taking.backchannel import asks
-from benchmarks.statistics import percentiles_ms, wilson_interval
+from benchmarks.statistics import wilson_interval
 
 Client = Literal["stock", "ducks"]
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import llm_engine
 from agent.cli.settings_arguments import add_arguments, flags_of
+from agent.client.simulated_caller.summary import percentiles_ms
 from agent.config.schema import AgentProfile, Config
 from agent.config.sources import read_config
 from agent.session.api.server_events import Notice, ReplyText
@@ -35,7 +36,6 @@ from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.model_thread import StageThread
 from agent.stages.registry import sampling_of
 from agent.stages.speech_output import Speaking, VoiceStage
-from benchmarks.statistics import percentiles_ms
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.deadline import Deadline
 from latency_budget.account.marks import MarkName

@@ -11,16 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.summary import PERCENTILES, percentiles_ms, summarize_exchanges
 from benchmarks.callers.server_process import ServerFigures
 from benchmarks.statistics import (
-    PERCENTILES,
     Speculation,
     actions_of,
     chains_ms,
     median_stages,
-    percentiles_ms,
     speculation,
-    summarize_exchanges,
     wilson_interval,
 )
 from latency_budget.account.clock import unix_ns

@@ -15,7 +15,7 @@ from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS, Exchange
 from agent.client.simulated_caller.stereo_recording import stereo, write_stereo
-from benchmarks.statistics import percentiles_ms
+from agent.client.simulated_caller.summary import percentiles_ms
 
 from .stereo_latency import FileTurn, FileTurns, read_turns
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import soundfile
 
+from agent.client.simulated_caller.summary import percentiles_ms
 from agent.errors import BenchError
 from benchmarks.callers.browser import (
     MICROPHONE,
@@ -31,7 +32,6 @@ from benchmarks.callers.browser import (
 )
 from benchmarks.callers.server_process import own_server
 from benchmarks.signals.recordings import TurnRecording, find_recordings
-from benchmarks.statistics import percentiles_ms
 
 from .options import positive
 from .report import heading, in_ms, save

@@ -13,8 +13,7 @@ from statistics import NormalDist
 from typing import Final
 
 from latency_budget.account.turn_record import TurnRecord
-
-from .report import percentile
+from latency_budget.statistics.report import percentile
 
 MIN_TURNS: Final = 8
 """In each run. Fewer can't tell 100 ms from nothing."""

@@ -19,9 +19,9 @@ from typing import Any, Final
 from latency_budget.account.budget import Budget
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS
+from latency_budget.statistics.aggregate import PERCENTILES, Tally, percentiles_ms
 from latency_budget.storage.history import TurnEntry, profiles_json
 
-from .aggregate import PERCENTILES, Tally, percentiles_ms
 from .compare import Comparison
 from .html_charts import (
     COLOURS,

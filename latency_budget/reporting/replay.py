@@ -13,10 +13,9 @@ from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 from latency_budget.enforcement.policy import ActionState, Policy
 from latency_budget.enforcement.stage_latencies import Progress, lags_of
+from latency_budget.statistics.aggregate import Json
+from latency_budget.statistics.report import actions_json
 from latency_budget.storage.history import TurnEntry
-
-from .aggregate import Json
-from .report import actions_json
 
 
 @dataclass(frozen=True, slots=True)

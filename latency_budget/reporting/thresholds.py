@@ -11,8 +11,7 @@ from operator import ge, gt, le, lt
 from typing import Any, Final
 
 from latency_budget.account.turn import Stage
-
-from .aggregate import PERCENTILES
+from latency_budget.statistics.aggregate import PERCENTILES
 
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<=": le,

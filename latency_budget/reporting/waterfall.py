@@ -13,8 +13,7 @@ from latency_budget.account.actions import ActionTaken
 from latency_budget.account.budget import EMBEDDED, Budget
 from latency_budget.account.turn import Span, Stage
 from latency_budget.account.turn_record import NS_PER_MS, Origin, TurnRecord
-
-from .aggregate import PERCENTILES
+from latency_budget.statistics.aggregate import PERCENTILES
 
 EXPOSED, HIDDEN, EARLIER, LIMIT, EMPTY = "█", "░", "◂", "│", " "
 MIN_BAR_COLUMNS = 10

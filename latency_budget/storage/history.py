@@ -8,9 +8,9 @@ from latency_budget.account.budget import EMBEDDED, Budget
 from latency_budget.account.turn import SessionId
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 from latency_budget.enforcement.stage_latencies import was_prepared
-from latency_budget.reporting.aggregate import Json, Tally
-from latency_budget.reporting.report import marks_json, report_json, turn_json, waterfall_json
-from latency_budget.reporting.turn_histograms import TurnHistograms
+from latency_budget.statistics.aggregate import Json, Tally
+from latency_budget.statistics.report import marks_json, report_json, turn_json, waterfall_json
+from latency_budget.statistics.turn_histograms import TurnHistograms
 
 
 @dataclass(frozen=True, slots=True)

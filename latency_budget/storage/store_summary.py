@@ -28,8 +28,8 @@ from typing import Final
 from latency_budget.account.clock import iso_of
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS
-from latency_budget.reporting.aggregate import Json, Tally, Times
-from latency_budget.reporting.report import report_json
+from latency_budget.statistics.aggregate import Json, Tally, Times
+from latency_budget.statistics.report import report_json
 
 from .store_query import TurnFilter, connected
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from llm_engine.sampler import choose
-
 from .base import Plan, SequenceRows, StepResult
+from .sampler import choose
 
 
 @dataclass(frozen=True, slots=True)

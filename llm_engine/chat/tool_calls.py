@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from llm_engine.structured_output.grammar import Grammar, Schema
+from llm_engine.grammar import Grammar, Schema
 
 from .template import ChatMessage
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS
 from llm_engine.config import SamplingParams
-from llm_engine.structured_output.grammar import Grammar
+from llm_engine.grammar import Grammar
 
 from .template import ChatMessage, ChatTemplate, Role
 from .token_history import Dialogue

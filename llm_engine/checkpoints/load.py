@@ -1,5 +1,6 @@
 """Opening a model, whatever its format."""
 
+import os
 from pathlib import Path
 
 from llm_engine.errors import ModelError
@@ -29,3 +30,15 @@ def _open_file(path: Path) -> Checkpoint:
             "install gguf, or give a Hugging Face directory"
         ) from None
     return open_gguf(path)
+
+
+def default_model() -> Path:
+    """The embedded model's GGUF under HALFSEC_HOME. Raises ModelError when it was never fetched."""
+    home = Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
+    directory = home / "models" / "smollm2-135m-instruct"
+    files = sorted(directory.glob("*.gguf"))
+    if not files:
+        raise ModelError(
+            f"{directory}: no GGUF file; run `halfsec models fetch` or give one with --model"
+        )
+    return files[0]

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from llm_engine.backends.base import Slot
 from llm_engine.speculative.draft_length import Speculation
 from llm_engine.speculative.ngram import Draft, Drafter
-from llm_engine.structured_output.compiled import ForcedDraft, Matcher
 
 from .request import ActiveRequest
+from .structured_output import ForcedDraft, Matcher
 
 _log = logging.getLogger(__name__)
 

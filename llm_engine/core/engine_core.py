@@ -25,7 +25,6 @@ from llm_engine.kv_cache.kv_cache import KvCache
 from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
 from llm_engine.speculative.draft_length import Speculation
 from llm_engine.speculative.ngram import Drafter
-from llm_engine.structured_output.compiled import Constraints, Matcher
 
 from .draft_dispatch import Drafting
 from .metrics import Counters, EngineStats, snapshot
@@ -33,6 +32,7 @@ from .output import FinishReason, GrowingReply
 from .request import ActiveRequest, EngineMark, Output, Prepared, Request, RequestId
 from .scheduler import schedule
 from .step_executor import Runner
+from .structured_output import Constraints, Matcher
 
 
 class EngineCore:

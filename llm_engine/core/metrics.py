@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from latency_budget.reporting.histogram import Histogram
+from latency_budget.statistics.histogram import Histogram
 from llm_engine.kv_cache.kv_cache import KvCache
 from llm_engine.speculative.draft_length import DraftCounts
 

@@ -10,10 +10,10 @@ from llm_engine.errors import EngineError
 from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
 from llm_engine.speculative.draft_length import Speculation
 from llm_engine.speculative.ngram import Draft
-from llm_engine.structured_output.compiled import Matcher
 
 from .output import FinishReason, GrowingReply, Usage
 from .scheduler import Work
+from .structured_output import Matcher
 
 RequestId = NewType("RequestId", int)
 

@@ -31,7 +31,6 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
-from llm_engine.cuda.ops.forward import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
 from llm_engine.cuda.steps.batching import PROMPT_ROWS, groups
 from llm_engine.cuda.steps.captured_steps import Machinery
@@ -44,6 +43,7 @@ from llm_engine.errors import DeviceLostError
 from llm_engine.models.medusa_heads import DraftHeads
 
 from .device import Fault, fault_of
+from .forward import Scratch
 from .model import DeviceModel
 
 PAGE_SIZE = 16

@@ -21,10 +21,9 @@ from tqdm import tqdm
 
 from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
-from llm_engine.__main__ import default_model
 from llm_engine.chat.template import ChatMessage
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.checkpoints.load import default_model, load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.engine import Engine, message_ids

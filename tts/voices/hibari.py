@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from tts.onnx_session import open_session
 from tts.trim import Samples
-from tts.voice import RawSpeech, VoiceError
 from tts.word_times import PhonemeGroup
+
+from .engine import RawSpeech, VoiceError
 
 _DURATIONS = "/Round_output_0"
 """The tensor of phoneme durations in hibari 0.2's graph, in steps of `_STEP_SAMPLES`."""

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tts.onnx_session import open_session
-from tts.voice import RawSpeech, VoiceError
 from tts.word_times import PhonemeGroup
+
+from .engine import RawSpeech, VoiceError
 
 _DURATIONS = "/Ceil_output_0"
 """The tensor of durations in the graphs that Piper's exporter writes, in hops of the vocoder."""

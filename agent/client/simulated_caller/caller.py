@@ -19,11 +19,11 @@ from typing import Final, Protocol
 
 from agent.client import events as ev
 from agent.client.errors import CallEndedError
-from agent.client.playback_reports import PlaybackReports
 from latency_budget.account.clock import Clock, SystemClock
 
 from .microphone import FRAME_MS, Microphone, RecordingError, load_recording
 from .playback import NS_PER_S, Loudspeaker
+from .playback_reports import PlaybackReports
 from .reconnect import Gap
 from .spoken_turn import Exchange, Int16
 

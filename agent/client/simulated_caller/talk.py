@@ -24,14 +24,14 @@ from agent.config.suggestions import nearest
 from agent.errors import HalfsecError
 from agent.http.auth.cli_credentials import KEY_VARIABLE, WITHOUT_KEY, Entry, entry_at, entry_here
 from agent.http.auth.tls import trust
-from benchmarks.statistics import summarize_exchanges
 from latency_budget.account.ledger import records_of
 from latency_budget.account.turn_record import TurnRecord
-from latency_budget.reporting.report import report_json
 from latency_budget.reporting.trace import TraceError, read_trace
 from latency_budget.reporting.waterfall import waterfall
+from latency_budget.statistics.report import report_json
 
 from .caller import Caller, Exchange, RecordingError, load_recording
+from .summary import summarize_exchanges
 
 REPLY_RATE_HZ: Final = 24_000
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agent.config.schema import Config
-from agent.server.startup_checks.access import needs_key
 from latency_budget.account.clock import Clock, unix_ns
 
 from .client_secrets import SECRET_PREFIX, ClientSecrets
+from .key_needed import needs_key
 from .keys import KEY_PREFIX, KeyFile, KeyFileError, KeyRing, with_default
 from .local_key import LOCAL_PREFIX
 from .principal import ANYONE, FILE_KEY, Principal

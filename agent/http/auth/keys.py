@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from agent.config.home import halfsec_home
 from agent.errors import HalfsecError
-from agent.stages.model_store.catalogue import halfsec_home
 
 from .principal import FILE_KEY, KeyLimits
 from .token_format import id_in, is_token, new_token

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from agent.stages.model_store.catalogue import halfsec_home
+from agent.config.home import halfsec_home
 
 from .keys import KeyFileError, write_private
 from .token_format import new_token

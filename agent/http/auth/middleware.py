@@ -19,9 +19,16 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.errors import IssuerUnreachableError
+from agent.http.refusal import Refusal, turn_away
 from agent.http.static_files import PAGES
-from agent.telephony.outbound.order import CALLS_PATH
-from agent.telephony.stream_auth import (
+from latency_budget.account.clock import Clock
+
+from .authenticator import Access
+from .client_secrets import SECRET_PREFIX
+from .origin_check import Visitors
+from .principal import ANYONE, SCOPE_KEY, UNPROVEN, Principal
+from .telephony_credentials import (
+    CALLS_PATH,
     PREFIX,
     PRESENTED_KEY,
     basic_password,
@@ -29,12 +36,6 @@ from agent.telephony.stream_auth import (
     is_signature,
     is_webhook,
 )
-from latency_budget.account.clock import Clock
-
-from .authenticator import Access
-from .client_secrets import SECRET_PREFIX
-from .origin_check import Refusal, Visitors, turn_away
-from .principal import ANYONE, SCOPE_KEY, UNPROVEN, Principal
 from .throttle import WrongKeys
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."

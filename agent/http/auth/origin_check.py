@@ -16,21 +16,13 @@ of every request that may change something.
 
 import ipaddress
 import logging
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from agent.config.schema import ServiceSettings
-
-REALM: Final = "halfsec"
-"""Told with every 401: by it the service is known to those without a key."""
-
-MAX_SHOWN_CHARS: Final = 80
-"""Of what a stranger sent, in messages and logs."""
+from agent.http.refusal import MAX_SHOWN_CHARS, Refusal, shown, turn_away
 
 _NOT_IN_A_HOST: Final = frozenset("@/\\?#")
 """Parts of an address that stand around a host (RFC 3986, section 3). A browser sends none of them;
@@ -38,36 +30,6 @@ whoever reads `user@localhost` another way than we do sees another host."""
 
 _WILDCARDS: Final = ("0.0.0.0", "::", "")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why somebody is turned away, before any call begins."""
-
-    status: int
-    message: str
-    code: str
-    error_type: str = "invalid_request_error"
-    retry_after_s: int | None = None
-
-    def response(self) -> JSONResponse:
-        error = {"message": self.message, "type": self.error_type, "code": self.code}
-        wait = self.retry_after_s
-        headers = {} if wait is None else {"Retry-After": str(wait)}
-        if self.status == 401:
-            headers["WWW-Authenticate"] = f'Bearer realm="{REALM}"'
-        return JSONResponse({"error": error}, self.status, headers)
-
-
-async def turn_away(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-    """Answer a request, or a WebSocket's handshake, with the refusal."""
-    client = scope.get("client") or ("unknown", 0)
-    path = shown(str(scope.get("path", "")))
-    _log.info("refused %s %s: %d %s", client[0], path, refusal.status, refusal.code)
-    if scope["type"] == "websocket":
-        await WebSocket(scope, receive, send).send_denial_response(refusal.response())
-    else:
-        await refusal.response()(scope, receive, send)
 
 
 class Visitors:
@@ -147,11 +109,6 @@ def name_of(host: str) -> str | None:
     except ValueError:
         return None
     return name.removesuffix(".") if name else None
-
-
-def shown(text: str) -> str:
-    """In quotes, on one line, not endless."""
-    return repr(text[:MAX_SHOWN_CHARS])
 
 
 def _header(scope: Scope, wanted: bytes) -> str | None:

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from agent.config.home import halfsec_home
 from agent.config.schema import Config
 from agent.errors import ConfigError
-from agent.stages.model_store.catalogue import halfsec_home
 from latency_budget.account.clock import unix_ns
 
 from .keys import write_private

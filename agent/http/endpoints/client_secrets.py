@@ -18,9 +18,9 @@ from agent.codec.json_frame import read_frame
 from agent.config.schema import Config
 from agent.errors import ClientError
 from agent.http.auth.client_secrets import ClientSecrets
-from agent.http.auth.origin_check import Refusal
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.json_body import JsonBodies, RefusedError
+from agent.http.refusal import Refusal
 from agent.realtime.protocol.fields import Fields, wrong_type
 from agent.realtime.protocol.session_json import session_json
 from agent.session.api.ids import new_session_id

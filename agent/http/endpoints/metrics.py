@@ -33,7 +33,7 @@ from agent.session.response.overlap import DUCKS, STOCK
 from agent.stages.registry import ANSWER_TIMEOUT_S, Stages
 from agent.tools.server_tools import ServerTools, ToolState
 from latency_budget.enforcement.policy import Policy
-from latency_budget.reporting.histogram import Buckets, Histogram
+from latency_budget.statistics.histogram import Buckets, Histogram
 
 BUCKET_STEP: Final = 5
 """Of a histogram's buckets, which are a tenth apart, every fifth bound is told: 30 of them, each

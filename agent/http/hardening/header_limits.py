@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent.http.auth.origin_check import Refusal, turn_away
+from agent.http.refusal import Refusal, turn_away
 
 MAX_HEAD_BYTES: Final = 16 << 10
 MAX_HEADERS: Final = 100

@@ -26,10 +26,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
 from agent.config.access import AccessSettings
+from agent.errors import CLOSE_TIMEOUT_S
 from agent.http.peer_address import NOWHERE
 
 from .address_limits import AddressLimits
-from .websocket_protocol import CLOSE_TIMEOUT_S, VoiceConnection
+from .websocket_protocol import VoiceConnection
 
 REQUEST_TIMEOUT_S: Final = 10.0
 """From the connection (or the first byte of a later request) to the end of the headers. Browsers

@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent.http.auth.origin_check import Refusal
+from agent.http.refusal import Refusal
 
 ENDING: Final = Refusal(
     503, "The server is stopping and could not finish this; try again shortly.",

@@ -40,18 +40,14 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from agent.config.access import AccessSettings
-from agent.errors import CLOSE_NOT_UTF8
+from agent.errors import CLOSE_NOT_UTF8, CLOSE_TIMEOUT_S
+from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.peer_address import NOWHERE
-from agent.telephony.stream_auth import PREFIX
 
 from .address_limits import AddressLimits
 from .cooperative_parser import SlicedInput
 from .leaky_bucket import Pace
 from .message_queue import WaitingMessages
-
-CLOSE_TIMEOUT_S: Final = 5.0
-"""For the peer to take the end of what it was sent, and to answer the close. On a slow link 64 kB
-take two seconds."""
 
 FRAMES_PER_S: Final = 4000
 """Eighty times as many as of a client that sends 20 ms of audio in each."""

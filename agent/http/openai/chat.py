@@ -22,6 +22,7 @@ import llm_engine
 from agent.config.schema import Config
 from agent.errors import StageError
 from agent.http.json_body import JsonBodies, RefusedError, unless_gone
+from agent.http.refusal import error_body
 from agent.http.responses import CLIENT_GONE, WorkStream, event, refused
 from agent.stages.llm_failover import LOAD_TIMEOUT_S, until_hung
 from agent.stages.registry import Stages
@@ -30,7 +31,7 @@ from latency_budget.account.clock import unix_ns
 from llm_engine.chat.call_reader import CallReader
 
 from .chat_request import ChatRequest, parse_chat_request
-from .chat_response import Completion, error_body
+from .chat_response import Completion
 
 
 class ChatCompletions:

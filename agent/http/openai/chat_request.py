@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from agent.stages.openai_tools import parse_answer, parse_calls, parse_tools, short
 from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
-from llm_engine.structured_output.grammar import Grammar, Schema
-
-from .chat_tools import parse_answer, parse_calls, parse_tools, short
+from llm_engine.grammar import Grammar, Schema
 
 MAX_MESSAGES: Final = 4096
 """More do not fit into any context."""

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Event, Words
 from llm_engine.core.output import FinishReason, TokenChunk, Usage
-from llm_engine.errors import RequestError
 
 _FINISH: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
@@ -117,16 +116,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-
-
-def error_body(error: Exception, *, is_clients: bool) -> dict[str, Any]:
-    """The body of a refusal, or an event in a stream that breaks off."""
-    return {
-        "error": {
-            "message": str(error),
-            "type": "invalid_request_error" if is_clients else "server_error",
-            "param": error.field if isinstance(error, RequestError) else None,
-            "code": None,
-        }
     }

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from agent.config.schema import Config
 from agent.errors import ClientError, StageError
 from agent.http.json_body import JsonBodies, RefusedError, unless_gone
+from agent.http.refusal import error_body
 from agent.http.responses import WorkStream, event, guarded
 from agent.stages.registry import Stages
 from agent.stages.speech_output import VoiceStage
@@ -23,7 +24,6 @@ from agent.stages.stall_timeout import finished_on_thread
 from llm_engine.errors import RequestError
 
 from .audio_encoding import MEDIA_TYPES, RATE_HZ, encoder_for
-from .chat_response import error_body
 from .concurrency_limit import Places
 from .offline_synthesis import read_aloud
 from .speech_request import SpeechRequest, parse_speech

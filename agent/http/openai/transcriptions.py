@@ -17,6 +17,7 @@ from agent.config.schema import Config
 from agent.errors import StageError
 from agent.http.json_body import RefusedError, unless_gone
 from agent.http.multipart import on_disk, read_form
+from agent.http.refusal import error_body
 from agent.http.responses import WorkStream, event, guarded
 from agent.stages.model_thread import OFFLINE
 from agent.stages.registry import Stages
@@ -25,7 +26,6 @@ from asr.recognition.whisper_prompt import Manner
 from llm_engine.errors import RequestError
 
 from . import transcription_response as answers
-from .chat_response import error_body
 from .concurrency_limit import Places
 from .offline_transcription import OFFLINE_TIMEOUT_S, FileTranscription
 from .segments import Passage

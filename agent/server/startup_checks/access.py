@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from agent.config.public_url import is_loopback
 from agent.config.schema import Config
 from agent.errors import ConfigError
+from agent.http.auth.key_needed import is_reachable_by_others, needs_key
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.tls import Certificate, own_addresses
 from agent.http.peer_address import networks_of
@@ -20,14 +21,6 @@ _IN_THE_CLEAR = (
     "Warning: there is no TLS: keys and voices cross the network for all to read, and browsers "
     "elsewhere give the page no microphone. --tls-self-signed, access.tls_cert, or a reverse proxy."
 )
-
-
-def needs_key(config: Config, *, has_keys: bool) -> bool:
-    """Whether a server with these settings asks for a key. `has_keys`: one was ever made."""
-    setting = config.access.require_key
-    if setting != "auto":
-        return setting == "always"
-    return has_keys or config.access.has_jwt or _others_reach(config)
 
 
 def check_access(config: Config, keys: KeyFile) -> None:
@@ -56,7 +49,7 @@ def check_access(config: Config, keys: KeyFile) -> None:
 def tell_of_access(config: Config, certificate: Certificate | None) -> Iterator[str]:
     """What whoever starts the server should know of how open it is, a line each."""
     others = not is_loopback(config.agent.host)
-    if _others_reach(config) and config.access.require_key == "never":
+    if is_reachable_by_others(config) and config.access.require_key == "never":
         host = config.agent.host if others else config.telephony.public_host
         yield _OPEN_TO_OTHERS.format(host=host)
     if others and certificate is None:
@@ -71,11 +64,6 @@ def tell_of_access(config: Config, certificate: Certificate | None) -> Iterator[
             if config.agent.host == "::" or ":" not in address:
                 host = f"[{address}]" if ":" in address else address
                 yield f"From other machines: https://{host}:{config.agent.port}/"
-
-
-def _others_reach(config: Config) -> bool:
-    """Whether other machines do: by its own address, or by what stands in front of it."""
-    return not is_loopback(config.agent.host) or bool(config.telephony.public_url)
 
 
 def _check_jwt(config: Config) -> None:

@@ -7,7 +7,7 @@ import socket
 import ssl
 from typing import Final
 
-from agent.http.auth.origin_check import REALM
+from agent.http.refusal import REALM
 
 _ASK_TIMEOUT_S: Final = 2.0
 """For whoever holds the port to say who it is; halfsec does in milliseconds."""

@@ -306,3 +306,6 @@ class NoRecording:
 
 
 NO_RECORDING: Final = NoRecording()
+
+
+APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from agent.calls.registry import BargeIns, GuessCounts
 from agent.errors import StageError
 from agent.observability.agent_state import OnState
+from agent.observability.counters import BargeIns, GuessCounts
 from agent.observability.pending_records import REPORT_S
 from agent.observability.turn_recorder import TurnLog
 from agent.session.api.server_events import Notice

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from agent.calls.registry import BargeIns
+from agent.observability.counters import BargeIns
 from agent.session.api.server_events import Extension, Notice
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Notice, ReplyAudio, ReplyText
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
-from agent.session.ports.stage_ports import ChatPort, ToolsPort, VoicePort
+from agent.session.ports.stage_ports import APOLOGY, ChatPort, ToolsPort, VoicePort
 from agent.tools.offered import NO_TOOLS
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
@@ -27,9 +26,6 @@ from .generation import Wording
 from .heartbeat import Pulse
 from .response import Reply
 from .synthesis import AUDIBLE, Mouth, max_abs
-
-APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"
-
 
 OnSound = Callable[[Playback, Outgoing], None]
 """Takes what is sent, and of which reply's sound."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from agent.config.home import halfsec_home
 from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.errors import HalfsecError
@@ -106,12 +107,6 @@ class HubReference:
     def directory(self) -> str:
         suffix = f"@{self.revision.replace('/', '--')}" if self.revision else ""
         return self.repo.replace("/", "--") + suffix
-
-
-def halfsec_home(env: Mapping[str, str] | None = None) -> Path:
-    """Where state is kept: HALFSEC_HOME, else ~/.halfsec."""
-    named = (os.environ if env is None else env).get("HALFSEC_HOME")
-    return Path(named or "~/.halfsec").expanduser()
 
 
 def turn_store_path() -> Path:

@@ -20,21 +20,20 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from agent.calls.line_reservations import TOKEN_S, CallTokens, ExpectedCall
 from agent.calls.registry import Calls
 from agent.calls.service import CallDesk
 from agent.calls.session_start import session_start
 from agent.config.schema import Config
 from agent.config.suggestions import nearest
-from agent.http.auth.origin_check import Refusal, shown
 from agent.http.auth.principal import Principal, principal_of
+from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.json_body import JsonBodies
+from agent.http.refusal import STOPPING, Refusal, shown
 from agent.http.responses import guarded
-from agent.realtime.endpoint import STOPPING
+from agent.telephony.carriers.phone_numbers import shown_numbers
 from agent.telephony.carriers.webhooks.twilio import TwilioWebhook
 from agent.telephony.carriers.webhooks.webhook import CarrierCall
-from agent.telephony.numbers import shown_numbers
-from agent.telephony.stream_auth import PREFIX, TOKEN_S, CallTokens, ExpectedCall
-from agent.telephony.webhooks import NO_PUBLIC_URL
 from llm_engine.errors import RequestError
 
 from .order import NUMBER, CallOrder, Dialer, DialError, number_of
@@ -222,3 +221,11 @@ def _number(value: object, field: str) -> str:
 
 def _only_number(numbers: Mapping[str, str]) -> str | None:
     return next(iter(numbers)) if len(numbers) == 1 else None
+
+
+NO_PUBLIC_URL: Final = Refusal(
+    404,
+    "telephony.public_url is not set: nobody here knows the address at which carriers reach this "
+    "server, so calls can't be streamed to it.",
+    "not_configured",
+)

@@ -7,7 +7,6 @@ from typing import Final, Literal, Protocol
 from agent.config.telephony import E164
 from agent.errors import HalfsecError
 
-CALLS_PATH: Final = "/telephony/calls"
 NUMBER: Final = "a telephone number with its country, like +493012345"
 
 _BETWEEN: Final = re.compile(r"[ ()/.\-]")

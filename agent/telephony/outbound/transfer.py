@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from agent.config.telephony import TelephonySettings
-from agent.telephony.numbers import shown_numbers
-from agent.telephony.stream_auth import PREFIX
+from agent.http.auth.telephony_credentials import PREFIX
+from agent.telephony.carriers.phone_numbers import shown_numbers
 from agent.tools.tool import one_line
 from latency_budget.account.clock import unix_ns
 

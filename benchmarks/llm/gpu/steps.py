@@ -14,8 +14,8 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import PageId, SequenceRows, Slot
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE
+from llm_engine.cuda.forward import Scratch
 from llm_engine.cuda.memory import Room, plan_memory
-from llm_engine.cuda.ops.forward import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages
 from llm_engine.cuda.steps.captured_steps import DecodeStep, Machinery, PromptStep
 from llm_engine.cuda.steps.graph_runner import RecordedSteps

@@ -28,7 +28,7 @@ that are all alike every one would: that costs time, and nothing else.
 import triton
 import triton.language as tl
 
-from llm_engine.sampler import UNITS
+from llm_engine.backends.sampler import UNITS
 
 from .common import is_last, wait_for_inputs
 

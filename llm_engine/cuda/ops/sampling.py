@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from llm_engine.sampler import UNITS
+from llm_engine.backends.sampler import UNITS
 
 from .interface import LaneSampling, RowMasks
 

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from llm_engine.cuda.forward import Scratch, hidden_states
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops.forward import Scratch, hidden_states
 from llm_engine.cuda.ops.interface import LayerPages, Ops, Rows
 
 from .cuda_graph import Graphs

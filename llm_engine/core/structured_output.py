@@ -29,8 +29,7 @@ import numpy as np
 
 from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.errors import EngineError, RequestError
-
-from .grammar import Grammar
+from llm_engine.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

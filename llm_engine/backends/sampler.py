@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .config import SamplingParams
+from llm_engine.config import SamplingParams
 
 UNITS: Final = 1 << 40
 """The weight of the likeliest token."""

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from agent.client.simulated_caller.playback import Loudspeaker, Position
+from .playback import Loudspeaker, Position
 
 REPORT_MS: Final = 200
 """Between reports of playback. History is cut to what was heard, and a word takes about 300 ms."""

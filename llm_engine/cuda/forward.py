@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.ops.interface import LayerPages, Ops, Rows
 
-from .interface import LayerPages, Ops, Rows
+from .model import DeviceModel
 
 
 class Scratch:

@@ -1,0 +1,33 @@
+"""Summary of spoken turns: percentiles of latency at the ear, answered turns, cut-ins."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from latency_budget.statistics.report import percentile
+
+from .caller import Exchange
+
+PERCENTILES: Final = (50, 90, 95, 99)
+
+
+def summarize_exchanges(exchanges: Sequence[Exchange]) -> dict[str, Any]:
+    """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
+    in ms at the ear; `e2e_raw_ms`: had the server held nothing back on purpose."""
+    timed = [exchange for exchange in exchanges if not exchange.cut_in]
+    cut_ins = sum(exchange.cut_in for exchange in exchanges)
+    return {
+        "turns": len(exchanges),
+        "answered": sum(exchange.answered for exchange in exchanges),
+        **percentiles_ms(exchange.e2e_ear_ms for exchange in timed),
+        "e2e_raw_ms": percentiles_ms(exchange.e2e_raw_ms for exchange in timed),
+        "openers": sum(exchange.opener for exchange in exchanges),
+        "cut_in_rate": cut_ins / len(exchanges) if exchanges else None,
+    }
+
+
+def percentiles_ms(values: Iterable[float | None]) -> dict[str, float | None]:
+    """`{p50, p90, p95, p99}` of the values that are known; each None where none is."""
+    ordered = sorted(round(value * 1e6) for value in values if value is not None)
+    return {
+        f"p{rank}": percentile(ordered, rank) / 1e6 if ordered else None for rank in PERCENTILES
+    }

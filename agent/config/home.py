@@ -1,0 +1,11 @@
+"""State directory: HALFSEC_HOME, else ~/.halfsec."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def halfsec_home(env: Mapping[str, str] | None = None) -> Path:
+    """Where state is kept: HALFSEC_HOME, else ~/.halfsec."""
+    named = (os.environ if env is None else env).get("HALFSEC_HOME")
+    return Path(named or "~/.halfsec").expanduser()

@@ -1,0 +1,17 @@
+"""Whether the server asks for a key, decided from the settings."""
+
+from agent.config.public_url import is_loopback
+from agent.config.schema import Config
+
+
+def needs_key(config: Config, *, has_keys: bool) -> bool:
+    """Whether a server with these settings asks for a key. `has_keys`: one was ever made."""
+    setting = config.access.require_key
+    if setting != "auto":
+        return setting == "always"
+    return has_keys or config.access.has_jwt or is_reachable_by_others(config)
+
+
+def is_reachable_by_others(config: Config) -> bool:
+    """Whether other machines do: by its own address, or by what stands in front of it."""
+    return not is_loopback(config.agent.host) or bool(config.telephony.public_url)

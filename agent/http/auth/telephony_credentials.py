@@ -1,0 +1,51 @@
+"""Credentials of telephone carriers, as HTTP requests and stream handshakes present them. Pure."""
+
+import base64
+import binascii
+import re
+from typing import Final
+
+PREFIX: Final = "/telephony/"
+
+
+PRESENTED_KEY: Final = "halfsec.call_token"
+"""Where the door puts into the ASGI scope what was presented as a call's token."""
+
+
+SIGNED_BY_BEARER: Final = (f"{PREFIX}vonage/voice", f"{PREFIX}vonage/status")
+"""There a web token in the Authorization header is the carrier's signature, and no key of ours."""
+
+
+def is_webhook(path: str) -> bool:
+    """Whether carriers ask there about a call, or tell of one."""
+    return path.startswith(PREFIX) and path.endswith(("/voice", "/status"))
+
+
+def is_signature(path: str, header: str) -> bool:
+    """Whether an Authorization header is a carrier's signature, to be checked by the endpoint."""
+    scheme, _, token = header.strip().partition(" ")
+    return path in SIGNED_BY_BEARER and scheme.lower() == "bearer" and token.count(".") == 2
+
+
+def basic_password(header: str) -> str | None:
+    """Of an Authorization header; None where it is of another scheme."""
+    scheme, _, encoded = header.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+    return text.partition(":")[2]
+
+
+CALLS_PATH: Final = "/telephony/calls"
+
+
+TOKEN: Final = re.compile("ct[0-9a-f]{48}")
+"""Of letters and digits only: Plivo hands on nothing else."""
+
+
+def is_call_token(credential: str) -> bool:
+    """By its looks."""
+    return TOKEN.fullmatch(credential) is not None
