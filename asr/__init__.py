@@ -8,7 +8,7 @@ first use, so that the pure parts come without one.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asr.audio.dc_blocker import OffsetRemover
+from asr.audio.dc_blocker import DcBlocker
 from asr.audio.resample import Resampler
 from asr.audio.samples import (
     RATE_HZ,
@@ -21,7 +21,7 @@ from asr.audio.samples import (
     samples_from_ms,
     to_mono,
 )
-from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.stabilizer import Stabilized, Stabilizer
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
 from asr.speech_detection.echo_gate import level_of
@@ -65,18 +65,18 @@ __all__ = [
     "AudioFrame",
     "BufferFullError",
     "CommittedBuffer",
+    "DcBlocker",
     "DecodeJob",
-    "EarlyWords",
     "EndpointEvent",
     "Endpointer",
     "EndpointingConfig",
+    "FinalReuse",
     "FinalTranscript",
     "Hypothesis",
     "Listener",
     "ListenerConfig",
     "ListenerOutput",
     "ModelError",
-    "OffsetRemover",
     "PartialTranscript",
     "Pcm",
     "Resampler",

@@ -13,15 +13,15 @@ from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, HasProcesses
 from llm_engine.backends.cpu_affinity import keep_to_one_core
 from llm_engine.chat.conversation import Conversation, OnMark, chunks
-from llm_engine.chat.conversation_pool import Chats
+from llm_engine.chat.conversation_pool import ConversationPool
 from llm_engine.chat.template import ChatMessage, ChatTemplate
-from llm_engine.chat.token_history import Dialogue
+from llm_engine.chat.token_history import TokenHistory
 from llm_engine.chat.tool_calls import Dialect, ToolUse, dialect_of
-from llm_engine.chat.tool_prompt import Head, Tooling
+from llm_engine.chat.tool_prompt import PromptHead, ToolPrompts
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from llm_engine.core.engine_core import EngineCore
-from llm_engine.core.engine_thread import Worker
+from llm_engine.core.engine_thread import EngineThread
 from llm_engine.core.metrics import EngineStats
 from llm_engine.core.output import TokenChunk
 from llm_engine.core.request import Request
@@ -70,11 +70,11 @@ class Vocabulary:
         examples: Sequence[ChatMessage] = (),
         *,
         keep_all: bool = False,
-    ) -> Dialogue:
+    ) -> TokenHistory:
         """One that begins so. Raises RequestError where that does not fit."""
         token_bytes = self.tokenizer.token_bytes
         make = partial(
-            Dialogue, template, token_bytes, context_length, system, examples, keep_all=keep_all
+            TokenHistory, template, token_bytes, context_length, system, examples, keep_all=keep_all
         )
         num_chars = len(system) + sum(len(example.text) for example in examples)
         is_long = num_chars > LONG_TEXT_CHARS  # 2,000 take 0.4 ms of the loop, 20,000 take 12
@@ -111,15 +111,15 @@ class Engine:
             drafters=drafters,
             constraints=self._constraints,
         )
-        self._tooling = Tooling(self.dialect, self._template_with, self._constraints.compile)
-        self._worker = Worker(self._core)
+        self._tooling = ToolPrompts(self.dialect, self._template_with, self._constraints.compile)
+        self._worker = EngineThread(self._core)
         self.health = self._worker.health
         if isinstance(backend, HasProcesses):
             backend.when_lost(self._worker.lose)
         if backend_for(config.precision) is BackendName.CUDA:
             # On a CPU the thread shares its cores with those that calculate.
             self._worker.post(keep_to_one_core)
-        self._chats = Chats(
+        self._chats = ConversationPool(
             lambda setting: self.open_conversation(
                 setting.system, tools=setting.tools, keep_all=True
             )
@@ -231,7 +231,7 @@ class Engine:
         vocabulary = self.vocabulary
         dialogue = await vocabulary.dialogue(vocabulary.chat_template, self.context_length, system)
         if tools is not None:
-            await Head(dialogue, self._tooling, system).check_tools(_DEFAULT_SAMPLING, tools)
+            await PromptHead(dialogue, self._tooling, system).check_tools(_DEFAULT_SAMPLING, tools)
 
     async def chat(
         self,

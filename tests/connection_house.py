@@ -9,7 +9,7 @@ from uvicorn.server import ServerState
 
 from agent.config.access import AccessSettings
 from agent.http.hardening.http_protocol import UNLIMITED, connection_types
-from agent.http.hardening.websocket_protocol import VoiceConnection
+from agent.http.hardening.websocket_protocol import WebSocketProtocol
 
 HANDSHAKE: Final = (
     b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
@@ -81,7 +81,7 @@ class House:
         """Connected and accepted."""
         wire = self.connect(address)
         wire.protocol.data_received(HANDSHAKE.replace(b"/v1/realtime", path.encode()))
-        assert isinstance(wire.protocol, VoiceConnection)
+        assert isinstance(wire.protocol, WebSocketProtocol)
         for _ in range(5):
             await asyncio.sleep(0)
         assert b" 101 " in wire.sent

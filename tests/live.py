@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import llm_engine
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.server.event_loop import loop_factory
 from agent.server.server import Server, create_app, listen, make_server
@@ -74,9 +74,9 @@ class LiveServer:
         secure = "" if tls is None else "s"
         self.http = f"http{secure}://127.0.0.1:{self.port}"
         self.url = f"ws{secure}://127.0.0.1:{self.port}/v1/realtime"
-        self.calls: Calls
+        self.calls: CallRegistry
         self.audio_sockets: AudioSockets
-        self.access: Access
+        self.access: Authenticator
         self._server: Server
         self._loop: asyncio.AbstractEventLoop
         self._started = threading.Event()
@@ -161,7 +161,7 @@ class LiveServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.access = Access(self.config, self.keys, self._clock)
+        self.access = Authenticator(self.config, self.keys, self._clock)
         tools = ServerTools(self.config, self._clock)
         app = create_app(self.config, self.stages, self._clock, access=self.access, tools=tools)
         self.calls = app.state.calls

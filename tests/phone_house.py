@@ -17,11 +17,11 @@ from starlette.applications import Starlette
 from starlette.types import Message
 from twilio.request_validator import RequestValidator
 
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk, Carrier, HeldCall
+from agent.calls.registry import CallRegistry
+from agent.calls.service import AdmittedCall, CallService, CallTransport
 from agent.config.layers import load_config
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
 from agent.server.server import create_app
@@ -94,13 +94,13 @@ class House:
     config: Config
     stages: ReadyStages
     keys: KeyFile
-    access: Access
+    access: Authenticator
     http: httpx.AsyncClient
-    held: list[HeldCall] = field(default_factory=list)
+    held: list[AdmittedCall] = field(default_factory=list)
 
     @property
-    def calls(self) -> Calls:
-        calls: Calls = self.app.state.calls
+    def calls(self) -> CallRegistry:
+        calls: CallRegistry = self.app.state.calls
         return calls
 
     async def key(self, name: str = "ana", **limits: Any) -> str:
@@ -170,16 +170,16 @@ async def phone_house(
     clock = SystemClock()
     stages = ReadyStages(config, ModelStore(tmp_path, {}), clock)
     keys = KeyFile(tmp_path / "keys.json")
-    access = Access(config, keys, clock, local_key=LOCAL_KEY)
+    access = Authenticator(config, keys, clock, local_key=LOCAL_KEY)
     app = create_app(config, stages, clock, access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url=PUBLIC) as http:
         house = House(app, config, stages, keys, access, http)
 
-        async def hold(desk: CallDesk, held: HeldCall, carrier: Carrier) -> None:
+        async def hold(desk: CallService, held: AdmittedCall, carrier: CallTransport) -> None:
             house.held.append(held)
 
-        monkeypatch.setattr(CallDesk, "hold", hold)
+        monkeypatch.setattr(CallService, "hold", hold)
         yield house
     await stages.close()
 

@@ -13,15 +13,15 @@ from typing import Any, Final, cast
 from starlette.websockets import WebSocket
 
 from agent.calls.line_reservations import CallTokens
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallService
 from agent.config.layers import load_config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import ANYONE, SCOPE_KEY, Principal
 from agent.session.ports.stage_ports import VoicePort
 from agent.stages.registry import Stages
-from agent.telephony.carriers.media_stream import Dialect
+from agent.telephony.carriers.media_stream import MediaStreamProtocol
 from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.endpoint import PhoneSocket
 from agent.telephony.signatures import PhoneSignatures
@@ -61,7 +61,7 @@ class FakeStages:
         return self.ears
 
 
-class Carrier:
+class ScriptedCarrier:
     """Twilio's end of the stream: plays what it gets in real time, returns marks."""
 
     def __init__(self, scope: dict[str, Any], *, reads: bool = True, plays: bool = True) -> None:
@@ -145,15 +145,15 @@ class PhoneScene:
         settings: str = "",
         calls: dict[str, Any] | None = None,
     ) -> None:
-        """`settings`: as in the settings file. `calls`: further parts of `Calls`."""
+        """`settings`: as in the settings file. `calls`: further parts of `CallRegistry`."""
         self.config = load_config(file_text=settings)
         self.clock = clock
         self.stages = FakeStages(replies)
-        self.calls = Calls(self.config, clock, **(calls or {}))
-        self.access = Access(self.config, KeyFile(tmp_path / "keys.json"), clock)
+        self.calls = CallRegistry(self.config, clock, **(calls or {}))
+        self.access = Authenticator(self.config, KeyFile(tmp_path / "keys.json"), clock)
         tools = ServerTools(self.config, clock)
         stages = cast(Stages, self.stages)
-        self.desk = CallDesk(self.config, stages, self.calls, clock, self.access, tools)
+        self.desk = CallService(self.config, stages, self.calls, clock, self.access, tools)
         tokens, signatures = CallTokens(clock), PhoneSignatures(self.config.telephony)
         self.sockets = PhoneSocket(self.config, self.calls, clock, self.desk, tokens, signatures)
         self.principal: Principal = ANYONE
@@ -170,14 +170,14 @@ class PhoneScene:
 
     async def call(
         self,
-        story: Callable[[Carrier], Awaitable[None]],
+        story: Callable[[ScriptedCarrier], Awaitable[None]],
         *,
         reads: bool = True,
         plays: bool = True,
         silent: bool = False,
         parameters: Mapping[str, str] = MappingProxyType({}),
-        dialect: Dialect | None = None,
-    ) -> Carrier:
+        dialect: MediaStreamProtocol | None = None,
+    ) -> ScriptedCarrier:
         """A call, to its end. `silent`: the carrier sends nothing but what the story says.
         `dialect`: another one than Twilio's, with its frames."""
         scope = {
@@ -188,7 +188,7 @@ class PhoneScene:
             "client": ("127.0.0.1", 5000),
             SCOPE_KEY: self.principal,
         }
-        carrier = Carrier(scope, reads=reads, plays=plays)
+        carrier = ScriptedCarrier(scope, reads=reads, plays=plays)
         carrier.say(start(customParameters=dict(parameters)))
         async with asyncio.timeout(7200), asyncio.TaskGroup() as group:
             beside = [group.create_task(carrier.play())]
@@ -203,7 +203,9 @@ class PhoneScene:
                 task.cancel()
         return carrier
 
-    async def _tell(self, story: Callable[[Carrier], Awaitable[None]], carrier: Carrier) -> None:
+    async def _tell(
+        self, story: Callable[[ScriptedCarrier], Awaitable[None]], carrier: ScriptedCarrier
+    ) -> None:
         await self.ears.running.wait()
         await story(carrier)
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError
 from agent.observability.counters import BargeIns
-from agent.observability.live_marks import MarkNotices
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.live_marks import LiveMarks
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import (
@@ -18,7 +18,7 @@ from agent.session.ports.stage_ports import (
     ToolsPort,
     VoicePort,
 )
-from agent.session.response.controller import Surroundings
+from agent.session.response.controller import SessionDependencies
 from agent.session.session import Session
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
@@ -74,7 +74,7 @@ class Call:
             session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
         )
 
-        around = Surroundings(
+        around = SessionDependencies(
             clock=clock,
             open_chat=lambda instructions, examples: self.chat,
             open_voice=self._open_voice,
@@ -94,8 +94,8 @@ class Call:
             recording=recording,
             on_state=lambda state, stage: self.states.append((state, stage)),
         )
-        told = MarkNotices(self._notify, clock, origin_ns) if told_marks else None
-        log = TurnLog(session_id, self.trace, self.turns.append, told=told)
+        told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
+        log = TurnRecorder(session_id, self.trace, self.turns.append, told=told)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
 

@@ -10,12 +10,12 @@ from agent.http.hardening.address_limits import (
     AddressLimits,
     CallsByAddress,
 )
-from agent.http.hardening.leaky_bucket import Pace
+from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.http.peer_address import is_within, networks_of, place_of
 
 
 def test_a_pace_allows_a_burst_and_then_so_much_a_second() -> None:
-    pace = Pace(2.0, 4.0, now_s=10.0)
+    pace = LeakyBucket(2.0, 4.0, now_s=10.0)
     assert [pace.take(1, 10.0) for _ in range(6)] == [True] * 4 + [False] * 2
     assert [pace.take(1, 11.0) for _ in range(3)] == [True, True, False]
     assert pace.take(4, 1000.0)  # no more than the burst was saved up
@@ -23,7 +23,7 @@ def test_a_pace_allows_a_burst_and_then_so_much_a_second() -> None:
 
 
 def test_a_pace_says_how_long_to_wait() -> None:
-    pace = Pace(1.0, 10.0, now_s=0.0)
+    pace = LeakyBucket(1.0, 10.0, now_s=0.0)
     assert pace.add(10, 0.0) == 0.0
     assert pace.add(3, 0.0) == 3.0
     assert pace.add(1, 3.0) == 1.0

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config, LatencySettings
 from latency_budget import TurnRecord
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn import SessionId, Span, Stage
-from latency_budget.enforcement.admission import MIN_TURNS, Crowd
+from latency_budget.enforcement.admission import MIN_TURNS, OverloadForecast
 from latency_budget.storage.history import TurnEntry
 
 from .chain_turns import chain_turn
@@ -34,7 +34,7 @@ class House:
         self.processor_ns = 0
         self.num_asked = 0
         config = replace(Config(), latency_budget=LatencySettings(**settings))
-        self.calls = Calls(config, self.clock, processor_ns=self._asked)
+        self.calls = CallRegistry(config, self.clock, processor_ns=self._asked)
         self.call = self.calls.admit(SessionId("s"), "default")
 
     def _asked(self) -> int:
@@ -112,7 +112,7 @@ async def test_the_operator_may_let_everybody_in(monkeypatch: pytest.MonkeyPatch
 async def test_who_is_refused_is_told_why_and_when_to_come_back(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live.calls, "crowd", lambda num_kept: Crowd(612.3, 500))
+    monkeypatch.setattr(live.calls, "crowd", lambda num_kept: OverloadForecast(612.3, 500))
     refused = live.calls.refusals.total
     with pytest.raises(InvalidStatus) as caught:
         async with call_to(live.url):

@@ -12,12 +12,18 @@ from agent.codec.g711 import mulaw_encode
 from agent.config.layers import load_config
 from agent.errors import ConfigError
 from agent.telephony.announcements import BEEP_S
-from agent.telephony.media.amd import LONG_NS, WATCH_NS, BeepEar, Int16, MachineWatch
+from agent.telephony.media.amd import (
+    LONG_NS,
+    WATCH_NS,
+    AnsweringMachineDetector,
+    BeepDetector,
+    Int16,
+)
 from agent.telephony.media.dtmf import KEYS, sound_of
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 
-from .phone_scene import CHAR_S, SILENCE, Carrier, PhoneScene, play
+from .phone_scene import CHAR_S, SILENCE, PhoneScene, ScriptedCarrier, play
 from .test_agent_wire_twilio import frame, media
 
 MESSAGE = "Please call us back."
@@ -48,7 +54,7 @@ def quiet(ms: int, rate_hz: int = 8000) -> Int16:
 def test_a_beep_is_heard_at_its_end(hz: int, rate_hz: int) -> None:
     sound = np.concatenate([quiet(100, rate_hz), tone(hz, 400, 0.1, rate_hz), quiet(200, rate_hz)])
     pieces = [sound[first : first + 160] for first in range(0, len(sound), 160)]
-    ear = BeepEar(rate_hz)
+    ear = BeepDetector(rate_hz)
     heard = [ear.push(piece) for piece in pieces]
     assert heard.count(True) == 1
     assert heard.index(True) * 160 / rate_hz >= 0.5
@@ -68,7 +74,7 @@ def test_a_beep_is_heard_at_its_end(hz: int, rate_hz: int) -> None:
     ids=["short", "ringing", "fax", "faint", "keys", "vowel", "noise"],
 )
 def test_what_is_no_beep(sound: Int16) -> None:
-    assert not BeepEar(8000).push(np.concatenate([sound, quiet(200)]))
+    assert not BeepDetector(8000).push(np.concatenate([sound, quiet(200)]))
 
 
 # --- machines ---
@@ -87,12 +93,12 @@ def test_what_is_no_beep(sound: Int16) -> None:
     ],
 )
 def test_what_carriers_say(answered_by: str, is_machine: bool, takes_message: bool) -> None:
-    watch = MachineWatch(answered_by, 0)
+    watch = AnsweringMachineDetector(answered_by, 0)
     assert (watch.is_machine, watch.takes_message) == (is_machine, takes_message)
 
 
 def test_who_speaks_on_and_on_is_a_machine() -> None:
-    watch = MachineWatch("", 0)
+    watch = AnsweringMachineDetector("", 0)
     watch.speech_began(10**9)
     watch.heard(quiet(20), 8000, 10**9 + LONG_NS - 1)
     assert not watch.is_machine
@@ -103,7 +109,7 @@ def test_who_speaks_on_and_on_is_a_machine() -> None:
 
 @pytest.mark.parametrize("is_person", [True, False])
 def test_who_pauses_or_is_known_is_not(is_person: bool) -> None:
-    watch = MachineWatch("human" if is_person else "", 0)
+    watch = AnsweringMachineDetector("human" if is_person else "", 0)
     watch.speech_began(10**9)
     if not is_person:
         watch.speech_ended()
@@ -115,7 +121,7 @@ def test_who_pauses_or_is_known_is_not(is_person: bool) -> None:
 def test_a_beep_tells_for_a_while() -> None:
     beep = np.concatenate([tone(1000, 300), quiet(100)])
     for at_ns, is_machine in ((0, True), (WATCH_NS, False)):
-        watch = MachineWatch("", 0)
+        watch = AnsweringMachineDetector("", 0)
         watch.heard(beep, 8000, at_ns)
         assert (watch.is_machine, watch.takes_message) == (is_machine, is_machine)
 
@@ -129,12 +135,12 @@ def payload(pcm: Int16) -> str:
 
 def hold(
     tmp_path: Path,
-    story: Callable[[PhoneScene, Carrier], Awaitable[None]],
+    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
     settings: str = LEAVES,
     **parameters: str,
-) -> tuple[float, Carrier, float]:
+) -> tuple[float, ScriptedCarrier, float]:
     """A call: after how many seconds it ended, and how many of the agent were played."""
-    made: list[tuple[float, Carrier, float]] = []
+    made: list[tuple[float, ScriptedCarrier, float]] = []
 
     async def main(clock: ManualClock) -> None:
         scene = PhoneScene(clock, tmp_path, settings=settings)
@@ -148,11 +154,11 @@ def hold(
     return made[0]
 
 
-async def nothing(scene: PhoneScene, carrier: Carrier) -> None:
+async def nothing(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     pass
 
 
-async def greets(scene: PhoneScene, carrier: Carrier) -> None:
+async def greets(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     """As machines do: on and on, and a beep."""
     scene.ears.utterance += 1
     scene.ears.hear(ev.SpeechStarted(scene.ears.utterance, 0))
@@ -181,7 +187,7 @@ def test_a_message_is_left_at_once_where_the_greeting_is_over(tmp_path: Path) ->
 
 
 def test_a_machine_does_not_interrupt_the_message(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 8000)
         scene.ears.say("To listen to your message press one.")
 
@@ -213,7 +219,7 @@ def test_a_machine_is_hung_up_on(tmp_path: Path) -> None:
     ],
 )
 def test_people_are_talked_to(tmp_path: Path, settings: str, parameters: dict[str, str]) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await greets(scene, carrier)
         await asyncio.sleep(5)
         assert carrier.closed is None

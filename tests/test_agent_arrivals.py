@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.stages.transcription_jobs import Arrivals
+from agent.stages.transcription_jobs import ArrivalClock
 
 MS = 1_000_000
 FRAME = 320
 """20 ms."""
 
 
-def arrivals(*at_ms: float) -> Arrivals:
+def arrivals(*at_ms: float) -> ArrivalClock:
     """Of frames of 20 ms, in order."""
-    found = Arrivals()
+    found = ArrivalClock()
     for number, each in enumerate(at_ms, start=1):
         found.note(number * FRAME, round(each * MS))
     return found
 
 
-def spoken_ms(found: Arrivals, sample: int) -> float:
+def spoken_ms(found: ArrivalClock, sample: int) -> float:
     return found.when(sample)[0] / MS
 
 

@@ -10,7 +10,7 @@ import soundfile
 
 from agent.client import events as ev
 from agent.client.simulated_caller.caller import Caller
-from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.errors import BenchError
 from benchmarks.signals.backchannels import WORDS, Backchannel, recorded, synthesized
 from benchmarks.signals.recordings import TurnRecording
@@ -54,7 +54,7 @@ class Spoken:
     def __init__(self, script: Script, client: Client) -> None:
         self.scene = Scene({**REPLY, **script}, extensions=client == "ducks")
         self.asides = Asides(client)
-        self.exchange: Exchange
+        self.exchange: SpokenTurn
 
     async def run(self) -> Aside:
         scene = self.scene

@@ -23,9 +23,9 @@ from agent.calls import service
 from agent.config.access import AccessSettings
 from agent.errors import CLOSE_NORMAL, CLOSE_NOT_UTF8, CLOSE_TOO_BIG
 from agent.http.hardening.http_protocol import HttpConnection
-from agent.http.hardening.websocket_protocol import VoiceConnection
+from agent.http.hardening.websocket_protocol import WebSocketProtocol
 from agent.realtime import socket
-from agent.realtime.receive_limiter import Intake
+from agent.realtime.receive_limiter import ReceiveLimiter
 from benchmarks.callers.abusive_clients import Target, flood, read_nothing, sit, talk_too_fast
 from latency_budget.account.clock import Clock
 
@@ -117,12 +117,12 @@ async def test_two_thousand_connections_leave_nothing(live: LiveServer) -> None:
         await until_gone(live, 1)
         await asyncio.to_thread(live.ask, collect)
         tasks, megabytes = await num_tasks(live), resident_mb()
-        before = len(alive(HttpConnection, VoiceConnection))
+        before = len(alive(HttpConnection, WebSocketProtocol))
         await flood(target(live), 2000)
         await until_gone(live, 1)
         await asyncio.to_thread(live.ask, collect)
         assert await num_tasks(live) <= tasks
-        assert len(alive(HttpConnection, VoiceConnection)) <= before
+        assert len(alive(HttpConnection, WebSocketProtocol)) <= before
         assert resident_mb() - megabytes <= MAX_GROWTH_MB
 
 
@@ -141,12 +141,12 @@ async def test_who_sends_without_end_is_read_in_real_time(
         if not is_over.is_set():
             await asyncio.sleep(seconds)
 
-    def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> Intake:
-        return Intake(websocket, replace(settings, burst_s=10), clock, pause)
+    def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+        return ReceiveLimiter(websocket, replace(settings, burst_s=10), clock, pause)
 
     async with call_to(live.url) as call:
         await call.update(output_modalities=["text"], max_output_tokens=4)
-        monkeypatch.setattr(socket, "Intake", patched)
+        monkeypatch.setattr(socket, "ReceiveLimiter", patched)
         sent, _ = await asyncio.gather(talk_too_fast(target(live), 4.0), call.prove_alive())
         assert sent > 10
         assert 1 <= len(waits) <= 6  # a second of audio each
@@ -163,10 +163,10 @@ async def test_nothing_of_a_long_recording_is_lost(
     async def pause(seconds: float) -> None:
         waits.append(seconds)
 
-    def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> Intake:
-        return Intake(websocket, replace(settings, burst_s=1), clock, pause)
+    def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+        return ReceiveLimiter(websocket, replace(settings, burst_s=1), clock, pause)
 
-    monkeypatch.setattr(socket, "Intake", patched)
+    monkeypatch.setattr(socket, "ReceiveLimiter", patched)
     said = "all-circuits-busy-now"
     async with call_to(live.url) as call:
         await call.update(output_modalities=["text"], max_output_tokens=4)
@@ -313,10 +313,10 @@ async def test_bytes_that_are_no_request_are_refused(live: LiveServer) -> None:
 
 
 async def test_who_is_idle_is_told_so(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def impatient(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> Intake:
-        return Intake(websocket, replace(settings, idle_s=1), clock)
+    def impatient(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+        return ReceiveLimiter(websocket, replace(settings, idle_s=1), clock)
 
-    monkeypatch.setattr(socket, "Intake", impatient)
+    monkeypatch.setattr(socket, "ReceiveLimiter", impatient)
     async with call_to(live.url) as call:
         assert await call.closed() == (CLOSE_NORMAL, service.IDLE)
 

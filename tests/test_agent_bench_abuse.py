@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from agent.cli.bench import main
-from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.errors import BenchError
 from benchmarks.voice import abuse
 from benchmarks.voice.abuse import QUIET, show, verdicts
@@ -26,7 +26,7 @@ class Turn:
 
 
 def held(*times_ms: float | None, errors: tuple[str, ...] = ()) -> HeldCall:
-    turns = [cast(Exchange, Turn(each)) for each in times_ms]
+    turns = [cast(SpokenTurn, Turn(each)) for each in times_ms]
     return HeldCall([], turns, errors=list(errors))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agent.client import events as ev
-from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.codec.g711 import mulaw_encode
 from agent.errors import BenchError
 from benchmarks.callers.simulated_carrier import LineQuality, TwilioCall
@@ -141,8 +141,8 @@ async def test_a_mark_comes_back_when_the_audio_before_it_was_played_or_cleared(
     assert call.queue.first_sound_ns == first.at_ns
 
 
-def exchange(e2e_ms: float | None, silenced_ms: float | None = None) -> Exchange:
-    found = Exchange(1, np.zeros(0, np.int16), 0)
+def exchange(e2e_ms: float | None, silenced_ms: float | None = None) -> SpokenTurn:
+    found = SpokenTurn(1, np.zeros(0, np.int16), 0)
     found.e2e_ear_ms, found.silenced_ms = e2e_ms, silenced_ms
     return found
 
@@ -158,7 +158,7 @@ TURN: dict[str, Any] = {
 UNANSWERED: dict[str, Any] = {**TURN, "e2e_server_ms": None, "stages": {}}
 
 
-def result_of(*exchanges: Exchange, greetings_ms: tuple[float, ...] = (90.0,)) -> dict[str, Any]:
+def result_of(*exchanges: SpokenTurn, greetings_ms: tuple[float, ...] = (90.0,)) -> dict[str, Any]:
     held = HeldCall((), list(exchanges))
     calls = phone.PhoneCalls(
         [held], list(greetings_ms), 3, calls_s=10.0, cpu_s=2.5, turns=[TURN, UNANSWERED]

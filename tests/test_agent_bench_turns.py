@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.config.sources import read_config
 from agent.errors import BenchError
 from benchmarks.signals.recordings import Label, TurnRecording
@@ -25,8 +25,8 @@ def recording(number: int, kind: str = "") -> TurnRecording:
     return TurnRecording(Path(f"{number}.wav"), np.zeros(8, np.int16), 16_000, Label(1, kind))
 
 
-def exchange(e2e_ms: float | None, *, cut_in: bool = False, reopened: bool = False) -> Exchange:
-    found = Exchange(1, np.zeros(0, np.int16), 0)
+def exchange(e2e_ms: float | None, *, cut_in: bool = False, reopened: bool = False) -> SpokenTurn:
+    found = SpokenTurn(1, np.zeros(0, np.int16), 0)
     found.e2e_ear_ms, found.cut_in, found.reopened = e2e_ms, cut_in, reopened
     return found
 

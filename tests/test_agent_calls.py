@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.calls.registry import MAX_TRACES, Calls, save_trace
+from agent.calls.registry import MAX_TRACES, CallRegistry, save_trace
 from agent.config.schema import Config
 from latency_budget.account.actions import Action
 from latency_budget.account.clock import ManualClock
@@ -18,9 +18,9 @@ from latency_budget.storage.history import TurnEntry
 from .chain_turns import chain_turn
 
 
-def calls(**settings: object) -> Calls:
+def calls(**settings: object) -> CallRegistry:
     config = Config()
-    return Calls(replace(config, agent=replace(config.agent, **settings)), ManualClock())  # type: ignore[arg-type]
+    return CallRegistry(replace(config, agent=replace(config.agent, **settings)), ManualClock())  # type: ignore[arg-type]
 
 
 async def test_a_full_house_and_an_empty_one() -> None:
@@ -94,7 +94,7 @@ def test_a_client_that_wants_more_changes_nothing_for_others(total_ms: int, is_l
     config = Config()
     model = replace(config.llm_engine, small_model="small")
     budget = replace(config.latency_budget, total_ms=total_ms)
-    house = Calls(replace(config, llm_engine=model, latency_budget=budget), ManualClock())
+    house = CallRegistry(replace(config, llm_engine=model, latency_budget=budget), ManualClock())
     call = house.admit(SessionId("sess_a"), "default")
     for number in range(1, 10):
         entry = TurnEntry(SessionId("sess_a"), chain_turn(number=number))

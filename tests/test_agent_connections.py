@@ -85,7 +85,7 @@ async def test_a_call_is_not_a_request_that_does_not_come(monkeypatch: pytest.Mo
 async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(HttpConnection, "turned_away", 0)
+    monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
     house = House(busy, limit_concurrency=4)
     call = await house.call()
     with caplog.at_level(logging.WARNING):
@@ -105,7 +105,7 @@ async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
 async def test_where_all_are_calls_the_newcomer_is_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(HttpConnection, "turned_away", 0)
+    monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
     house = House(busy, limit_concurrency=3)
     inside = [await house.call() for _ in range(2)]
     assert house.connect().aborted.is_set()

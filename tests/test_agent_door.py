@@ -12,10 +12,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from agent.config.layers import load_config
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
-from agent.http.auth.middleware import MAX_HELD, Door, open_paths
-from agent.http.auth.origin_check import Visitors
+from agent.http.auth.middleware import MAX_HELD, AuthMiddleware, open_paths
+from agent.http.auth.origin_check import OriginCheck
 from agent.http.auth.principal import KeyLimits, Principal, principal_of
 from agent.http.auth.throttle import FREE_TRIES
 from agent.http.static_files import WEB_DEMO
@@ -57,10 +57,12 @@ class House:
 
     def build(self) -> "House":
         """Once the keys that are to be there at the start are there."""
-        self.access = Access(self.config, self.file, self.clock, local_key="hl_000000000000_local")
-        visitors = Visitors(self.config.agent)
+        self.access = Authenticator(
+            self.config, self.file, self.clock, local_key="hl_000000000000_local"
+        )
+        visitors = OriginCheck(self.config.agent)
         paths = open_paths(WEB_DEMO)
-        self.door = Door(self._app, self.access, visitors, self.clock, paths, self._pause)
+        self.door = AuthMiddleware(self._app, self.access, visitors, self.clock, paths, self._pause)
         return self
 
     def key(self, name: str = "ana", limits: KeyLimits | None = None) -> str:

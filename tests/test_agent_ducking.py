@@ -12,7 +12,7 @@ from agent.client import events as ev
 from agent.client.call import connect
 from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.ducking import DUCKED, FALL_NS, RISE_NS, Ducking
-from agent.client.simulated_caller.playback import Loudspeaker
+from agent.client.simulated_caller.playback import SimulatedPlayback
 from agent.session.api.conversation import ItemId
 from agent.session.api.server_events import (
     Extension,
@@ -77,7 +77,7 @@ def test_the_level_never_steps_nor_leaves_its_bounds(
 
 
 def test_the_recording_holds_what_was_heard() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r1", "i1", VOICE[:RATE_HZ], RATE_HZ, 0)
     speaker.duck("i1", 200 * MS)
     speaker.unduck("i1", 600 * MS)
@@ -92,7 +92,7 @@ def test_the_recording_holds_what_was_heard() -> None:
 
 
 def test_what_is_not_recorded_costs_nothing() -> None:
-    speaker = Loudspeaker(record=False)
+    speaker = SimulatedPlayback(record=False)
     speaker.push("r1", "i1", VOICE, RATE_HZ, 0)
     speaker.duck("i1", 200 * MS)
     speaker.unduck("i2", 300 * MS)

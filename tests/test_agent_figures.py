@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.client.simulated_caller.summary import percentiles_ms, summarize_exchanges
 from benchmarks.statistics import Speculation, actions_of, chains_ms, speculation, wilson_interval
 from latency_budget.account.actions import Action, ActionTaken
@@ -15,8 +15,8 @@ from .chain_turns import chain_marks
 MS = 1_000_000
 
 
-def exchange(e2e_ms: float | None, *, cut_in: bool = False) -> Exchange:
-    found = Exchange(1, np.zeros(0, np.int16), 0)
+def exchange(e2e_ms: float | None, *, cut_in: bool = False) -> SpokenTurn:
+    found = SpokenTurn(1, np.zeros(0, np.int16), 0)
     found.e2e_ear_ms, found.cut_in = e2e_ms, cut_in
     return found
 

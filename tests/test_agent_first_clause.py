@@ -12,7 +12,7 @@ from agent.config.sources import read_config
 from agent.session.ports.stage_ports import ChatMessage
 from agent.session.response.opening_clause import cutting, example_messages, shaped, without_opener
 from benchmarks.voice.opening_clause import Answer, figures_of
-from tts.text_chunker import PieceCutter
+from tts.text_chunker import TextChunker
 
 from .models import model_path
 
@@ -20,7 +20,7 @@ REPLY = "Well, it depends. Some people sleep for eight hours, others for nine."
 
 
 def pieces(by_clause: bool) -> list[str]:
-    cutter = PieceCutter(cutting(by_clause=by_clause))
+    cutter = TextChunker(cutting(by_clause=by_clause))
     return [piece.text for piece in (*cutter.push(REPLY), *cutter.flush())]
 
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.telephony.media.reorder_buffer import MAX_EARLY, MAX_LATE, FrameOrder
+from agent.telephony.media.reorder_buffer import MAX_EARLY, MAX_LATE, ReorderBuffer
 
 
 def passed(places: list[int | None]) -> list[list[int]]:
-    order: FrameOrder[int] = FrameOrder()
+    order: ReorderBuffer[int] = ReorderBuffer()
     return [order.push(place, place or 0) for place in places]
 
 
@@ -21,7 +21,7 @@ def test_frames_that_changed_places_change_back() -> None:
 
 
 def test_what_is_lost_is_not_waited_for() -> None:
-    order: FrameOrder[int] = FrameOrder()
+    order: ReorderBuffer[int] = ReorderBuffer()
     got = [order.push(place, place) for place in (1, *range(3, 3 + MAX_EARLY + 1))]
     assert got == [[1], *[[]] * MAX_EARLY, list(range(3, 3 + MAX_EARLY + 1))]
     assert order.lost == 1
@@ -40,7 +40,7 @@ def test_a_carrier_that_counts_anew_is_heard_again() -> None:
 
 
 def test_a_burst_of_late_frames_is_no_new_count() -> None:
-    order: FrameOrder[int] = FrameOrder()
+    order: ReorderBuffer[int] = ReorderBuffer()
     places = [1, *range(11, 20), *range(2, 2 + MAX_LATE - 1), *range(20, 40)]
     heard = [each for place in places for each in order.push(place, place)]
     assert heard == [1, *range(11, 40)]
@@ -55,7 +55,7 @@ def test_nothing_is_heard_twice_or_out_of_order(places: list[int]) -> None:
 
 @given(st.permutations(range(MAX_EARLY)))
 def test_a_shuffle_of_a_few_frames_loses_none(places: list[int]) -> None:
-    order: FrameOrder[int] = FrameOrder()
+    order: ReorderBuffer[int] = ReorderBuffer()
     heard = order.push(-1, -1)
     for place in places:
         heard += order.push(place, place)

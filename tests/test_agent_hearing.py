@@ -16,7 +16,7 @@ from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
 from agent.stages import speech_input as hearing_module
 from agent.stages.audio_queue import MAX_JOB, MAX_WAITING, AudioInbox
 from agent.stages.model_thread import StageThread
-from agent.stages.speech_input import Hearing, endpointing_for
+from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 
@@ -70,7 +70,7 @@ class Judge:
 
 
 class Ears:
-    """A `Hearing` that runs, and what it tells."""
+    """A `SpeechInput` that runs, and what it tells."""
 
     def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
         self.clock = ManualClock()
@@ -79,7 +79,7 @@ class Ears:
             endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=0
         )
         judge: StageThread[Any] = StageThread("turn", Judge)  # nobody pauses here
-        self.hearing = Hearing(listening, detector, recognizer, judge, self.clock, 96)
+        self.hearing = SpeechInput(listening, detector, recognizer, judge, self.clock, 96)
         self.told: list[Heard] = []
         self._came = asyncio.Condition()
 

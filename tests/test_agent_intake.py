@@ -14,7 +14,7 @@ from agent.realtime.receive_limiter import (
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
     WORK,
-    Intake,
+    ReceiveLimiter,
 )
 from agent.session.api.client_events import (
     AppendAudio,
@@ -44,7 +44,7 @@ class Peer:
         pass
 
 
-async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[Intake, list[float]]:
+async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[ReceiveLimiter, list[float]]:
     peer = Peer(*messages)
     await peer.websocket.accept()
     pauses: list[float] = []
@@ -53,7 +53,7 @@ async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[Intake, li
         pauses.append(seconds)
 
     clock = ManualClock()
-    return Intake(peer.websocket, AccessSettings(**settings), clock, pause), pauses
+    return ReceiveLimiter(peer.websocket, AccessSettings(**settings), clock, pause), pauses
 
 
 async def test_frames_are_texts_or_bytes_and_then_the_end() -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from agent.config.access import AccessSettings
 from agent.config.schema import Config
 from agent.errors import IssuerUnreachableError
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.jwt import FRESH_S, MAX_JWKS_BYTES, MAX_JWT_CHARS, RETRY_S, JwtTokens
 from agent.http.auth.keys import KeyFile
 from latency_budget.account.clock import ManualClock, unix_ns
@@ -222,7 +222,7 @@ async def test_an_issuer_that_is_away() -> None:
 
 async def test_where_tokens_are_taken_keys_are_needed(tmp_path: Path) -> None:
     config = Config(access=SETTINGS)
-    access = Access(config, KeyFile(tmp_path / "keys.json"), ManualClock())
+    access = Authenticator(config, KeyFile(tmp_path / "keys.json"), ManualClock())
     assert access.closed
     assert await access.identify(None) is None
     assert await access.identify("sk-whatever") is None

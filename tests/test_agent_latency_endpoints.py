@@ -12,10 +12,10 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.calls.rejections import MAX_KEPT
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import MAX_PAGE, LatencyEndpoints
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[TurnStore]:
 
 async def client(store: TurnStore | None, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     stages = Stages(Config(), ModelStore(tmp_path, {}), SystemClock())
-    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     app = create_app(Config(), stages, SystemClock(), store, access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -144,7 +144,7 @@ async def test_a_call_is_stored_with_its_words_only_where_they_are_wanted(
     for wants_texts in (False, True):
         config = Config()
         kept = replace(config.latency_budget, store_texts=wants_texts)
-        calls = Calls(replace(config, latency_budget=kept), SystemClock(), store)
+        calls = CallRegistry(replace(config, latency_budget=kept), SystemClock(), store)
         call = calls.admit(SessionId(f"s{wants_texts:d}"), "sales")
         calls.turn_over(call, replace(stored().entry, session=call.session_id))
         assert call.num_turns == len(calls.history) == 1
@@ -168,8 +168,8 @@ async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None
         refused = await http.get("/v1/latency/turns?since=0")
         assert refused.status_code == 400
         assert "there is no store" in refused.json()["error"]["message"]
-    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
-    calls = Calls(Config(), SystemClock(), broken)
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    calls = CallRegistry(Config(), SystemClock(), broken)
     ready = Endpoints(cast(Stages, Ready()), calls, access)
     answer = await ready.readyz(Request({"type": "http"}))
     assert answer.status_code == 200
@@ -188,7 +188,7 @@ async def test_how_times_are_spread(http: httpx.AsyncClient, store: TurnStore) -
     assert sum(count for _, count in found["histograms"]["stages"]["tts"]) == 4
     assert found["summary"]["within"] == found["profiles"]["embedded"]["within"] == 1
     assert "histograms" not in (await http.get("/v1/latency/summary?since=0")).json()
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     for number in range(1, 5):
         calls.history.add(stored(number).entry)
     memory = calls.history.summary_json(histograms=True)
@@ -211,7 +211,7 @@ async def test_turns_have_their_marks_from_memory_and_from_the_store(
     assert (marks["caller_last_voiced"], marks["endpoint"], marks["heard"]) == (0, 420, 450)
     assert [mark["ms"] for mark in turn["marks"]] == sorted(marks.values())
     assert turn["recording"] == {"from_s": 12.5, "to_s": 17.25}
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     calls.turn_over(calls.admit(SessionId("s1"), "sales"), entry)
     (of_memory,) = calls.history.turns_json()["turns"]
     assert of_memory["marks"] == turn["marks"]
@@ -234,10 +234,10 @@ async def test_turns_of_an_older_version_have_no_marks(
 
 
 async def test_who_was_refused_is_told_as_far_as_it_is_kept(tmp_path: Path) -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     for number in range(MAX_KEPT + 5):
         calls.refuse("busy" if number else "over_budget")
-    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     answer = await LatencyEndpoints(calls, access).refusals(Request({"type": "http"}))
     told = json.loads(bytes(answer.body))
     assert told["total"] == MAX_KEPT + 5

@@ -11,9 +11,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import ANYONE, SCOPE_KEY, KeyLimits
 from agent.http.endpoints.latency import LatencyEndpoints
@@ -137,7 +137,7 @@ async def test_a_stream_ends_after_a_while_and_its_place_is_free(
 
 
 async def test_calls_tell_of_themselves() -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     stream = calls.events.listen()
     await anext(stream)
     call = calls.admit(SessionId("s1"), "sales")
@@ -164,7 +164,7 @@ async def test_calls_tell_of_themselves() -> None:
 async def test_what_a_call_does_is_told_when_it_changes() -> None:
     """While its client is lost it waits, whatever goes on in it; nothing is told behind its end."""
     clock = ManualClock(5_000_000_000)
-    calls = Calls(Config(), clock)
+    calls = CallRegistry(Config(), clock)
     call = calls.admit(SessionId("s1"), "sales")
     stream = calls.events.listen()
     await anext(stream)
@@ -199,15 +199,15 @@ def request(**headers: str) -> Request:
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> Access:
-    return Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+def access(tmp_path: Path) -> Authenticator:
+    return Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
 
 
 @pytest.mark.parametrize(("seen", "first"), [("2", 3), ("x", None), ("-1", None), ("9" * 30, None)])
 async def test_the_endpoint_goes_on_where_a_browser_left_off(
-    access: Access, seen: str, first: int | None
+    access: Authenticator, seen: str, first: int | None
 ) -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     for number in range(1, 5):
         number_of(calls.events, number)
     answer = await LatencyEndpoints(calls, access).events(request(last_event_id=seen))
@@ -220,8 +220,8 @@ async def test_the_endpoint_goes_on_where_a_browser_left_off(
     assert number == (first or 5)
 
 
-async def test_too_many_listeners_are_refused(access: Access) -> None:
-    calls = Calls(Config(), SystemClock())
+async def test_too_many_listeners_are_refused(access: Authenticator) -> None:
+    calls = CallRegistry(Config(), SystemClock())
     streams = [calls.events.listen() for _ in range(MAX_LISTENERS)]
     for stream in streams:
         await anext(stream)
@@ -230,7 +230,9 @@ async def test_too_many_listeners_are_refused(access: Access) -> None:
     assert (await LatencyEndpoints(calls, access).events(request())).status_code == 200
 
 
-async def test_a_stream_ends_with_the_key_that_opened_it(access: Access, tmp_path: Path) -> None:
+async def test_a_stream_ends_with_the_key_that_opened_it(
+    access: Authenticator, tmp_path: Path
+) -> None:
     """At once, while it waits for news, and nothing that came meanwhile is told."""
     keys = KeyFile(tmp_path / "keys.json")
     key = keys.add("mine", KeyLimits(), 0)
@@ -238,7 +240,7 @@ async def test_a_stream_ends_with_the_key_that_opened_it(access: Access, tmp_pat
     await access.refresh()
     principal = await access.identify(key)
     assert principal is not None
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     access.on_news = calls.events.look_up
     scope = {**request().scope, SCOPE_KEY: principal, "query_string": b""}
     answer = await LatencyEndpoints(calls, access).events(Request(scope))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.layers import load_config
 from agent.server.server import _end_when_lost
 from agent.stages.llm_failover import HANGS_S
@@ -61,7 +61,7 @@ async def test_the_service_ends_once_a_device_is_lost(
         clock=SystemClock(),
     )
     stages.thinker.model = engine
-    calls, server = Calls(load_config({}), SystemClock()), uvicorn.Server(cast(Any, None))
+    calls, server = CallRegistry(load_config({}), SystemClock()), uvicorn.Server(cast(Any, None))
     server.should_exit = False
     async with asyncio.TaskGroup() as group:
         group.create_task(_end_when_lost(stages, calls, server))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.simulated_caller.playback import Loudspeaker, Position
+from agent.client.simulated_caller.playback import Position, SimulatedPlayback
 
 MS = 1_000_000
 RATE_HZ = 8_000
@@ -18,7 +18,7 @@ def tone(ms: int, silent_ms: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int1
 
 
 def test_pieces_that_arrive_in_time_follow_each_other() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r", "i", tone(100, silent_ms=30), RATE_HZ, 1000 * MS)
     speaker.push("r", "i", tone(100), RATE_HZ, 1010 * MS)
     assert speaker.onset_ns("r") == 1030 * MS
@@ -31,7 +31,7 @@ def test_pieces_that_arrive_in_time_follow_each_other() -> None:
 
 
 def test_a_late_piece_leaves_a_hole() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r", "i", tone(100), RATE_HZ, 0)
     speaker.push("r", "i", tone(100), RATE_HZ, 140 * MS)
     assert speaker.underruns_ns == 40 * MS
@@ -42,7 +42,7 @@ def test_a_late_piece_leaves_a_hole() -> None:
 
 
 def test_silence_between_replies_is_no_hole() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r1", "i1", tone(100), RATE_HZ, 0)
     speaker.push("r2", "i2", tone(100), RATE_HZ, 500 * MS)
     assert speaker.underruns_ns == 0
@@ -51,7 +51,7 @@ def test_silence_between_replies_is_no_hole() -> None:
 
 
 def test_a_flush_takes_back_what_was_not_played() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r1", "i1", tone(100), RATE_HZ, 0)
     speaker.push("r2", "i2", tone(100), RATE_HZ, 10 * MS)
     assert speaker.flush(60 * MS) == Position("i1", 60)
@@ -65,7 +65,7 @@ def test_a_flush_takes_back_what_was_not_played() -> None:
 
 
 def test_nothing_and_silence_are_never_audible() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r", "i", np.zeros(0, np.int16), RATE_HZ, 0)
     assert speaker.flush(0) is None
     speaker.push("r", "i", tone(100, silent_ms=100), RATE_HZ, 0)
@@ -74,7 +74,7 @@ def test_nothing_and_silence_are_never_audible() -> None:
 
 
 def test_the_loudest_negative_sample_is_audible() -> None:
-    speaker = Loudspeaker()
+    speaker = SimulatedPlayback()
     speaker.push("r", "i", np.array([0, -32768], np.int16), RATE_HZ, 0)
     assert speaker.onset_ns("r") == 125_000
 
@@ -86,7 +86,7 @@ def test_the_loudest_negative_sample_is_audible() -> None:
 def test_recording_or_not_the_times_are_the_same(
     pieces: list[tuple[int, int]], flush_ms: int | None
 ) -> None:
-    kept, bare = Loudspeaker(), Loudspeaker(record=False)
+    kept, bare = SimulatedPlayback(), SimulatedPlayback(record=False)
     now_ms = 0
     total_ms = 0
     for wait_ms, length_ms in pieces:

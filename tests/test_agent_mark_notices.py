@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from agent.observability.live_marks import MAX_TOLD, MarkNotices
+from agent.observability.live_marks import MAX_TOLD, LiveMarks
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
@@ -122,7 +122,7 @@ async def test_other_clients_are_told_nothing() -> None:
 
 def test_no_frame_is_made_for_a_client_without_extensions() -> None:
     notices: list[Notice] = []
-    told = MarkNotices(notices.append, ManualClock(), 0)
+    told = LiveMarks(notices.append, ManualClock(), 0)
     told.marked(Mark(TurnId(0), MarkName.SPEECH_PAUSED, 1_000_000))
     told.void()
     for extensions in (False, True):
@@ -134,7 +134,7 @@ def test_no_frame_is_made_for_a_client_without_extensions() -> None:
 def test_a_flood_is_cut_off_and_the_next_turn_is_told_again() -> None:
     notices: list[Notice] = []
     clock = ManualClock(5_000_000)
-    told = MarkNotices(notices.append, clock, 2_000_000)
+    told = LiveMarks(notices.append, clock, 2_000_000)
     for _ in range(3 * MAX_TOLD):
         told.marked(Mark(TurnId(7), MarkName.HEARD, 4_500_000))
         told.marked(Mark(TurnId(7), MarkName.LLM_WASTED, 4_500_000, 12, 3))

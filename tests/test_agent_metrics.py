@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 import llm_engine
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config, LlmSettings
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.endpoints.metrics import Metrics, engine_state, engine_stats
 from agent.http.hardening.http_protocol import HttpConnection
@@ -72,7 +72,7 @@ async def stages(model: Path, tmp_path: Path) -> AsyncIterator[Stages]:
 
 @pytest.fixture
 async def http(stages: Stages, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     app = create_app(Config(), stages, SystemClock(), access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -92,7 +92,7 @@ async def test_before_the_model_is_there(http: httpx.AsyncClient) -> None:
 
 
 async def test_who_spoke_over_the_agent(stages: Stages) -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     calls.barge_ins.kept["stock"] += 2
     calls.barge_ins.barged_in["ducks"] += 1
     families = {family.name: family for family in Metrics(stages, calls)._overlaps()}
@@ -112,8 +112,8 @@ async def test_who_spoke_over_the_agent(stages: Stages) -> None:
 async def test_what_became_of_tools_guesses_and_connections(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HttpConnection, "turned_away", 7)
-    calls = Calls(Config(), SystemClock())
+    monkeypatch.setattr(HttpConnection, "count_load_refusal", 7)
+    calls = CallRegistry(Config(), SystemClock())
     calls.guesses.made, calls.guesses.used, calls.guesses.dropped = 5, 3, 1
     tools = ServerTools(Config(), SystemClock())
     for name in ("clock", *(f"tool{number}" for number in range(MAX_COUNTED + 10))):
@@ -132,7 +132,7 @@ async def test_what_became_of_tools_guesses_and_connections(
 
 
 async def test_those_who_listen_are_told_how_the_engine_is(stages: Stages) -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     calls.guesses.made = 5
     await stages.thinker.start()
     stats = await engine_stats(stages)
@@ -145,7 +145,7 @@ async def test_those_who_listen_are_told_how_the_engine_is(stages: Stages) -> No
 
 
 async def test_how_long_turns_took(stages: Stages) -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     turn = stored().entry
     slow = replace(turn, budget=replace(turn.budget, name="cpu"))
     for entry in (turn, turn, slow):
@@ -171,7 +171,7 @@ async def test_how_long_turns_took(stages: Stages) -> None:
 
 
 async def test_turns_that_were_re_opened(stages: Stages) -> None:
-    calls = Calls(Config(), SystemClock())
+    calls = CallRegistry(Config(), SystemClock())
     for number in (1, 2):
         ledger = TurnLedger(TurnId(number))
         ledger.add(Mark(ledger.turn, MarkName.REOPENED if number == 2 else MarkName.INTERRUPTED, 0))

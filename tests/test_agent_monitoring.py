@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 import latency_budget
 from agent.calls.recording import Recorder
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config, LlmSettings
 from agent.http.endpoints.metrics import Metrics
 from agent.observability.otlp import OtlpSender
@@ -45,7 +45,7 @@ async def told(tmp_path: Path) -> dict[str, set[str]]:
     exporter = TraceExporter(OtlpSender("http://127.0.0.1:4318"))
     recorder = Recorder(tmp_path / "calls", SystemClock())
     store = TurnStore(tmp_path / "turns.sqlite")
-    calls = Calls(Config(), SystemClock(), store, exporter, recorder)
+    calls = CallRegistry(Config(), SystemClock(), store, exporter, recorder)
     calls.history.add(stored().entry)
     for _ in range(MIN_TURNS):
         calls.policy.observe(chain_turn(), 500)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.carriers.media_stream import StreamError
 from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS, OpeningStreams
 
 
@@ -44,7 +44,7 @@ async def test_one_more_takes_the_place_of_the_oldest() -> None:
     await settled()
     assert [each.is_over for each in waiting] == [True] + [False] * (MAX_STREAMS - 1)
     assert len(streams) == MAX_STREAMS
-    with pytest.raises(LineError, match=CROWDED_OUT):
+    with pytest.raises(StreamError, match=CROWDED_OUT):
         raise await waiting[0].outcome()  # type: ignore[misc]
     assert [await each.outcome() for each in (newest, *waiting[1:])] == [None] * MAX_STREAMS
     assert len(streams) == 0

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from agent.errors import SlowReader
-from agent.realtime.send_queue import MAX_AGE_NS, MAX_BYTES, Outbox
+from agent.realtime.send_queue import MAX_AGE_NS, MAX_BYTES, SendQueue
 from latency_budget.account.clock import ManualClock
 
 
 async def test_frames_come_out_in_order() -> None:
-    outbox = Outbox(ManualClock())
+    outbox = SendQueue(ManualClock())
     for frame in "abc":
         outbox.put(frame)
     assert [await outbox.get() for _ in range(3)] == ["a", "b", "c"]
@@ -18,7 +18,7 @@ async def test_frames_come_out_in_order() -> None:
 
 
 async def test_bytes_are_counted_not_characters() -> None:
-    outbox = Outbox(ManualClock())
+    outbox = SendQueue(ManualClock())
     outbox.put("\N{CJK UNIFIED IDEOGRAPH-65E5}" * 100)
     assert outbox.peak_bytes == 300
     await outbox.get()
@@ -29,7 +29,7 @@ async def test_bytes_are_counted_not_characters() -> None:
 
 async def test_who_does_not_read_for_long_is_cut_off() -> None:
     clock = ManualClock()
-    outbox = Outbox(clock)
+    outbox = SendQueue(clock)
     outbox.put("a")
     clock.advance_ms(MAX_AGE_NS / 1e6 + 1)
     outbox.put("b")
@@ -38,7 +38,7 @@ async def test_who_does_not_read_for_long_is_cut_off() -> None:
 
 
 async def test_a_client_is_not_read_from_while_much_waits_for_it() -> None:
-    outbox = Outbox(ManualClock())
+    outbox = SendQueue(ManualClock())
     await outbox.room()
     outbox.put("x" * (MAX_BYTES // 2))
     await outbox.room()

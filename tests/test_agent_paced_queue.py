@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from agent.telephony.carriers.audiosocket import CLEAR, MARK, MessageReader
 from agent.telephony.carriers.media_stream import Frame
-from agent.telephony.media.paced_sender import FRAME_NS, MAX_BEHIND_NS, PacedQueue
+from agent.telephony.media.paced_sender import FRAME_NS, MAX_BEHIND_NS, PacedSender
 
 SLIN, SLIN16 = 0x10, 0x12
 SIZE = 320
@@ -21,7 +21,7 @@ def payloads(frames: list[Frame]) -> list[bytes]:
     return [payload for _, payload in MessageReader().feed(stream)]
 
 
-def played(queue: PacedQueue, until_ns: int) -> list[tuple[int, Frame]]:
+def played(queue: PacedSender, until_ns: int) -> list[tuple[int, Frame]]:
     """All that leaves until then, and when, with a clock that is always on time."""
     out: list[tuple[int, Frame]] = []
     while (due_ns := queue.next_due_ns()) is not None and due_ns <= until_ns:
@@ -30,7 +30,7 @@ def played(queue: PacedQueue, until_ns: int) -> list[tuple[int, Frame]]:
 
 
 def test_a_frame_leaves_every_20_ms() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(5 * SIZE), 1000)
     assert queue.queued_ms == 100
     assert queue.take(999) == []
@@ -40,7 +40,7 @@ def test_a_frame_leaves_every_20_ms() -> None:
 
 
 def test_being_late_delays_nothing_that_follows() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(10 * SIZE), 0)
     late = FRAME_NS // 3
     sent = [len(payloads(queue.take(each * FRAME_NS + late))) for each in range(10)]
@@ -52,7 +52,7 @@ def test_being_late_delays_nothing_that_follows() -> None:
 
 
 def test_after_a_long_hold_there_is_no_burst() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(50 * SIZE), 0)
     now_ns = MAX_BEHIND_NS + 1
     assert len(payloads(queue.take(now_ns))) == 1
@@ -60,7 +60,7 @@ def test_after_a_long_hold_there_is_no_burst() -> None:
 
 
 def test_audio_after_silence_begins_at_once() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(SIZE), 0)
     played(queue, 10**9)
     queue.put(audio(SIZE), 5 * 10**9)
@@ -68,7 +68,7 @@ def test_audio_after_silence_begins_at_once() -> None:
 
 
 def test_audio_right_behind_a_frame_waits_until_that_was_played() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(SIZE), 0)
     queue.take(0)
     queue.put(audio(SIZE), 1)
@@ -76,7 +76,7 @@ def test_audio_right_behind_a_frame_waits_until_that_was_played() -> None:
 
 
 def test_pieces_are_joined_and_only_the_end_is_filled_up() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     for value in (1, 2, 3):
         queue.put(audio(200, value), 0)
     first, second = payloads([each for _, each in played(queue, 10**9)])
@@ -85,14 +85,14 @@ def test_pieces_are_joined_and_only_the_end_is_filled_up() -> None:
 
 
 def test_the_rate_says_how_long_a_frame_is() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(2 * SIZE, kind=SLIN16), 0)
     assert queue.queued_ms == 20
     assert [len(each) for each in payloads(queue.take(0))] == [2 * SIZE]
 
 
 def test_a_mark_is_reached_when_the_audio_before_it_was_played() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(MARK + "start", 0)
     queue.put(audio(SIZE + 10), 0)
     queue.put(MARK + "inside", 0)
@@ -107,7 +107,7 @@ def test_a_mark_is_reached_when_the_audio_before_it_was_played() -> None:
 
 
 def test_nothing_that_was_cleared_leaves() -> None:
-    queue = PacedQueue()
+    queue = PacedSender()
     queue.put(audio(9 * SIZE, 1), 0)
     queue.put(MARK + "1", 0)
     queue.take(0)
@@ -125,7 +125,7 @@ def test_nothing_that_was_cleared_leaves() -> None:
     st.integers(FRAME_NS // 9, 3 * FRAME_NS),
 )
 def test_all_samples_leave_once_and_in_order(pieces: list[tuple[int, bool]], step_ns: int) -> None:
-    queue, wanted, marks = PacedQueue(), b"", []
+    queue, wanted, marks = PacedSender(), b"", []
     for number, (num_samples, is_marked) in enumerate(pieces):
         pcm = bytes([number % 255 + 1]) * 2 * num_samples
         wanted += pcm

@@ -13,7 +13,7 @@ import asr
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import Heard
 from agent.stages.model_thread import StageThread
-from agent.stages.speech_input import Hearing, endpointing_for
+from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 
@@ -52,14 +52,14 @@ def quiet(seconds: float) -> Int16:
 
 
 class Call:
-    """A `Hearing` that asks for a final at each pause, as a session does."""
+    """A `SpeechInput` that asks for a final at each pause, as a session does."""
 
     def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
         listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
         judge: StageThread[Any] = StageThread(
             "turn", lambda: None
         )  # never asked: it is not running
-        self.hearing = Hearing(listening, detector, recognizer, judge, ManualClock(), 80)
+        self.hearing = SpeechInput(listening, detector, recognizer, judge, ManualClock(), 80)
         self.finals: asyncio.Queue[str] = asyncio.Queue()
         self.paused = asyncio.Event()
         self._revision = 0

@@ -10,7 +10,7 @@ import asr
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import Heard
 from agent.stages.model_thread import StageThread
-from agent.stages.speech_input import Hearing, endpointing_for
+from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 
@@ -40,7 +40,7 @@ async def heard_of_a_pause(judge: Judge) -> list[ev.Event]:
         await stage.start()
     detector, recognizer, turn = stages
     listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
-    hearing = Hearing(listening, detector, recognizer, turn, ManualClock(), 80)
+    hearing = SpeechInput(listening, detector, recognizer, turn, ManualClock(), 80)
     told: list[ev.Event] = []
     has_words = asyncio.Event()
 

@@ -19,13 +19,13 @@ from agent.telephony.carriers.media_stream import FlowChanged, Frame, MarkReache
 from agent.telephony.carriers.twilio import Twilio
 from latency_budget.account.clock import ManualClock
 
-from .phone_scene import CHAR_S, SILENCE, Carrier, PhoneScene, play
+from .phone_scene import CHAR_S, SILENCE, PhoneScene, ScriptedCarrier, play
 from .test_agent_phone_call import QUIET, hold, messages
 from .test_agent_phone_record import record_of
 from .test_agent_wire_telephony import EXOTEL, JAMBONZ, PLIVO, TELNYX, VONAGE, Vectors
 from .test_agent_wire_twilio import frame, media, start
 
-Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
 
 GREETING = "Welcome to the house by the sea where everybody is welcome at every hour of the day."
 GREETS = f'{QUIET}[agents.default]\ngreeting = "{GREETING}"\n'
@@ -36,7 +36,7 @@ def test_minutes_of_audio_at_once_delay_nothing_that_follows(tmp_path: Path, min
     """What is more than `access.burst_s` ahead of time is dropped: it would be late for ever."""
     took_s: list[float] = []
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         second = base64.b64encode(bytes(8000)).decode()
         for _ in range(60 * minutes):
             carrier.say(media(second))
@@ -51,7 +51,7 @@ def test_minutes_of_audio_at_once_delay_nothing_that_follows(tmp_path: Path, min
 
     users: list[object] = []
 
-    async def tells(scene: PhoneScene, carrier: Carrier) -> None:
+    async def tells(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await story(scene, carrier)
         users.extend(messages(scene, "user"))
 
@@ -63,7 +63,7 @@ def test_minutes_of_audio_at_once_delay_nothing_that_follows(tmp_path: Path, min
 
 
 def test_where_marks_never_come_back_the_clock_says_what_was_heard(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await asyncio.sleep(20 * CHAR_S)
         scene.ears.say("Stop.")
         await asyncio.sleep(10)
@@ -91,7 +91,7 @@ class FullTwilio(Twilio):
 def test_of_a_reply_that_is_never_played_nothing_was_heard(tmp_path: Path) -> None:
     tale = "It is a long tale. " * 20
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         carrier.say(frame("mark", mark={"name": "full"}))
         scene.ears.say("Tell me a tale.")
         await asyncio.sleep(30)
@@ -113,7 +113,7 @@ class ConsiderateTwilio(Twilio):
 
 
 def test_a_caller_who_is_silent_on_a_line_that_sends_no_silence_stays(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await asyncio.sleep(300)
         scene.ears.say("Hello?")
         await carrier.until(lambda: len(carrier.heard) > 800)
@@ -168,7 +168,7 @@ def test_numbers_may_be_texts(vectors: Vectors, name: str) -> None:
 def test_what_is_bad_in_the_middle_of_a_call_ends_it_and_no_more_is_said(
     tmp_path: Path, sent: str | bytes, reason: str
 ) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         if isinstance(sent, bytes):
             carrier._said.put_nowait({"type": "websocket.receive", "bytes": sent})

@@ -11,7 +11,7 @@ import pytest
 
 from agent.errors import StageError
 from agent.http.auth.principal import FILE_KEY, Principal
-from agent.realtime.socket import Parting, Take
+from agent.realtime.socket import SocketEnd, Take
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
 from agent.session.api.settings import SessionSettings
@@ -22,7 +22,7 @@ from agent.telephony.transport import MAX_REASON_BYTES, PhoneCall
 from latency_budget.account.clock import ManualClock
 
 from .fakes.stages import Calling
-from .phone_scene import Carrier, PhoneScene, play
+from .phone_scene import PhoneScene, ScriptedCarrier, play
 from .test_agent_wire_twilio import frame, media
 
 QUIET = "[telephony]\nidle_prompt_ms = 0\nidle_hangup_ms = 0\n"
@@ -30,13 +30,13 @@ QUIET = "[telephony]\nidle_prompt_ms = 0\nidle_hangup_ms = 0\n"
 
 def hold(
     tmp_path: Path,
-    story: Callable[[PhoneScene, Carrier], Awaitable[None]],
+    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
     *replies: str | Exception | Calling,
     settings: str = QUIET,
     **how: Any,
-) -> tuple[PhoneScene, Carrier]:
+) -> tuple[PhoneScene, ScriptedCarrier]:
     """One call, to its end. Nothing of it is left."""
-    kept: list[tuple[PhoneScene, Carrier]] = []
+    kept: list[tuple[PhoneScene, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
         scene = PhoneScene(clock, tmp_path, *replies, settings=settings)
@@ -57,7 +57,7 @@ def messages(scene: PhoneScene, role: str) -> list[object]:
 
 
 def test_keys_are_a_message_when_the_terminator_comes(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         carrier.press("42#")
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.say(frame("stop"))
@@ -68,7 +68,7 @@ def test_keys_are_a_message_when_the_terminator_comes(tmp_path: Path) -> None:
 
 
 def test_keys_are_a_message_when_no_other_comes(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         carrier.press("4")
         await asyncio.sleep(1.5)
         carrier.press("2")
@@ -87,7 +87,7 @@ def test_keys_are_a_message_when_no_other_comes(tmp_path: Path) -> None:
 
 
 def test_the_first_key_silences_the_agent(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.press("1")
         await carrier.until(lambda: "clear" in carrier.events)
@@ -108,23 +108,23 @@ def test_the_first_key_silences_the_agent(tmp_path: Path) -> None:
 # --- ends ---
 
 
-async def nothing(scene: PhoneScene, carrier: Carrier) -> None:
+async def nothing(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     pass
 
 
-async def stops(scene: PhoneScene, carrier: Carrier) -> None:
+async def stops(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.say(frame("stop"))
 
 
-async def closes(scene: PhoneScene, carrier: Carrier) -> None:
+async def closes(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.leave()
 
 
-async def breaks(scene: PhoneScene, carrier: Carrier) -> None:
+async def breaks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.leave(1006)
 
 
-async def sends_rubbish(scene: PhoneScene, carrier: Carrier) -> None:
+async def sends_rubbish(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.say(media("no base64"))
 
 
@@ -140,7 +140,7 @@ async def sends_rubbish(scene: PhoneScene, carrier: Carrier) -> None:
 )
 def test_however_a_call_ends_nothing_is_left(
     tmp_path: Path,
-    story: Callable[[PhoneScene, Carrier], Awaitable[None]],
+    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
     how: dict[str, Any],
     closed: tuple[int, str] | None,
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_caller_who_is_told_of_the_limit(tmp_path: Path) -> None:
         began_ns = clock.now_ns()
         heard: list[int] = []
 
-        async def story(carrier: Carrier) -> None:
+        async def story(carrier: ScriptedCarrier) -> None:
             scene.ears.say("Tell me a story.")
             await asyncio.sleep(69)
             assert "clear" not in carrier.events, "still at it"
@@ -232,7 +232,7 @@ def test_a_call_of_a_key_that_was_revoked_ends(tmp_path: Path) -> None:
 
 
 def test_a_call_that_the_server_gives_up_leaves_nothing(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Hello?")
         await carrier.until(lambda: len(carrier.heard) > 800)
         assert scene.serving is not None
@@ -272,8 +272,8 @@ class Link:
     def forget(self) -> None:
         self.put_.clear()
 
-    async def carry(self, take: Take) -> Parting:
-        return Parting.HUNG_UP
+    async def carry(self, take: Take) -> SocketEnd:
+        return SocketEnd.HUNG_UP
 
     def stop(self) -> None: ...
 

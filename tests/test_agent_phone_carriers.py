@@ -14,7 +14,7 @@ import httpx
 import jwt
 import pytest
 
-from agent.calls.service import CallDesk, HeldCall
+from agent.calls.service import AdmittedCall, CallService
 from agent.errors import CLOSE_POLICY
 from agent.telephony.carriers.media_stream import StreamStarted
 from agent.telephony.carriers.plivo import Plivo
@@ -39,7 +39,7 @@ pytest_plugins = ["tests.phone_fixtures"]
 
 
 @dataclass(frozen=True)
-class Carrier:
+class CarrierCase:
     """How one asks, and how it begins its stream: with the token where it hands it on."""
 
     name: str
@@ -135,10 +135,10 @@ def jambonz_start(token: str) -> str:
 
 
 CARRIERS = [
-    Carrier("plivo", plivo_request, plivo_start),
-    Carrier("telnyx", telnyx_request, telnyx_start),
-    Carrier("vonage", vonage_request, vonage_start),
-    Carrier("jambonz", jambonz_request, jambonz_start),
+    CarrierCase("plivo", plivo_request, plivo_start),
+    CarrierCase("telnyx", telnyx_request, telnyx_start),
+    CarrierCase("vonage", vonage_request, vonage_start),
+    CarrierCase("jambonz", jambonz_request, jambonz_start),
 ]
 
 
@@ -151,7 +151,7 @@ async def asked(house: House, carrier: str, request: httpx.Request) -> httpx.Res
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
 async def test_a_token_opens_the_stream_of_its_call(
-    house: House, carrier: Carrier, caplog: pytest.LogCaptureFixture
+    house: House, carrier: CarrierCase, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await asked(house, carrier.name, carrier.request())
     token = token_in(answer)
@@ -178,7 +178,7 @@ async def test_a_webhook_of_the_past_is_refused(house: House, make: Any) -> None
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
 async def test_who_sends_a_recorded_question_again_gets_no_other_token(
-    house: House, carrier: Carrier
+    house: House, carrier: CarrierCase
 ) -> None:
     """Changed where it is not signed: Plivo signs what the form says, in any order; of the others
     the query is anybody's."""
@@ -200,7 +200,9 @@ async def test_who_sends_a_recorded_question_again_gets_no_other_token(
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
-async def test_a_body_or_query_that_was_changed_is_refused(house: House, carrier: Carrier) -> None:
+async def test_a_body_or_query_that_was_changed_is_refused(
+    house: House, carrier: CarrierCase
+) -> None:
     request = carrier.request()
     if request.method == "GET":
         request.headers["authorization"] += "x"
@@ -268,12 +270,12 @@ async def test_streams_that_tell_no_id_are_not_one_call(
     key = {"authorization": basic(await house.key())["Authorization"]}
     frame = json.dumps({"event": "websocket:connected", "content-type": "audio/l16;rate=8000"})
 
-    async def hold(desk: CallDesk, held: HeldCall, carrier: object) -> None:
+    async def hold(desk: CallService, held: AdmittedCall, carrier: object) -> None:
         house.held.append(held)
         if len(house.held) == 1:  # the second comes while the first lasts
             await house.stream("vonage", frame, headers=key)
 
-    monkeypatch.setattr(CallDesk, "hold", hold)
+    monkeypatch.setattr(CallService, "hold", hold)
     await house.stream("vonage", frame, headers=key)
     assert len(house.held) == 2
 

@@ -12,7 +12,7 @@ import pytest
 from agent.calls.service import CallOver
 from agent.errors import StageError
 from agent.http.auth.principal import FILE_KEY, Principal
-from agent.realtime.socket import Parting, Take
+from agent.realtime.socket import SocketEnd, Take
 from agent.session.api.conversation import ModelCall
 from agent.session.session import Session
 from agent.telephony.call_plan import Cause
@@ -23,13 +23,13 @@ from latency_budget.account.clock import ManualClock
 from latency_budget.storage.call_records import CallRecord
 
 from .fakes.stages import Calling
-from .phone_scene import Carrier, PhoneScene, play
+from .phone_scene import PhoneScene, ScriptedCarrier, play
 from .test_agent_phone_call import Link
 from .test_agent_phone_record import Kept, nothing, record_of, stops
 from .test_agent_phone_tools import Move
 from .test_agent_wire_twilio import frame, media
 
-Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
 
 HANGS_UP = '[agents.default]\nserver_tools = ["phone:hang_up"]\n'
 GREETS = "[agents.default]\ngreeting = 'Hello there.'\n"
@@ -56,28 +56,28 @@ class Way:
     how: dict[str, Any] = field(default_factory=dict)
 
 
-async def closes(scene: PhoneScene, carrier: Carrier) -> None:
+async def closes(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.leave(1000)
 
 
-async def breaks(scene: PhoneScene, carrier: Carrier) -> None:
+async def breaks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.leave(1006)
 
 
-async def sends_rubbish(scene: PhoneScene, carrier: Carrier) -> None:
+async def sends_rubbish(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.say(media("no base64"))
 
 
-async def asks(scene: PhoneScene, carrier: Carrier) -> None:
+async def asks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     scene.ears.say("That is all.")
 
 
-async def is_stopped(scene: PhoneScene, carrier: Carrier) -> None:
+async def is_stopped(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     assert scene.serving is not None
     scene.serving.cancel()
 
 
-async def asks_and_is_taken_off(scene: PhoneScene, carrier: Carrier) -> None:
+async def asks_and_is_taken_off(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     """The carrier takes the call away before it has said that it has it."""
     move = scene.sockets._moves["Twilio"]
     assert isinstance(move, Move)
@@ -89,7 +89,7 @@ async def asks_and_is_taken_off(scene: PhoneScene, carrier: Carrier) -> None:
     move.settle()
 
 
-async def interrupts_a_transfer(scene: PhoneScene, carrier: Carrier) -> None:
+async def interrupts_a_transfer(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     """Too late: the carrier has been asked."""
     move = scene.sockets._moves["Twilio"]
     assert isinstance(move, Move)
@@ -102,7 +102,7 @@ async def interrupts_a_transfer(scene: PhoneScene, carrier: Carrier) -> None:
     carrier.say(frame("stop"))
 
 
-async def is_not_moved(scene: PhoneScene, carrier: Carrier) -> None:
+async def is_not_moved(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     scene.ears.say("Sales, please.")
     await asyncio.sleep(20)
     carrier.say(frame("stop"))
@@ -254,11 +254,11 @@ def test_a_mistake_of_ours_is_kept_as_one(tmp_path: Path) -> None:
 class Parted(Link):
     """One that has ended like this."""
 
-    def __init__(self, parting: Parting = Parting.STOPPED) -> None:
+    def __init__(self, parting: SocketEnd = SocketEnd.STOPPED) -> None:
         super().__init__()
         self._parting = parting
 
-    async def carry(self, take: Take) -> Parting:
+    async def carry(self, take: Take) -> SocketEnd:
         return self._parting
 
 
@@ -269,10 +269,10 @@ def on_audio_socket(link: Parted) -> PhoneCall:
 
 
 @pytest.mark.parametrize(
-    ("parting", "cause"), [(Parting.HUNG_UP, "caller_hung_up"), (Parting.BROKE, "lost")]
+    ("parting", "cause"), [(SocketEnd.HUNG_UP, "caller_hung_up"), (SocketEnd.BROKE, "lost")]
 )
 async def test_where_no_carrier_says_stop_a_closed_socket_is_the_end(
-    parting: Parting, cause: Cause
+    parting: SocketEnd, cause: Cause
 ) -> None:
     phone = on_audio_socket(Parted(parting))
     with pytest.raises(CallOver) as over:

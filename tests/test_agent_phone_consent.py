@@ -14,7 +14,7 @@ from agent.telephony.media.dtmf import TONE_HZ
 from latency_budget.account.clock import ManualClock
 from latency_budget.storage.call_records import CallRecord
 
-from .phone_scene import CHAR_S, Carrier, PhoneScene, play
+from .phone_scene import CHAR_S, PhoneScene, ScriptedCarrier, play
 from .test_agent_phone_record import Kept
 from .test_agent_wire_twilio import frame
 
@@ -22,19 +22,19 @@ GREETING = "Good day."
 ANNOUNCED = "This call is recorded."
 AGENT = f"[agents.default]\ngreeting = '{GREETING}'\n"
 
-Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
 
 
-async def listens(scene: PhoneScene, carrier: Carrier) -> None:
+async def listens(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     await asyncio.sleep(8)
     carrier.say(frame("stop"))
 
 
 def hold(
     tmp_path: Path, settings: str, story: Story = listens
-) -> tuple[Carrier, CallRecord, float | None]:
+) -> tuple[ScriptedCarrier, CallRecord, float | None]:
     """A call: what came of it, its record, and seconds of the agent in its recording."""
-    made: list[tuple[Carrier, CallRecord, float | None]] = []
+    made: list[tuple[ScriptedCarrier, CallRecord, float | None]] = []
 
     async def main(clock: ManualClock) -> None:
         recorder, kept = Recorder(tmp_path / "recordings", clock), Kept()
@@ -80,7 +80,7 @@ def test_the_caller_is_told_and_recorded_from_then_on(tmp_path: Path) -> None:
 
 
 def test_who_talks_over_the_announcement_hears_it_all_the_same(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         scene.ears.say("Hello? Is anybody there?")
         await listens(scene, carrier)
@@ -91,7 +91,7 @@ def test_who_talks_over_the_announcement_hears_it_all_the_same(tmp_path: Path) -
 
 
 def test_who_hangs_up_before_the_end_of_it_is_not_recorded(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.say(frame("stop"))
 
@@ -100,9 +100,9 @@ def test_who_hangs_up_before_the_end_of_it_is_not_recorded(tmp_path: Path) -> No
 
 def test_nobody_presses_it_away(tmp_path: Path) -> None:
     """The keys are taken behind it: they stop the greeting, and are answered."""
-    kept: list[Carrier] = []
+    kept: list[ScriptedCarrier] = []
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.press("42#")
         await carrier.until(lambda: len(carrier.heard) / 8000 >= len(ANNOUNCED) * CHAR_S)

@@ -14,11 +14,11 @@ from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import MaxRetryError, ProtocolError
 
 from agent.__main__ import main as halfsec
-from agent.calls.service import CallDesk, HeldCall
+from agent.calls.service import AdmittedCall, CallService
 from agent.cli import call
 from agent.http.auth.cli_credentials import Entry
 from agent.http.auth.principal import ANYONE
-from agent.telephony.media.amd import MachineWatch
+from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.order import DialError, number_of
 from agent.telephony.transport import PhoneCall
 
@@ -87,7 +87,7 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
     on_machine: str,
     detection: str,
 ) -> None:
-    watches: list[MachineWatch] = []
+    watches: list[AnsweringMachineDetector] = []
     settings = SETTINGS.replace("[telephony]", f'[telephony]\n{MACHINE}on_machine = "{on_machine}"')
     async with open_house(settings) as house:
         assert (await ordered(house)).status_code == 201
@@ -95,7 +95,7 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
         assert (order["MachineDetection"], order["AsyncAmd"]) == (detection, "true")
         assert order["AsyncAmdStatusCallback"] == f"{PUBLIC}{STATUS}"
 
-        async def hold(desk: CallDesk, held: HeldCall, phone: PhoneCall) -> None:
+        async def hold(desk: CallService, held: AdmittedCall, phone: PhoneCall) -> None:
             watch = phone._plan.watch
             assert watch is not None
             for call_id in ("CA2", "CA1"):
@@ -108,7 +108,7 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
             watches.append(watch)
 
         key = await house.key()
-        monkeypatch.setattr(CallDesk, "hold", hold)
+        monkeypatch.setattr(CallService, "hold", hold)
         parameters = {"token": token_of(twilio.orders[0])}
         await house.stream("twilio", start(callSid="CA1", customParameters=parameters))
         (watch,) = watches

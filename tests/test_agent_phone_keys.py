@@ -13,7 +13,7 @@ from agent.session.session import Session
 from agent.telephony.dtmf_input import KEYS_PER_S, PhoneKeys
 from latency_budget.account.clock import ManualClock
 
-from .phone_scene import CHAR_S, Carrier, PhoneScene
+from .phone_scene import CHAR_S, PhoneScene, ScriptedCarrier
 from .test_agent_phone_call import QUIET, hold, messages
 from .test_agent_wire_twilio import frame
 
@@ -103,7 +103,7 @@ async def test_keys_that_waited_come_in_their_order() -> None:
 
 
 def test_no_key_stops_what_is_left_with_a_machine(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.press("1#")
 
@@ -118,7 +118,7 @@ def test_no_key_stops_what_is_left_with_a_machine(tmp_path: Path) -> None:
 def test_a_flood_of_keys_does_not_drown_the_call(tmp_path: Path) -> None:
     passed_s: list[float] = []
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         began_ns = scene.clock.now_ns()
         carrier.press("1#" * 300)
         await asyncio.sleep(10)

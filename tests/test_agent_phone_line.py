@@ -14,7 +14,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
 from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
 from agent.telephony.carriers.asterisk import Asterisk
-from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.carriers.media_stream import StreamError
 from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.media.dtmf import sound_of
 from agent.telephony.media_output import MAX_MARKS
@@ -192,7 +192,7 @@ def test_a_carrier_that_stops_hangs_up() -> None:
 
 
 def test_half_a_call_is_none() -> None:
-    with pytest.raises(LineError, match="before start"):
+    with pytest.raises(StreamError, match="before start"):
         PhoneLine(Twilio()).open(media("AAAA"))
 
 

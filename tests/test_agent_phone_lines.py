@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from twilio.request_validator import RequestValidator
 
-from agent.calls.service import CallDesk, HeldCall
+from agent.calls.service import AdmittedCall, CallService
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.session.api.ids import new_session_id
 from agent.telephony import endpoint, webhooks
@@ -42,14 +42,14 @@ async def test_with_a_key_one_is_in_nobody_elses_way(
     key = {"authorization": basic(await house.key())["Authorization"]}
     closed: list[tuple[int, str]] = []
 
-    async def hold(desk: CallDesk, held: HeldCall, carrier: object) -> None:
+    async def hold(desk: CallService, held: AdmittedCall, carrier: object) -> None:
         house.held.append(held)
         if len(house.held) == 1:
             own = await house.stream("twilio", start(customParameters={}), headers=key)
             genuine = await house.stream("twilio", start(customParameters=parameters))
             closed.extend((own.closed, genuine.closed))
 
-    monkeypatch.setattr(CallDesk, "hold", hold)
+    monkeypatch.setattr(CallService, "hold", hold)
     await house.stream("twilio", start(customParameters={}), headers=key)
     assert [held.principal.name for held in house.held] == ["ana", "Twilio"]
     (code, reason), (genuine, _) = closed

@@ -12,15 +12,15 @@ from agent.errors import ConfigError
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import Heard
 from agent.telephony.announcements import NAVIGATE
-from agent.telephony.media.amd import LONG_NS, MENU_NS, WATCH_NS, MachineWatch
-from agent.telephony.media.dtmf import KeyEar
+from agent.telephony.media.amd import LONG_NS, MENU_NS, WATCH_NS, AnsweringMachineDetector
+from agent.telephony.media.dtmf import DtmfDetector
 from agent.telephony.media.ivr import Answering, answering
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 from latency_budget.storage.call_records import CallRecord
 
 from .fakes.stages import Calling
-from .phone_scene import Carrier, PhoneScene, play
+from .phone_scene import PhoneScene, ScriptedCarrier, play
 from .test_agent_answering_machine import quiet
 from .test_agent_phone_record import Kept
 from .test_agent_phone_tools import calling
@@ -83,7 +83,7 @@ def test_who_asks_to_wait_is_a_menu_only_in_a_monologue() -> None:
 
 
 def test_a_menu_is_known_by_what_is_understood_so_far() -> None:
-    watch = MachineWatch("", 0, heeds_menus=True)
+    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
     watch.speech_began(SECOND)
     watch.understood("Thank you for calling Acme.", 3 * SECOND)
     assert watch.answered_by == ""
@@ -94,20 +94,20 @@ def test_a_menu_is_known_by_what_is_understood_so_far() -> None:
 
 
 def test_a_menu_is_a_machine_where_nobody_tells_them_apart() -> None:
-    watch = MachineWatch("", 0)
+    watch = AnsweringMachineDetector("", 0)
     watch.understood(MENU, SECOND)
     assert (watch.answered_by, watch.is_machine) == ("menu", True)
 
 
 def test_a_mailbox_is_known_by_its_words_before_its_length() -> None:
-    watch = MachineWatch("", 0, heeds_menus=True)
+    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
     watch.speech_began(0)
     watch.understood("Please leave a message after the tone.", 2 * SECOND)
     assert (watch.answered_by, watch.is_machine, watch.takes_message) == ("machine", True, False)
 
 
 def test_a_welcome_is_waited_for_where_menus_are_told_apart() -> None:
-    watch = MachineWatch("", 0, heeds_menus=True)
+    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
     watch.speech_began(0)
     watch.heard(quiet(20), 8000, LONG_NS)
     assert not watch.is_machine
@@ -116,7 +116,7 @@ def test_a_welcome_is_waited_for_where_menus_are_told_apart() -> None:
 
 
 def test_a_monologue_asks_to_wait() -> None:
-    watch = MachineWatch("", 0, heeds_menus=True)
+    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
     watch.speech_began(0)
     watch.understood("Please hold.", LONG_NS - 1)
     assert not watch.is_menu
@@ -126,7 +126,7 @@ def test_a_monologue_asks_to_wait() -> None:
 
 def test_a_person_who_is_known_and_a_call_that_goes_on_are_no_menu() -> None:
     for carriers_word, at_ns, answered_by in (("human", 0, "human"), ("", WATCH_NS, "")):
-        watch = MachineWatch(carriers_word, 0, heeds_menus=True)
+        watch = AnsweringMachineDetector(carriers_word, 0, heeds_menus=True)
         watch.understood(MENU, at_ns)
         assert (watch.answered_by, watch.is_machine) == (answered_by, False)
 
@@ -136,14 +136,14 @@ def test_a_person_who_is_known_and_a_call_that_goes_on_are_no_menu() -> None:
 
 def hold(
     tmp_path: Path,
-    story: Callable[[PhoneScene, Carrier], Awaitable[None]],
+    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
     *replies: str | Calling,
     settings: str = SETTINGS,
     **parameters: str,
-) -> tuple[PhoneScene, Carrier, CallRecord]:
+) -> tuple[PhoneScene, ScriptedCarrier, CallRecord]:
     """A call, and what is kept of it."""
     kept = Kept()
-    made: list[tuple[PhoneScene, Carrier]] = []
+    made: list[tuple[PhoneScene, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
         scene = PhoneScene(clock, tmp_path, *replies, settings=settings, calls={"store": kept})
@@ -160,7 +160,7 @@ def told_to_navigate(scene: PhoneScene) -> bool:
     return any(call == "system" and NAVIGATE in str(text) for call, text in scene.chat.calls)
 
 
-async def offers(scene: PhoneScene, carrier: Carrier) -> None:
+async def offers(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     """As menus do, and hang up before anybody is asked whether he is there."""
     scene.ears.say(MENU)
     await asyncio.sleep(10)
@@ -176,7 +176,7 @@ def test_an_agent_presses_what_a_menu_offers(tmp_path: Path) -> None:
     assert scene.ears.detection == SemanticVad(eagerness="low")
     assert (record.answered_by, record.cause) == ("menu", "caller_hung_up")
     sound = mulaw_decode(bytes(carrier.heard))
-    assert "".join(KeyEar(8000).push(sound)) == "3"
+    assert "".join(DtmfDetector(8000).push(sound)) == "3"
 
 
 @pytest.mark.parametrize("on_menu", ["hang_up", "talk", "as_machine"])
@@ -199,7 +199,7 @@ def test_a_menu_is_left_no_message(tmp_path: Path) -> None:
 
 
 def test_words_of_an_utterance_that_goes_on_are_heeded(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.utterance = 1
         scene.ears.hear(ev.SpeechStarted(1, 0))
         scene.ears.hear(Heard(1, partial=(MENU, len(MENU))))

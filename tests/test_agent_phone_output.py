@@ -10,7 +10,7 @@ import pytest
 from agent.codec.g711 import mulaw_decode, mulaw_encode
 from agent.session.api import client_events as ask
 from agent.session.api.conversation import ItemId
-from agent.telephony.carriers.media_stream import Dialect, Frame, StreamStarted
+from agent.telephony.carriers.media_stream import Frame, MediaStreamProtocol, StreamStarted
 from agent.telephony.media_output import MAX_HELD_MS, PhoneOutput
 
 from .test_agent_wire_telephony import ASTERISK, EXOTEL, VONAGE, Vectors, begun
@@ -31,7 +31,7 @@ def started(vectors: Vectors) -> PhoneOutput:
     return PhoneOutput(begun(vectors), vectors.started.media)
 
 
-def on_asterisk() -> tuple[PhoneOutput, Dialect]:
+def on_asterisk() -> tuple[PhoneOutput, MediaStreamProtocol]:
     dialect = begun(ASTERISK)
     return PhoneOutput(dialect, ASTERISK.started.media), dialect
 

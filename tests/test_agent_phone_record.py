@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.server.server import create_app
 from agent.stages.model_store.catalogue import ModelStore
@@ -23,7 +23,7 @@ from latency_budget.storage.store import NS_PER_DAY, TurnStore
 from latency_budget.storage.store_query import StoreError
 
 from .fakes.stages import Calling
-from .phone_scene import Carrier, PhoneScene, play
+from .phone_scene import PhoneScene, ScriptedCarrier, play
 from .test_agent_wire_twilio import frame
 
 NOW_NS = 1_800_000_000_000_000_000
@@ -51,7 +51,7 @@ class Kept(list[Any]):
     add = list.append
 
 
-Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
 
 
 def record_of(
@@ -75,16 +75,16 @@ def record_of(
     return record
 
 
-async def nothing(scene: PhoneScene, carrier: Carrier) -> None:
+async def nothing(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     pass
 
 
-async def stops(scene: PhoneScene, carrier: Carrier) -> None:
+async def stops(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     carrier.say(frame("stop"))
 
 
 def test_what_a_call_was_like(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Hello?")
         await asyncio.sleep(10)
         carrier.press("1379#")
@@ -158,7 +158,7 @@ def test_there_is_no_store(tmp_path: Path) -> None:
 
 async def client(store: TurnStore | None, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     stages = Stages(Config(), ModelStore(tmp_path, {}), SystemClock())
-    access = Access(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     app = create_app(Config(), stages, SystemClock(), store, access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:

@@ -23,7 +23,7 @@ from agent.session.api.conversation import ModelCall
 from agent.telephony.call_tools import SAY_GOODBYE
 from agent.telephony.carriers.plivo import Plivo
 from agent.telephony.carriers.vonage import Vonage
-from agent.telephony.media.dtmf import KeyEar
+from agent.telephony.media.dtmf import DtmfDetector
 from agent.telephony.media_session import PhoneLine
 from agent.telephony.outbound.transfer import (
     NOT_SET_UP,
@@ -35,7 +35,7 @@ from agent.telephony.outbound.transfer import (
 from latency_budget.account.clock import ManualClock, unix_ns
 
 from .fakes.stages import Calling
-from .phone_scene import CHAR_S, Carrier, PhoneScene, play
+from .phone_scene import CHAR_S, PhoneScene, ScriptedCarrier, play
 from .test_agent_wire_twilio import CALL, frame
 
 SETTINGS = """
@@ -47,7 +47,7 @@ idle_hangup_ms = 0
 server_tools = ["phone:hang_up", "phone:transfer", "phone:press_keys"]
 """
 
-Story = Callable[[PhoneScene, Carrier], Awaitable[None]]
+Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
 
 
 def calling(text: str, name: str, arguments: str = "{}") -> Calling:
@@ -56,8 +56,8 @@ def calling(text: str, name: str, arguments: str = "{}") -> Calling:
 
 def hold(
     tmp_path: Path, story: Story, *replies: str | Exception | Calling, move: Any = None, **how: Any
-) -> tuple[PhoneScene, Carrier]:
-    kept: list[tuple[PhoneScene, Carrier]] = []
+) -> tuple[PhoneScene, ScriptedCarrier]:
+    kept: list[tuple[PhoneScene, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
         scene = PhoneScene(clock, tmp_path, *replies, settings=SETTINGS)
@@ -70,7 +70,7 @@ def hold(
     return kept[0]
 
 
-async def asks(scene: PhoneScene, carrier: Carrier) -> None:
+async def asks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     scene.ears.say("That is all.")
 
 
@@ -78,7 +78,7 @@ def results(scene: PhoneScene) -> list[object]:
     return [text for who, text in scene.chat.calls if who == "tool"]
 
 
-def seconds(carrier: Carrier) -> float:
+def seconds(carrier: ScriptedCarrier) -> float:
     """Of the agent that were played."""
     return len(carrier.heard) / 8000
 
@@ -108,7 +108,7 @@ def test_an_agent_that_can_not_say_goodbye_hangs_up_all_the_same(tmp_path: Path)
 
 
 def test_who_interrupts_the_farewell_stays_on_the_line(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("That is all.")
         await carrier.until(lambda: len(carrier.heard) > 4000)
         scene.ears.say("No, wait, one more thing.")
@@ -176,7 +176,7 @@ def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None
 def test_the_carrier_may_take_a_transferred_call_off_by_itself(tmp_path: Path) -> None:
     move = Move()
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Sales, please.")
         await move.is_done.wait()
         carrier.say(frame("stop"))
@@ -207,7 +207,7 @@ def test_a_long_farewell_is_heard_to_its_end(tmp_path: Path) -> None:
 def test_a_call_that_is_not_transferred_goes_on(
     tmp_path: Path, arguments: str, move: Move | None, told: str
 ) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Sales, please.")
         await asyncio.sleep(20)
         assert carrier.closed is None
@@ -333,12 +333,12 @@ def test_the_doctor_says_what_transfers_lack(monkeypatch: pytest.MonkeyPatch) ->
 # --- keys ---
 
 
-def keys_in(carrier: Carrier) -> str:
-    return "".join(KeyEar().push(mulaw_decode(bytes(carrier.heard))))
+def keys_in(carrier: ScriptedCarrier) -> str:
+    return "".join(DtmfDetector().push(mulaw_decode(bytes(carrier.heard))))
 
 
 def test_keys_are_pressed_behind_what_was_said(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Press one for sales.")
         await asyncio.sleep(30)
         carrier.say(frame("stop"))
@@ -353,7 +353,7 @@ def test_keys_are_pressed_behind_what_was_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["", "call me", "1" * 21])
 def test_what_is_no_key_is_not_pressed(tmp_path: Path, keys: str) -> None:
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Press one for sales.")
         await asyncio.sleep(30)
         carrier.say(frame("stop"))
@@ -379,7 +379,7 @@ def test_tones_have_the_rate_of_the_line() -> None:
     assert line.open('{"event":"websocket:connected","content-type":"audio/l16;rate=16000"}')
     assert line.send_keys("5") == pytest.approx(0.2)
     sound = np.frombuffer(b"".join(line.frames()), "<i2")  # type: ignore[arg-type]
-    assert KeyEar(16_000).push(sound) == ["5"]
+    assert DtmfDetector(16_000).push(sound) == ["5"]
 
 
 # --- settings ---

@@ -8,7 +8,7 @@ import pytest
 from agent.errors import CLOSE_NORMAL
 from agent.session.api.settings import ResponseOptions
 from agent.telephony import dtmf_input
-from agent.telephony.media.dtmf import KeyEar
+from agent.telephony.media.dtmf import DtmfDetector
 
 from .live import LiveServer
 from .phone_peer import PhonePeer, phone_call
@@ -43,7 +43,7 @@ async def test_a_model_presses_keys(live: LiveServer, monkeypatch: pytest.Monkey
     async with phone_call(live.http, agent="helper") as peer:
         await press(peer)
         await peer.until(
-            lambda: bool(peer.heard) and bool(KeyEar().push(np.concatenate(peer.heard)))
+            lambda: bool(peer.heard) and bool(DtmfDetector().push(np.concatenate(peer.heard)))
         )
         await peer.send(frame("stop"))
         await closed(peer)

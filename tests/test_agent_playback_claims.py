@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.session.ports.playback_reports import MAX_MARKS, SLACK_NS, TRUSTED_NS, PlaybackClaims
+from agent.session.ports.playback_reports import (
+    MAX_MARKS,
+    SLACK_NS,
+    TRUSTED_NS,
+    PlaybackReportCheck,
+)
 from latency_budget.account.marks import MarkName
 
 MS = 1_000_000
@@ -16,7 +21,7 @@ Report = tuple[float, int, float]
 
 
 def marks(*reports: Report) -> list[tuple[MarkName, float]]:
-    claims = PlaybackClaims()
+    claims = PlaybackReportCheck()
     claims.released(OFFSET_MS * MS, RELEASED_MS * MS)
     return [
         (name, at_ns / MS)
@@ -56,7 +61,7 @@ def test_what_cannot_be_is_doubted(reports: list[Report]) -> None:
 
 
 def test_nothing_can_be_said_of_a_reply_that_nobody_could_hear_yet() -> None:
-    claims = PlaybackClaims()
+    claims = PlaybackReportCheck()
     assert claims.claim(40, 50 * MS, 5 * MS) == ()
     ((name, _),) = claims.claim(150, 50 * MS, 6 * MS)
     assert name is MarkName.HEARD_DOUBTED
@@ -112,7 +117,7 @@ def test_a_sound_card_that_drifts_is_bounded(speed: float) -> None:
 )
 def test_no_lie_leaves_what_the_server_knows(reports: list[tuple[int, int, int]]) -> None:
     """Time since the report before, what is claimed, what was sent: anything at all, in us."""
-    claims = PlaybackClaims()
+    claims = PlaybackReportCheck()
     claims.released(OFFSET_MS * MS, RELEASED_MS * MS)
     now_ns = RELEASED_MS * MS
     sent_ns = 0

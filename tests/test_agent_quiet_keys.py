@@ -18,7 +18,7 @@ from agent.telephony.media.dtmf_redaction import QuietKeys
 from latency_budget.account.clock import ManualClock
 
 from .live_call import recording
-from .phone_scene import Carrier, PhoneScene, play
+from .phone_scene import PhoneScene, ScriptedCarrier, play
 from .test_agent_phone_record import Kept as Stored
 from .test_agent_wire_twilio import frame, media
 
@@ -104,7 +104,7 @@ def test_a_recorded_call_has_no_keys(tmp_path: Path, hears_keys: bool) -> None:
     settings = f"[telephony]\nrecord = 'always'\nkey_tones = {str(hears_keys).lower()}\n"
     digits = "4929"
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         said = np.concatenate([sound_of(digits), np.full(8000, 3000, np.int16)])
         for first in range(0, len(said), 160):
             piece = mulaw_encode(said[first : first + 160])
@@ -135,7 +135,7 @@ def test_which_keys_were_pressed_is_kept_nowhere(
 ) -> None:
     """Where words are kept, too."""
 
-    async def story(scene: PhoneScene, carrier: Carrier) -> None:
+    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         carrier.press("4929#")
         await asyncio.sleep(5)
         scene.ears.say("And my name is Ann.")

@@ -15,9 +15,9 @@ import soundfile
 from starlette.requests import Request
 
 from agent.calls.recording import Recorder
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
 from agent.http.endpoints.health_and_sessions import Endpoints
@@ -43,12 +43,12 @@ class House:
     def __init__(self, directory: Path, *, records: bool = True) -> None:
         self.clock = ManualClock(5_000_000_000)
         self.keys = KeyFile(directory / "keys.json")
-        self.access = Access(Config(), self.keys, self.clock)
+        self.access = Authenticator(Config(), self.keys, self.clock)
         self.recorder = Recorder(directory / "calls", self.clock)
         stages = Stages(Config(), ModelStore(directory, {}), self.clock)
         recorder = self.recorder if records else None
         app = create_app(Config(), stages, self.clock, access=self.access, recorder=recorder)
-        self.calls: Calls = app.state.calls
+        self.calls: CallRegistry = app.state.calls
         transport = httpx.ASGITransport(app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 

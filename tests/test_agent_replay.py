@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cli.replay import Difference, ReplayError, ReplayResult, main, replay
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.client_events import CreateResponse
 from agent.session.api.server_events import ReplyAudio, ReplyEnded
 from agent.session.api.settings import ResponseOptions
@@ -37,7 +37,7 @@ def read(text: str) -> Trace:
 def recorded_again(session: Session, name: str) -> TraceWriter:
     """What a session with this log would have written."""
     writer = TraceWriter(SessionId(name), started_unix_ns=0, config_fingerprint="by hand")
-    log = TurnLog(SessionId(name), writer, lambda turn: None)
+    log = TurnRecorder(SessionId(name), writer, lambda turn: None)
     machine = TurnTaking(session.rules)
     log.event(RulesChanged(session.rules), 0, machine.turn)
     for event, now_ns, commands in session.log:

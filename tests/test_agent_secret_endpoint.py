@@ -10,7 +10,7 @@ from openai.types.realtime import ClientSecretCreateResponse
 from openai.types.realtime.realtime_session_create_response import RealtimeSessionCreateResponse
 
 from agent.config.layers import load_config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
 from agent.server.server import create_app
@@ -23,7 +23,7 @@ PIRATE = '[agents.pirate]\ninstructions = "Say arr."\n'
 
 
 class Made:
-    def __init__(self, http: httpx.AsyncClient, access: Access, clock: ManualClock) -> None:
+    def __init__(self, http: httpx.AsyncClient, access: Authenticator, clock: ManualClock) -> None:
         self.http = http
         self.access = access
         self.clock = clock
@@ -45,7 +45,7 @@ async def made_with(tmp_path: Path, keys: KeyFile) -> AsyncIterator[Made]:
     config = load_config(file_text=PIRATE)
     stages = Stages(config, ModelStore(tmp_path, {}), SystemClock())
     clock = ManualClock()
-    access = Access(config, keys, clock)
+    access = Authenticator(config, keys, clock)
     app = create_app(config, stages, clock, access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:

@@ -11,7 +11,7 @@ import pytest
 
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.session import Session
-from agent.stages.speech_input import Hearing
+from agent.stages.speech_input import SpeechInput
 
 from .live import LiveServer
 from .live_call import LiveCall, call_to, recording
@@ -113,13 +113,15 @@ async def test_calls_that_are_broken_off_leave_nothing(live: LiveServer) -> None
             await asyncio.to_thread(live.settle)
 
     # What a stage that hangs in another test holds on to is none of this one's.
-    before = {id(each) for each in alive(Session, Hearing, RealtimeProtocol)}
+    before = {id(each) for each in alive(Session, SpeechInput, RealtimeProtocol)}
     await rounds(len(WAYS))  # the first of everything allocates what stays
     tasks, threads, megabytes = await num_tasks(live), working_threads(), resident_mb()
     await rounds(2 * len(WAYS))
     assert await num_tasks(live) == tasks
     assert not working_threads() - threads
-    left = [each for each in alive(Session, Hearing, RealtimeProtocol) if id(each) not in before]
+    left = [
+        each for each in alive(Session, SpeechInput, RealtimeProtocol) if id(each) not in before
+    ]
     assert left == []
     growth = resident_mb() - megabytes
     print(f"{4 * len(WAYS)} calls: {growth} MB more, {threads.total()} threads, {tasks} tasks")

@@ -11,7 +11,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import Conversation, ItemId, ItemReference, Message
 from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSettings
 from agent.session.context.chat_context import ChatContext
-from agent.session.context.prefill_scheduler import Warming
+from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.playback import Playback
 from agent.session.ports.stage_ports import APOLOGY
 from agent.session.response.briefing import Briefing
@@ -285,7 +285,7 @@ async def test_a_reference_stands_for_its_item_while_that_is_there() -> None:
     chat, conversation = FakeChat(), Conversation()
     conversation.add(Message(ItemId("i1"), "user", "text", "Count."))
     context = ChatContext(chat, conversation, "Be brief.")
-    warming = Warming(context, lambda: True, lambda refusal: None)
+    warming = IdlePrefill(context, lambda: True, lambda refusal: None)
     briefing = Briefing(lambda instructions, examples: FakeChat(), conversation, context, warming)
     own = Message(ItemId("i2"), "user", "text", "To three.")
     options = ResponseOptions(input=(ItemReference(ItemId("i1")), own, ItemReference(ItemId("x"))))

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from agent.client.simulated_caller.playback import Loudspeaker
+from agent.client.simulated_caller.playback import SimulatedPlayback
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import ResponseOptions
@@ -48,7 +48,7 @@ class Client:
         self.call = call
         self.clock = clock
         self.lots = lots
-        self.loudspeaker = Loudspeaker(record=False)
+        self.loudspeaker = SimulatedPlayback(record=False)
         self.items: dict[str, str] = {}
         """Of each response."""
         self.texts: dict[str, str] = {}

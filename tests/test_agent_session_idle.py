@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.calls.service import close_for
 from agent.config.schema import AgentProfile, Config
 from agent.errors import SilentCallError
@@ -119,6 +119,6 @@ async def test_the_clients_own_time_out_commits_the_silence_and_lets_the_model_a
 
 
 def test_the_client_is_told_why_a_silent_call_ends() -> None:
-    call = Calls(Config(), ManualClock()).admit(SessionId("sess_x"), "default")
+    call = CallRegistry(Config(), ManualClock()).admit(SessionId("sess_x"), "default")
     nested = ExceptionGroup("", [ExceptionGroup("", [SilentCallError()])])
     assert close_for(nested, call) == (1000, "nobody has spoken for too long")

@@ -14,7 +14,7 @@ from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import SemanticVad
 from agent.stages.model_thread import StageThread
-from agent.stages.speech_input import Hearing, endpointing_for
+from agent.stages.speech_input import SpeechInput, endpointing_for
 from latency_budget.account.clock import SystemClock
 
 from .fakes.stages import FakeChat, FakeVoice
@@ -72,7 +72,7 @@ async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_i
     judge: StageThread[Any] = StageThread("turn", Patient)
     await judge.start()
     listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
-    hearing = Hearing(listening, detector, recognizer, judge, SystemClock(), 80)
+    hearing = SpeechInput(listening, detector, recognizer, judge, SystemClock(), 80)
     call = Call(FakeChat(["Well."]), FakeVoice(), AgentProfile(), hearing=hearing)
     running = asyncio.get_running_loop().create_task(call.session.run())
     counts = hearing._listening.listener.counts

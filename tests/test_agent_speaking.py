@@ -10,7 +10,7 @@ import pytest
 
 import tts
 from agent.session.ports.stage_ports import APOLOGY
-from agent.stages.speech_output import Speaking, VoiceStage
+from agent.stages.speech_output import VoiceStage, VoiceStream
 
 OPENERS = ("One moment,", "Sure,")
 
@@ -24,7 +24,7 @@ async def test_openers_are_kept_with_the_time_of_each_word(rate_hz: int) -> None
     stage = VoiceStage("hibari", load, OPENERS)
     await stage.start()
     try:
-        voice = Speaking(stage, rate_hz)
+        voice = VoiceStream(stage, rate_hz)
         opener = await voice.opener("One moment,")
         assert opener is not None
         assert opener.span == (0, len("One moment,"))
@@ -73,7 +73,7 @@ async def test_who_waits_for_the_first_word_goes_before_who_is_listening() -> No
 
     async def speak(text: str, index: int) -> None:
         piece = tts.SpeakablePiece(text, (0, len(text)), index)
-        async for _ in Speaking(stage, 24_000).speak(piece):
+        async for _ in VoiceStream(stage, 24_000).speak(piece):
             pass
 
     try:

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 from starlette.requests import Request
 
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.metrics import Metrics
@@ -194,8 +194,8 @@ async def test_readiness_and_figures(
 ) -> None:
     port = free_port()
     exporter = exporting(port)
-    calls = Calls(Config(), ManualClock(), exporter=exporter)
-    access = Access(Config(), KeyFile(tmp_path / "keys.json"), ManualClock())
+    calls = CallRegistry(Config(), ManualClock(), exporter=exporter)
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), ManualClock())
     endpoints = Endpoints(cast(Stages, Working()), calls, access)
     metrics = Metrics(cast(Stages, Working()), calls)
     request = Request({"type": "http"})

@@ -15,7 +15,7 @@ from agent.turn_taking.end_of_turn_model import (
     MAX_DANGLING_MS,
     MAX_NUMBER_MS,
     Evidence,
-    OwnPauses,
+    PauseHistory,
     TurnScore,
     Wait,
     features,
@@ -125,7 +125,7 @@ def test_weights_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_one_long_pause_makes_no_hesitant_caller() -> None:
-    own = OwnPauses()
+    own = PauseHistory()
     before = own.quantile_ms
     for _ in range(20):
         own.add(100)

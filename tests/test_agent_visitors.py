@@ -3,7 +3,7 @@
 import pytest
 
 from agent.config.schema import ServiceSettings
-from agent.http.auth.origin_check import Visitors, name_of
+from agent.http.auth.origin_check import OriginCheck, name_of
 
 LOCAL = ("127.0.0.1:8080", "localhost", "LOCALHOST:8472", "localhost.:80", "[::1]:8080",
          "127.8.9.1", "page.localhost:8080")  # fmt: skip
@@ -15,7 +15,7 @@ ADDRESSES = ("192.168.1.5:8080", "[fe80::1]:8080", "10.0.0.1")
 
 
 def answers(called: str | None, **settings: object) -> bool:
-    return Visitors(ServiceSettings(**settings)).refuse_host(called) is None  # type: ignore[arg-type]
+    return OriginCheck(ServiceSettings(**settings)).refuse_host(called) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "192.168.1.5"])
@@ -42,12 +42,12 @@ def test_names_that_were_set() -> None:
 
 
 def test_the_refusal_says_what_to_set() -> None:
-    refusal = Visitors(ServiceSettings(host="0.0.0.0")).refuse_host("voice.example.com:8080")
+    refusal = OriginCheck(ServiceSettings(host="0.0.0.0")).refuse_host("voice.example.com:8080")
     assert refusal is not None
     assert "agent.allowed_hosts" in refusal.message
     assert "HALFSEC_AGENT__ALLOWED_HOSTS=voice.example.com" in refusal.message
     assert (refusal.status, refusal.error_type) == (403, "invalid_request_error")
-    endless = Visitors(ServiceSettings()).refuse_host("a" * 5000)
+    endless = OriginCheck(ServiceSettings()).refuse_host("a" * 5000)
     assert endless is not None
     assert len(endless.message) < 500
 
@@ -70,12 +70,12 @@ def test_the_refusal_says_what_to_set() -> None:
     ],
 )
 def test_pages(origin: str | None, host: str | None, allowed: bool) -> None:
-    visitors = Visitors(ServiceSettings(allowed_origins=("https://Pages.example/",)))
+    visitors = OriginCheck(ServiceSettings(allowed_origins=("https://Pages.example/",)))
     refusal = visitors.refuse_origin(origin, host)
     assert (refusal is None) == allowed
     if refusal is not None:
         assert "agent.allowed_origins" in refusal.message
-    assert Visitors(ServiceSettings(allowed_origins=("*",))).refuse_origin(origin, host) is None
+    assert OriginCheck(ServiceSettings(allowed_origins=("*",))).refuse_origin(origin, host) is None
 
 
 def test_names_in_a_host_header() -> None:

@@ -10,7 +10,7 @@ import pytest
 from starlette.websockets import WebSocket
 
 from agent import errors
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.calls.service import CallOver
 from agent.config.access import AccessSettings
 from agent.config.schema import Config
@@ -18,7 +18,7 @@ from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.resume_tokens import ResumeTokens
 from agent.realtime.socket import SEND_TIMEOUT_S, CallSocket
-from agent.realtime.transport import Resuming, VoiceCall
+from agent.realtime.transport import RealtimeTransport, Resuming
 from agent.session.api.server_events import Extension
 from agent.session.api.settings import SessionSettings
 from latency_budget.account.clock import ManualClock
@@ -71,10 +71,10 @@ class Place:
 
 class Scene:
     def __init__(self, clock: ManualClock) -> None:
-        self.calls = Calls(Config(), clock)
-        self.tokens: ResumeTokens[VoiceCall] = ResumeTokens()
+        self.calls = CallRegistry(Config(), clock)
+        self.tokens: ResumeTokens[RealtimeTransport] = ResumeTokens()
         self.place = Place()
-        self.voice: VoiceCall
+        self.voice: RealtimeTransport
         self.serving: asyncio.Task[Any]
 
 
@@ -91,7 +91,7 @@ async def scene(
     call = made.calls.admit(SessionId("sess_test"), "default")
     protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
     resuming = Resuming(made.tokens, WAIT_S) if resumes else None
-    voice = made.voice = VoiceCall(
+    voice = made.voice = RealtimeTransport(
         call, cast(Any, made.place), made.calls, protocol, resuming, first.socket, clock
     )
     await first.socket.accept()

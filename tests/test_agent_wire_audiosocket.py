@@ -23,10 +23,10 @@ from agent.telephony.carriers.audiosocket import (
 from agent.telephony.carriers.media_stream import (
     CallerAudio,
     KeyPressed,
-    LineError,
     MarkReached,
     MediaFormat,
     PhoneEvent,
+    StreamError,
     StreamStarted,
     StreamStopped,
 )
@@ -72,7 +72,7 @@ def test_what_a_stranger_sends_is_taken_or_refused_alike(data: bytes, size: int)
             for piece in pieces:
                 events += dialect.receive(piece)
             events += dialect.receive(b"")
-        except LineError as error:
+        except StreamError as error:
             return [], str(error)
         return events, None
 
@@ -86,7 +86,7 @@ def test_no_more_than_one_message_is_kept(pieces: list[bytes]) -> None:
     for piece in pieces:
         try:
             list(reader.feed(piece))
-        except LineError:
+        except StreamError:
             return
         assert len(reader._data) < MAX_PAYLOAD + 3
 
@@ -143,7 +143,7 @@ def test_what_the_queue_is_told_and_tells() -> None:
     ],
 )
 def test_what_is_no_audiosocket_is_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(LineError, match=reason):
+    with pytest.raises(StreamError, match=reason):
         AudioSocket().receive(data)
 
 

@@ -20,14 +20,14 @@ from agent.telephony.carriers.jambonz import Jambonz
 from agent.telephony.carriers.media_stream import (
     MULAW,
     CallerAudio,
-    Dialect,
     FlowChanged,
     Frame,
     KeyPressed,
-    LineError,
     MarkReached,
     MediaFormat,
+    MediaStreamProtocol,
     PhoneEvent,
+    StreamError,
     StreamStarted,
     StreamStopped,
 )
@@ -49,7 +49,7 @@ def said(**fields: Any) -> str:
 class Vectors:
     """What one carrier sends and gets."""
 
-    make: Callable[[], Dialect]
+    make: Callable[[], MediaStreamProtocol]
     before: tuple[Frame, ...]
     start: Frame
     started: StreamStarted
@@ -272,7 +272,7 @@ ALL = [
 ]
 
 
-def begun(vectors: Vectors) -> Dialect:
+def begun(vectors: Vectors) -> MediaStreamProtocol:
     dialect = vectors.make()
     for frame in vectors.before:
         assert dialect.receive(frame) == []
@@ -305,13 +305,13 @@ def test_a_call_begins_once(vectors: Vectors) -> None:
     if isinstance(dialect, Jambonz):
         assert dialect.receive(vectors.start) == []  # it has no name for it
     else:
-        with pytest.raises(LineError, match="twice"):
+        with pytest.raises(StreamError, match="twice"):
             dialect.receive(vectors.start)
 
 
 @pytest.mark.parametrize("vectors", ALL)
 def test_nothing_is_heard_before_it_begins(vectors: Vectors) -> None:
-    with pytest.raises(LineError):
+    with pytest.raises(StreamError):
         vectors.make().receive(vectors.heard[0][0])
 
 
@@ -344,9 +344,9 @@ def test_carriers_say_of_what_length_audio_is_to_be(vectors: Vectors, frame_byte
     ],
 )
 def test_audio_that_can_not_be_served_is_named(
-    make: Callable[[], Dialect], frame: Frame, reason: str
+    make: Callable[[], MediaStreamProtocol], frame: Frame, reason: str
 ) -> None:
-    with pytest.raises(LineError, match=reason):
+    with pytest.raises(StreamError, match=reason):
         make().receive(frame)
 
 
@@ -363,7 +363,7 @@ def test_nothing_but_a_line_error_comes_of_any_frame(
 ) -> None:
     for dialect in (vectors.make(), begun(vectors)):
         for each in (frame, json.dumps(fields)):
-            with contextlib.suppress(LineError):
+            with contextlib.suppress(StreamError):
                 dialect.receive(each)
 
 

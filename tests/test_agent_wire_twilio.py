@@ -16,8 +16,8 @@ from agent.telephony.carriers.media_stream import (
     MULAW,
     CallerAudio,
     KeyPressed,
-    LineError,
     MarkReached,
+    StreamError,
     StreamStarted,
     StreamStopped,
 )
@@ -109,7 +109,7 @@ def test_numbers_may_be_texts() -> None:
     ],
 )
 def test_what_can_not_begin_a_call(text: str, reason: str) -> None:
-    with pytest.raises(LineError, match=reason):
+    with pytest.raises(StreamError, match=reason):
         Twilio().receive(text)
 
 
@@ -125,12 +125,12 @@ def test_what_can_not_begin_a_call(text: str, reason: str) -> None:
     ],
 )
 def test_what_ends_a_call(text: str, reason: str) -> None:
-    with pytest.raises(LineError, match=reason):
+    with pytest.raises(StreamError, match=reason):
         begun().receive(text)
 
 
 def test_binary_frames_are_of_somebody_else() -> None:
-    with pytest.raises(LineError, match="binary"):
+    with pytest.raises(StreamError, match="binary"):
         begun().receive(b"\x00\x01")
 
 
@@ -153,7 +153,7 @@ JSON = st.recursive(
 )
 def test_nothing_but_a_line_error_comes_of_any_frame(event: str, fields: dict[str, Any]) -> None:
     for twilio in (Twilio(), begun()):
-        with contextlib.suppress(LineError):
+        with contextlib.suppress(StreamError):
             twilio.receive(json.dumps({"event": event, **fields}))
 
 

@@ -1,16 +1,16 @@
 """Who presents many wrong keys."""
 
-from agent.http.auth.throttle import FORGET_S, FREE_TRIES, MAX_ADDRESSES, WrongKeys
+from agent.http.auth.throttle import FORGET_S, FREE_TRIES, MAX_ADDRESSES, AuthThrottle
 
 SECOND = 10**9
 
 
-def tries(wrong: WrongKeys, address: str, number: int, now_ns: int = 0) -> list[bool]:
+def tries(wrong: AuthThrottle, address: str, number: int, now_ns: int = 0) -> list[bool]:
     return [wrong.add(address, now_ns) for _ in range(number)]
 
 
 def test_some_are_free_and_are_forgotten_one_by_one() -> None:
-    wrong = WrongKeys()
+    wrong = AuthThrottle()
     assert tries(wrong, "192.0.2.1", FREE_TRIES + 2) == [False] * FREE_TRIES + [True] * 2
     assert tries(wrong, "192.0.2.2", 1) == [False]
     later_ns = round(3 * FORGET_S * SECOND)
@@ -18,14 +18,14 @@ def test_some_are_free_and_are_forgotten_one_by_one() -> None:
 
 
 def test_who_guesses_all_day_is_forgiven_within_two_minutes() -> None:
-    wrong = WrongKeys()
+    wrong = AuthThrottle()
     tries(wrong, "192.0.2.1", 10_000)
     later_ns = round(2 * FREE_TRIES * FORGET_S * SECOND)
     assert tries(wrong, "192.0.2.1", 1, later_ns) == [False]
 
 
 def test_one_host_has_one_place_however_many_addresses() -> None:
-    wrong = WrongKeys()
+    wrong = AuthThrottle()
     for number in range(FREE_TRIES):
         assert not wrong.add(f"2001:db8:0:1::{number:x}", 0)
     assert wrong.add("2001:db8:0:1:ffff::1%eth0", 0)
@@ -34,7 +34,7 @@ def test_one_host_has_one_place_however_many_addresses() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    wrong = WrongKeys()
+    wrong = AuthThrottle()
     for number in range(MAX_ADDRESSES + 100):
         wrong.add(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", number)
     assert len(wrong) == MAX_ADDRESSES

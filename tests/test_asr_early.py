@@ -7,7 +7,7 @@ import pytest
 
 from asr.audio.files import read_file
 from asr.audio.samples import RATE_HZ, Pcm
-from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis
 from asr.recognition.whisper import WhisperTranscriber
 from asr.speech_detection.endpointing import SpeechPaused
@@ -113,7 +113,7 @@ def test_an_early_pass_counts_as_a_partial() -> None:
 
 def test_a_final_over_the_same_words_takes_them_over() -> None:
     early, final = heard(listener(), said(1.024))
-    recognizer, words = Recognizer(), EarlyWords()
+    recognizer, words = Recognizer(), FinalReuse()
     known = words.recognize(recognizer, early)
     taken = words.recognize(recognizer, final)
     assert (taken.text, taken.tokens, taken.taken_over) == (known.text, known.tokens, True)
@@ -124,7 +124,7 @@ def test_a_final_over_the_same_words_takes_them_over() -> None:
 def test_so_does_a_later_final_if_only_silence_came() -> None:
     ears = listener()
     _, final = heard(ears, said(1.024))
-    recognizer, words = Recognizer(), EarlyWords()
+    recognizer, words = Recognizer(), FinalReuse()
     assert not words.recognize(recognizer, final).taken_over
     feed(ears, silence(0.5))
     later = ears.finalize(1, ears.position)
@@ -139,7 +139,7 @@ def test_words_that_came_after_are_decoded() -> None:
     _, jobs = feed(ears, said(0.512), silence(0.064))
     (first,) = early_of(jobs)
     _, final = heard(ears, said(0.512))
-    recognizer, words = Recognizer(), EarlyWords()
+    recognizer, words = Recognizer(), FinalReuse()
     words.recognize(recognizer, first)
     assert words.recognize(recognizer, final).text == "pass 2"
 
@@ -147,7 +147,7 @@ def test_words_that_came_after_are_decoded() -> None:
 def test_a_partial_in_between_does_not_make_them_forgotten() -> None:
     early, final = heard(listener(), said(1.024))
     (partial,) = listener().feed(said(1)).jobs
-    recognizer, words = Recognizer(), EarlyWords()
+    recognizer, words = Recognizer(), FinalReuse()
     for job in (early, partial):
         words.recognize(recognizer, job)
     assert words.recognize(recognizer, final).text == "pass 1"
@@ -155,7 +155,7 @@ def test_a_partial_in_between_does_not_make_them_forgotten() -> None:
 
 def test_a_text_that_was_not_believed_is_not_taken_over() -> None:
     early, final = heard(listener(), said(1.024))
-    recognizer, words = Recognizer(texts=["", "with a wider window"]), EarlyWords()
+    recognizer, words = Recognizer(texts=["", "with a wider window"]), FinalReuse()
     words.recognize(recognizer, early)
     assert words.recognize(recognizer, final).text == "with a wider window"
     assert recognizer.fallbacks == [False, True]
@@ -164,7 +164,7 @@ def test_a_text_that_was_not_believed_is_not_taken_over() -> None:
 @pytest.mark.parametrize("kind", ["utterance", "first_sample", "last_voiced_sample"])
 def test_other_audio_is_decoded(kind: str) -> None:
     early, final = heard(listener(), said(1.024))
-    recognizer, words = Recognizer(), EarlyWords()
+    recognizer, words = Recognizer(), FinalReuse()
     words.recognize(recognizer, early)
     other = replace(final, **{kind: getattr(final, kind) + 1})
     assert not words.recognize(recognizer, other).taken_over
@@ -176,7 +176,7 @@ def test_a_pass_that_failed_leaves_nothing_behind() -> None:
             raise RuntimeError("no")
 
     early, final = heard(listener(), said(1.024))
-    recognizer, words = Recognizer(), EarlyWords()
+    recognizer, words = Recognizer(), FinalReuse()
     with pytest.raises(RuntimeError):
         words.recognize(Broken(), early)
     assert words.recognize(recognizer, final).text == "pass 1"

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from asr.speech_detection.echo_gate import DOUBTFUL, MIN_KNOWN, REACH, FarEnd, level_of
+from asr.speech_detection.echo_gate import DOUBTFUL, MIN_KNOWN, REACH, EchoGate, level_of
 from asr.speech_detection.endpointing import FRAME
 
 FAR = 0.1
@@ -21,7 +21,7 @@ def spoken(num_frames: int, lots: random.Random) -> list[float]:
     return [FAR * lots.uniform(0.3, 1) for _ in range(num_frames)]
 
 
-def listens(far_end: FarEnd, levels: list[float], gain: float, *, is_speech: bool) -> list[bool]:
+def listens(far_end: EchoGate, levels: list[float], gain: float, *, is_speech: bool) -> list[bool]:
     """What is said of each frame of an echo that comes 100 ms late."""
     judged = []
     for number in range(len(levels)):
@@ -32,13 +32,13 @@ def listens(far_end: FarEnd, levels: list[float], gain: float, *, is_speech: boo
 
 
 def test_nothing_known_is_no_echo() -> None:
-    far_end = FarEnd()
+    far_end = EchoGate()
     assert far_end.gain == 0
     assert not far_end.is_echo(frame(0.001), FAR, is_speech=True)
 
 
 def test_nothing_played_has_no_level() -> None:
-    far_end = FarEnd()
+    far_end = EchoGate()
     far_end.played(1000, [0.5, 0.2])
     assert far_end.level(0) == 0
     assert far_end.level(1000) == 0.5
@@ -48,7 +48,7 @@ def test_nothing_played_has_no_level() -> None:
 
 
 def test_an_echo_that_was_recognized_as_one_begins_nothing_again() -> None:
-    far_end, lots = FarEnd(), random.Random(1)
+    far_end, lots = EchoGate(), random.Random(1)
     levels = spoken(40, lots)
     far_end.played(0, levels)
     far_end.speech_began()
@@ -56,7 +56,7 @@ def test_an_echo_that_was_recognized_as_one_begins_nothing_again() -> None:
         far_end.speaks(frame(0.2 * levels[number - 3]), far_end.level(number * FRAME))
     far_end.speech_ended(was_echo=True)
     assert 0.1 < far_end.gain <= 0.21
-    again = FarEnd()
+    again = EchoGate()
     again._known = far_end._known
     levels = spoken(40, lots)
     again.played(0, levels)
@@ -65,7 +65,7 @@ def test_an_echo_that_was_recognized_as_one_begins_nothing_again() -> None:
 
 
 def test_what_a_caller_says_teaches_nothing() -> None:
-    far_end = FarEnd()
+    far_end = EchoGate()
     for _ in range(MIN_KNOWN + DOUBTFUL):
         far_end.is_echo(frame(0.0005), FAR, is_speech=False)
     before = far_end.gain
@@ -79,7 +79,7 @@ def test_what_a_caller_says_teaches_nothing() -> None:
 
 def test_a_quiet_caller_is_never_learned() -> None:
     """No louder than the margin allows, for a minute: the echo does not grow by it."""
-    far_end = FarEnd()
+    far_end = EchoGate()
     for _ in range(MIN_KNOWN + DOUBTFUL):
         far_end.is_echo(frame(0.01), FAR, is_speech=False)
     before = far_end.gain
@@ -89,7 +89,7 @@ def test_a_quiet_caller_is_never_learned() -> None:
 
 
 def test_frames_before_an_onset_are_not_believed() -> None:
-    far_end = FarEnd()
+    far_end = EchoGate()
     for _ in range(MIN_KNOWN + DOUBTFUL):
         far_end.is_echo(frame(0.001), FAR, is_speech=False)
     before = far_end.gain
@@ -101,7 +101,7 @@ def test_frames_before_an_onset_are_not_believed() -> None:
 
 
 def test_a_slam_deafens_nobody() -> None:
-    far_end = FarEnd()
+    far_end = EchoGate()
     for number in range(80):
         far_end.is_echo(frame(0.5 if number == 40 else 0.001), FAR, is_speech=False)
     assert far_end.gain == pytest.approx(0.01, rel=1e-3)

@@ -7,7 +7,7 @@ import pytest
 from asr.audio.files import read_file
 from asr.audio.samples import RATE_HZ
 from asr.speech_detection import agc
-from asr.speech_detection.agc import MAX_GAIN_DB, RISE_DB, SUSPECTED, WANTED_DB, VoiceLift
+from asr.speech_detection.agc import MAX_GAIN_DB, RISE_DB, SUSPECTED, WANTED_DB, AutomaticGain
 from asr.speech_detection.vad import FRAME, SileroVad, VadState
 from asr.stream.asr_stream import Listener
 from asr.stream.utterance import ListenerConfig
@@ -32,7 +32,7 @@ def level_db(frame: Pcm) -> float:
 
 @pytest.mark.parametrize("level", [-60.0, -45.0, -30.0])
 def test_a_quiet_voice_is_raised_step_by_step(level: float) -> None:
-    ears, frame, before_db = VoiceLift(), at_db(level), level
+    ears, frame, before_db = AutomaticGain(), at_db(level), level
     for _ in range(20):
         ears.note(frame, 0.9)
         now_db = level_db(ears.lifted(frame))
@@ -42,19 +42,19 @@ def test_a_quiet_voice_is_raised_step_by_step(level: float) -> None:
 
 
 def test_others_are_left_as_they_are() -> None:
-    ears = VoiceLift()
+    ears = AutomaticGain()
     loud, faint = at_db(-15), at_db(-50)
     for _ in range(50):
         ears.note(loud, 0.9)
         assert ears.lifted(loud) is loud
-    ears = VoiceLift()
+    ears = AutomaticGain()
     for _ in range(50):
         ears.note(faint, SUSPECTED - 0.01)  # noise
         assert ears.lifted(faint) is faint
 
 
 def test_a_louder_voice_is_lowered_at_once_and_never_beyond_full_scale() -> None:
-    ears = VoiceLift()
+    ears = AutomaticGain()
     for _ in range(20):
         ears.note(at_db(-50), 0.9)
     loud = at_db(-6)
@@ -65,7 +65,7 @@ def test_a_louder_voice_is_lowered_at_once_and_never_beyond_full_scale() -> None
 
 
 def test_a_voice_that_falls_is_followed_and_a_bang_forgotten() -> None:
-    ears = VoiceLift()
+    ears = AutomaticGain()
     ears.note(at_db(-10), 0.9)
     for _ in range(60 * RATE_HZ // FRAME):
         ears.note(at_db(-50), 0.9)

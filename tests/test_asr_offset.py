@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asr.audio.dc_blocker import OffsetRemover
+from asr.audio.dc_blocker import DcBlocker
 from asr.audio.samples import RATE_HZ
 
 
@@ -13,13 +13,13 @@ def tone(hz: float, seconds: float = 2.0) -> np.ndarray[tuple[int], np.dtype[np.
 
 def test_a_voice_keeps_its_shape_and_loses_its_offset() -> None:
     voice = 0.1 * tone(120)
-    plain, shifted = OffsetRemover().push(voice), OffsetRemover().push(voice + np.float32(0.3))
+    plain, shifted = DcBlocker().push(voice), DcBlocker().push(voice + np.float32(0.3))
     assert np.abs(shifted - plain).max() < 1e-5, "an offset from the first sample on is never heard"
     assert np.abs(plain - voice)[RATE_HZ:].max() < 0.001
 
 
 def test_an_offset_that_begins_in_mid_call_fades() -> None:
-    out = OffsetRemover().push(np.repeat(np.array([0, 0.3], np.float32), [RATE_HZ, 4 * RATE_HZ]))
+    out = DcBlocker().push(np.repeat(np.array([0, 0.3], np.float32), [RATE_HZ, 4 * RATE_HZ]))
     assert out[RATE_HZ] == pytest.approx(0.3, abs=0.001)
     assert np.abs(out[4 * RATE_HZ :]).max() < 0.001
 
@@ -28,10 +28,10 @@ def test_an_offset_that_begins_in_mid_call_fades() -> None:
 def test_pieces_of_any_length_give_the_same(size: int) -> None:
     rng = np.random.default_rng(size)
     sound = (rng.normal(0.2, 0.1, 2000)).astype(np.float32)
-    whole, remover = OffsetRemover().push(sound), OffsetRemover()
+    whole, remover = DcBlocker().push(sound), DcBlocker()
     pieces = [remover.push(sound[at : at + size]) for at in range(0, len(sound), size)]
     np.testing.assert_allclose(np.concatenate(pieces), whole, atol=1e-7)
 
 
 def test_nothing_in_nothing_out() -> None:
-    assert len(OffsetRemover().push(np.zeros(0, np.float32))) == 0
+    assert len(DcBlocker().push(np.zeros(0, np.float32))) == 0

@@ -11,9 +11,9 @@ from latency_budget.enforcement.admission import (
     MIN_CALL_S,
     MIN_TURNS,
     Admission,
-    Crowd,
+    OverloadForecast,
 )
-from latency_budget.enforcement.stage_latencies import Lags
+from latency_budget.enforcement.stage_latencies import StageLatencies
 
 S = 10**9
 
@@ -26,7 +26,7 @@ def service(
     admission.used(0, 0, calls)
     admission.used(60 * S, round(60 * S * share * calls * cores), calls)
     for _ in range(MIN_TURNS):
-        admission.turn_over(Lags(ready_ms=ready_ms, after_ms=40), calls, total_ms, 60 * S)
+        admission.turn_over(StageLatencies(ready_ms=ready_ms, after_ms=40), calls, total_ms, 60 * S)
     return admission
 
 
@@ -74,7 +74,7 @@ def test_nobody_is_refused_while_the_line_is_free() -> None:
 def test_nobody_is_refused_on_little_evidence() -> None:
     admission = Admission(2)
     for _ in range(MIN_TURNS):
-        admission.turn_over(Lags(ready_ms=9000, after_ms=40), 1, 500, 60 * S)
+        admission.turn_over(StageLatencies(ready_ms=9000, after_ms=40), 1, 500, 60 * S)
     assert admission.refuses(1, 60 * S) is None, "no processor time is known"
     admission.used(0, 0, 1)
     admission.used(round((MIN_CALL_S - 1) * S), S, 1)
@@ -87,7 +87,7 @@ def test_nobody_is_refused_on_little_evidence() -> None:
 def test_the_door_does_not_flap() -> None:
     admission = service(0.2, 400)  # 573 ms with one more
     assert admission.refuses(1, 60 * S) is not None
-    easier = [Lags(ready_ms=ready_ms, after_ms=40) for ready_ms in (320, 250)]  # 467, 373
+    easier = [StageLatencies(ready_ms=ready_ms, after_ms=40) for ready_ms in (320, 250)]  # 467, 373
     for lags, is_refused in zip(easier, (True, False), strict=True):
         for _ in range(MAX_TURNS):
             admission.turn_over(lags, 1, 500, 60 * S)
@@ -101,9 +101,9 @@ def test_each_chain_is_held_to_its_own_budget() -> None:
     admission = service(0.2, 400, total_ms=1500)
     assert admission.refuses(1, 60 * S) is None
     for _ in range(10):
-        admission.turn_over(Lags(ready_ms=200, after_ms=40), 1, 300, 60 * S)
+        admission.turn_over(StageLatencies(ready_ms=200, after_ms=40), 1, 300, 60 * S)
     crowd = admission.refuses(1, 60 * S)
-    assert crowd == Crowd(predicted_ms(admission, 2), 300)
+    assert crowd == OverloadForecast(predicted_ms(admission, 2), 300)
     assert crowd.predicted_ms == pytest.approx(200 * 0.8 / 0.6 + 40)
 
 

@@ -16,7 +16,7 @@ from latency_budget.enforcement.policy import (
     ActionState,
     Policy,
 )
-from latency_budget.enforcement.stage_latencies import Lags, Progress, lags_of
+from latency_budget.enforcement.stage_latencies import Progress, StageLatencies, lags_of
 
 from .chain_turns import MS, chain_turn
 
@@ -42,7 +42,7 @@ def state_of(policy: Policy, action: Action) -> ActionState:
 
 def test_lags_are_the_links_between_the_marks() -> None:
     lags = lags_of(chain_turn(200, 30, 90, 30, pass_ms=110, after=40))
-    assert lags == Lags(
+    assert lags == StageLatencies(
         words_ms=200, speech_ms=2000, pass_ms=110, wait_ms=0, prefill_ms=30, clause_ms=90,
         tts_ms=30, ready_ms=350, decided_ms=420, after_ms=40,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.conversation import Conversation
 from llm_engine.chat.template import ChatMessage, ChatTemplate
-from llm_engine.chat.token_history import Dialogue
+from llm_engine.chat.token_history import TokenHistory
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS
 from llm_engine.config import EngineConfig, SamplingParams
@@ -299,12 +299,12 @@ async def test_long_instructions_are_encoded_beside_the_event_loop(
 ) -> None:
     threads: list[int] = []
 
-    class Noting(Dialogue):
+    class Noting(TokenHistory):
         def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
             threads.append(threading.get_ident())
             super().set_system(text, template)
 
-    monkeypatch.setattr("llm_engine.engine.Dialogue", Noting)
+    monkeypatch.setattr("llm_engine.engine.TokenHistory", Noting)
     await (await engine.open_conversation("Be brief.")).close()
     assert threads == [threading.get_ident()]
     with pytest.raises(RequestError, match="system"):

@@ -12,7 +12,7 @@ from llm_engine.backends.sync_backend import choose_tokens
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.ops.sampling import masked, sampled, uniform
 from llm_engine.cuda.steps.captured_steps import Choice
-from llm_engine.cuda.steps.graph_runner import RecordedSteps
+from llm_engine.cuda.steps.graph_runner import GraphRunner
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
 from tests.sampling_cases import (
     EVERY_FILTER,
@@ -149,4 +149,4 @@ def test_a_step_chooses_in_the_least_way_that_its_rows_need(
     rows: list[SamplingParams], choice: Choice
 ) -> None:
     sequences = [SequenceRows(Slot(1), (1,), 0, 1, sampling, 0) for sampling in rows]
-    assert RecordedSteps.choice_for(sequences) is choice
+    assert GraphRunner.choice_for(sequences) is choice

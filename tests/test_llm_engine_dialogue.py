@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.chat.template import ChatMessage, ChatTemplate, Gap
-from llm_engine.chat.token_history import KEPT_SHARE, Dialogue
+from llm_engine.chat.token_history import KEPT_SHARE, TokenHistory
 from llm_engine.errors import RequestError
 from tests.fakes.llm_models import CHATML
 
@@ -18,17 +18,17 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
-def dialogue(system: str = "S", *, context: int = 4000, examples: int = 0) -> Dialogue:
+def dialogue(system: str = "S", *, context: int = 4000, examples: int = 0) -> TokenHistory:
     template = ChatTemplate(CHATML, encode, encode, bos="", eos="")
     shown = [ChatMessage("user", "q"), ChatMessage("assistant", "a")] * examples
-    return Dialogue(template, CODES, context, system, shown)
+    return TokenHistory(template, CODES, context, system, shown)
 
 
 def text_of(ids: tuple[int, ...]) -> str:
     return bytes(ids).decode()
 
 
-def reply(talk: Dialogue, text: str) -> None:
+def reply(talk: TokenHistory, text: str) -> None:
     message = talk.begin_reply()
     assert message.fixed_ids is not None
     message.fixed_ids.extend(encode(text))
@@ -213,7 +213,7 @@ def test_a_reset_encodes_what_is_new_and_fits(num_messages: int) -> None:
         return encode(text)
 
     template = ChatTemplate(CHATML, encode, noted, bos="", eos="")
-    talk = Dialogue(template, CODES, 600, "S", ())
+    talk = TokenHistory(template, CODES, 600, "S", ())
     told = [ChatMessage("user", f"question {index}") for index in range(num_messages)]
     talk.append("user", told[-1].text)
     encoded.clear()
@@ -225,7 +225,7 @@ def test_a_reset_encodes_what_is_new_and_fits(num_messages: int) -> None:
 
 def test_a_giant_is_refused_unread() -> None:
     template = ChatTemplate(CHATML, encode, encode, bos="", eos="")
-    talk = Dialogue(template, (*CODES, b"longest"), 100, "S", ())
+    talk = TokenHistory(template, (*CODES, b"longest"), 100, "S", ())
 
     def explode(role: str, text: str, gap: Gap) -> list[int]:
         raise AssertionError("it was read")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.checkpoints.detokenizer import char_starts
-from llm_engine.core.output import FinishReason, GrowingReply
+from llm_engine.core.output import FinishReason, OutputText
 from llm_engine.core.stop_strings import StopMatcher
 
 ALPHABET = "ab<"
@@ -47,7 +47,7 @@ def test_nothing_of_a_stop_string_is_shown(pieces: list[str], stops: list[str]) 
 
 @given(st.lists(st.integers(0, len(TOKENS) - 1), max_size=20), STOPS, st.integers(1, 20))
 def test_ids_go_with_their_text(ids: list[int], stops: list[str], max_tokens: int) -> None:
-    reply = GrowingReply(TOKENS, frozenset([END]), stops, max_tokens)
+    reply = OutputText(TOKENS, frozenset([END]), stops, max_tokens)
     text = ""
     given_out: list[int] = []
     accepted: list[int] = []
@@ -67,26 +67,26 @@ def test_ids_go_with_their_text(ids: list[int], stops: list[str], max_tokens: in
     assert reply.num_tokens <= max_tokens
 
 
-def accept_all(reply: GrowingReply, ids: bytes) -> list[tuple[str, tuple[int, ...]]]:
+def accept_all(reply: OutputText, ids: bytes) -> list[tuple[str, tuple[int, ...]]]:
     return [reply.accept(token_id) for token_id in ids]
 
 
 def test_the_end_token_ends_and_belongs_to_nothing() -> None:
-    reply = GrowingReply(TOKENS, frozenset([END]), (), 10)
+    reply = OutputText(TOKENS, frozenset([END]), (), 10)
     assert accept_all(reply, bytes([1, 2, END])) == [("a", (1,)), ("b", (2,)), ("", ())]
     assert reply.finish_reason is FinishReason.STOP
     assert reply.num_tokens == 2
 
 
 def test_a_stop_string_takes_its_tokens_along() -> None:
-    reply = GrowingReply(TOKENS, frozenset([END]), ("<b",), 10)
+    reply = OutputText(TOKENS, frozenset([END]), ("<b",), 10)
     assert accept_all(reply, bytes([1, 3, 2])) == [("a", (1,)), ("", ()), ("", ())]
     assert reply.finish_reason is FinishReason.STOP
 
 
 def test_the_beginning_of_a_stop_string_is_text_when_nothing_follows() -> None:
     for last, reason in ((END, FinishReason.STOP), (1, FinishReason.LENGTH)):
-        reply = GrowingReply(TOKENS, frozenset([END]), ("<ab",), 2)
+        reply = OutputText(TOKENS, frozenset([END]), ("<ab",), 2)
         assert reply.accept(3) == ("", ())
         text, ids = reply.accept(last)
         assert (text, ids) == (("<", (3,)) if last == END else ("<a", (3, 1)))
@@ -94,11 +94,11 @@ def test_the_beginning_of_a_stop_string_is_text_when_nothing_follows() -> None:
 
 
 def test_a_split_character_keeps_its_tokens_together() -> None:
-    reply = GrowingReply(TOKENS, frozenset([END]), (), 10)
+    reply = OutputText(TOKENS, frozenset([END]), (), 10)
     assert accept_all(reply, bytes([1, 7, 8])) == [("a", (1,)), ("", ()), ("é", (7, 8))]
 
 
 def test_an_unfinished_character_at_the_limit_is_not_shown() -> None:
-    reply = GrowingReply(TOKENS, frozenset([END]), (), 2)
+    reply = OutputText(TOKENS, frozenset([END]), (), 2)
     assert accept_all(reply, bytes([1, 7])) == [("a", (1,)), ("", (7,))]
     assert reply.finish_reason is FinishReason.LENGTH

@@ -3,34 +3,40 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.core.scheduler import COMFORT_NS, PREVIEW_CHUNK, Job, Work, schedule
+from llm_engine.core.scheduler import (
+    PLAYBACK_SLACK_NS,
+    PREVIEW_CHUNK,
+    ScheduledTokens,
+    ScheduleInput,
+    schedule,
+)
 
 CHUNK = 64
-NOW = 5 * COMFORT_NS
+NOW = 5 * PLAYBACK_SLACK_NS
 LONG = 8000
 
 
-def jobs(*work: Work, prompt_was_last: bool = False) -> list[Job]:
+def jobs(*work: ScheduleInput, prompt_was_last: bool = False) -> list[ScheduledTokens]:
     return schedule(work, NOW, prefill_chunk=CHUNK, prompt_was_last=prompt_was_last)
 
 
 @st.composite
-def works(draw: st.DrawFn) -> list[Work]:
+def works(draw: st.DrawFn) -> list[ScheduleInput]:
     kinds = st.tuples(
         st.integers(1, 200),
         st.booleans(),
         st.booleans(),
-        st.none() | st.integers(0, 20 * COMFORT_NS),
+        st.none() | st.integers(0, 20 * PLAYBACK_SLACK_NS),
         st.integers(0, 9),
     )
     return [
-        Work(key, num, begun and not preview, preview, due, served)
+        ScheduleInput(key, num, begun and not preview, preview, due, served)
         for key, (num, begun, preview, due, served) in enumerate(draw(st.lists(kinds, max_size=8)))
     ]
 
 
 @given(works(), st.booleans())
-def test_a_step_is_short_and_never_empty(work: list[Work], prompt_was_last: bool) -> None:
+def test_a_step_is_short_and_never_empty(work: list[ScheduleInput], prompt_was_last: bool) -> None:
     chosen = jobs(*work, prompt_was_last=prompt_was_last)
     assert bool(chosen) == bool(work)
     by_key = {each.key: each for each in work}
@@ -42,7 +48,7 @@ def test_a_step_is_short_and_never_empty(work: list[Work], prompt_was_last: bool
 
 
 @given(works())
-def test_nobody_waits_for_a_preview(work: list[Work]) -> None:
+def test_nobody_waits_for_a_preview(work: list[ScheduleInput]) -> None:
     waiting = [each for each in work if not each.is_preview and not each.is_decoding]
     if waiting:
         (job,) = jobs(*work)
@@ -50,11 +56,11 @@ def test_nobody_waits_for_a_preview(work: list[Work]) -> None:
 
 
 @given(works())
-def test_pressed_replies_get_every_other_step(work: list[Work]) -> None:
+def test_pressed_replies_get_every_other_step(work: list[ScheduleInput]) -> None:
     pressed = {
         each.key
         for each in work
-        if each.is_decoding and (each.due_ns is None or each.due_ns < NOW + COMFORT_NS)
+        if each.is_decoding and (each.due_ns is None or each.due_ns < NOW + PLAYBACK_SLACK_NS)
     }
     after_a_prompt = {job.key for job in jobs(*work, prompt_was_last=True)}
     assert pressed <= after_a_prompt
@@ -64,30 +70,41 @@ def test_pressed_replies_get_every_other_step(work: list[Work]) -> None:
 
 
 def test_the_earliest_deadline_first() -> None:
-    late, soon = Work(1, LONG, False, due_ns=900), Work(2, LONG, False, due_ns=100)
-    never = Work(3, LONG, False)
-    assert jobs(never, late, soon) == [Job(2, CHUNK)]
+    late, soon = (
+        ScheduleInput(1, LONG, False, due_ns=900),
+        ScheduleInput(2, LONG, False, due_ns=100),
+    )
+    never = ScheduleInput(3, LONG, False)
+    assert jobs(never, late, soon) == [ScheduledTokens(2, CHUNK)]
 
 
 def test_without_deadlines_prompts_take_turns() -> None:
-    first = Work(1, LONG, False, last_served=4)
-    assert jobs(first, Work(2, LONG, False, last_served=3)) == [Job(2, CHUNK)]
+    first = ScheduleInput(1, LONG, False, last_served=4)
+    assert jobs(first, ScheduleInput(2, LONG, False, last_served=3)) == [ScheduledTokens(2, CHUNK)]
 
 
 def test_replies_with_speech_to_spare_let_others_pass() -> None:
-    rich, poor = Work(1, 1, True, due_ns=NOW + 2 * COMFORT_NS), Work(2, 1, True, due_ns=NOW)
-    assert jobs(rich, poor) == [Job(2, 1)]
-    assert jobs(rich) == [Job(1, 1)]
-    assert jobs(rich, Work(3, LONG, False), prompt_was_last=True) == [Job(3, CHUNK)]
+    rich, poor = (
+        ScheduleInput(1, 1, True, due_ns=NOW + 2 * PLAYBACK_SLACK_NS),
+        ScheduleInput(2, 1, True, due_ns=NOW),
+    )
+    assert jobs(rich, poor) == [ScheduledTokens(2, 1)]
+    assert jobs(rich) == [ScheduledTokens(1, 1)]
+    assert jobs(rich, ScheduleInput(3, LONG, False), prompt_was_last=True) == [
+        ScheduledTokens(3, CHUNK)
+    ]
 
 
 def test_a_preview_has_the_machine_only_when_nobody_else_wants_it() -> None:
-    preview = Work(1, LONG, False, is_preview=True, due_ns=0)
-    assert jobs(preview) == [Job(1, CHUNK)]
-    assert jobs(preview, Work(2, 1, True)) == [Job(2, 1), Job(1, PREVIEW_CHUNK)]
+    preview = ScheduleInput(1, LONG, False, is_preview=True, due_ns=0)
+    assert jobs(preview) == [ScheduledTokens(1, CHUNK)]
+    assert jobs(preview, ScheduleInput(2, 1, True)) == [
+        ScheduledTokens(2, 1),
+        ScheduledTokens(1, PREVIEW_CHUNK),
+    ]
 
 
 def test_what_a_reply_lost_is_computed_like_a_prompt() -> None:
-    lost = Work(1, 90, True, due_ns=NOW)
+    lost = ScheduleInput(1, 90, True, due_ns=NOW)
     assert not lost.is_decoding
-    assert jobs(lost, Work(2, LONG, False, due_ns=NOW + 1)) == [Job(1, CHUNK)]
+    assert jobs(lost, ScheduleInput(2, LONG, False, due_ns=NOW + 1)) == [ScheduledTokens(1, CHUNK)]

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tts.text_chunker import CutterConfig, PieceCutter, SpeakablePiece
+from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
 
 def cut(text: str, deltas: list[str] | None = None) -> list[SpeakablePiece]:
-    cutter = PieceCutter()
+    cutter = TextChunker()
     pieces = [piece for delta in deltas or [text] for piece in cutter.push(delta)]
     return [*pieces, *cutter.flush()]
 
@@ -92,7 +92,7 @@ def test_sentence_ends(text: str, pieces: list[str]) -> None:
 
 
 def test_no_cut_before_the_next_character_is_known() -> None:
-    cutter = PieceCutter()
+    cutter = TextChunker()
     assert cutter.push("It costs $29.") == ()
     assert cutter.push("99 in all. ") == ()
     assert [piece.text for piece in cutter.push("O")] == ["It costs $29.99 in all. "]
@@ -100,7 +100,7 @@ def test_no_cut_before_the_next_character_is_known() -> None:
 
 @pytest.mark.parametrize("opening", ["Sure,", "Of course,", "No problem,", "That is a good idea;"])
 def test_a_first_clause_ends_with_its_comma(opening: str) -> None:
-    cutter = PieceCutter()
+    cutter = TextChunker()
     assert cutter.push(opening[:-1]) == ()
     assert [piece.text for piece in cutter.push(opening[-1])] == [opening]
     (rest,) = [*cutter.push(" and then some."), *cutter.flush()]
@@ -122,7 +122,7 @@ def test_a_first_clause_ends_with_its_comma(opening: str) -> None:
     ],
 )
 def test_no_other_comma_is_trusted_before_the_next_word(text: str) -> None:
-    assert PieceCutter().push(text) == ()
+    assert TextChunker().push(text) == ()
 
 
 def test_the_comma_of_a_later_clause_is_no_cut() -> None:
@@ -164,11 +164,11 @@ def test_text_without_gaps_is_bounded() -> None:
 
 
 def test_one_cutter_serves_one_reply() -> None:
-    cutter = PieceCutter()
+    cutter = TextChunker()
     cutter.push("Hi.")
     assert len(cutter.flush()) == 1
     assert cutter.flush() == ()
-    with pytest.raises(ValueError, match="new PieceCutter"):
+    with pytest.raises(ValueError, match="new TextChunker"):
         cutter.push("more")
 
 

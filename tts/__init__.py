@@ -1,6 +1,6 @@
 """Speech from text: a reply is cut into pieces while it is generated, and a voice speaks them.
 
-    cutter = PieceCutter()
+    cutter = TextChunker()
     voice = load_voice("hibari", models_dir)
     for piece in cutter.push(delta):
         for chunk in voice.synthesize(piece):
@@ -13,15 +13,15 @@ from tts.text.normalize import normalize
 from tts.voices.engine import VoiceError
 
 from .load import available_voices, load_voice
-from .text_chunker import CutterConfig, PieceCutter, SpeakablePiece
+from .text_chunker import CutterConfig, SpeakablePiece, TextChunker
 from .voice import SpeechChunk, Voice
 from .word_times import WordTime
 
 __all__ = [
     "CutterConfig",
-    "PieceCutter",
     "SpeakablePiece",
     "SpeechChunk",
+    "TextChunker",
     "Voice",
     "VoiceError",
     "WordTime",

@@ -18,7 +18,7 @@ from tts.voices.engine import VoiceError
 
 from .load import load_voice
 from .resample import StreamResampler
-from .text_chunker import PieceCutter
+from .text_chunker import TextChunker
 from .voice import SpeechChunk, Voice, leading_silence_ms
 
 _RATES_HZ = (8_000, 192_000)
@@ -96,7 +96,7 @@ def _write(text: str, voice: Voice, rate_hz: int, out: wave.Wave_write) -> None:
 
 
 def _chunks(text: str, voice: Voice) -> Iterator[SpeechChunk]:
-    cutter = PieceCutter()
+    cutter = TextChunker()
     for piece in (*cutter.push(text), *cutter.flush()):
         yield from voice.synthesize(piece)
 

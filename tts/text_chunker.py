@@ -122,7 +122,7 @@ def is_opener(text: str) -> bool:
     return text.strip(_AROUND_WORDS).lower().replace("’", "'") in _OPENERS
 
 
-class PieceCutter:
+class TextChunker:
     """Takes a reply in deltas of any size and gives back the pieces that are complete."""
 
     def __init__(self, config: CutterConfig | None = None) -> None:
@@ -137,7 +137,7 @@ class PieceCutter:
     def push(self, text_delta: str) -> tuple[SpeakablePiece, ...]:
         """Add text. Raises ValueError after `flush`."""
         if self._finished:
-            raise ValueError("this reply was flushed: use a new PieceCutter for the next one")
+            raise ValueError("this reply was flushed: use a new TextChunker for the next one")
         for character in text_delta:
             self._take(character)
         return self._taken()

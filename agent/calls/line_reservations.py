@@ -59,8 +59,8 @@ class _Issued:
 class CallTokens:
     """Each good for one stream of the call that it was issued for. Belongs to the event loop.
 
-    A call that has one is on its way, and its line is kept for it: `CallDesk.refusal` counts them.
-    Nobody is given one while there is no line, so there are never more of them than lines.
+    A call that has one is on its way, and its line is kept for it: `CallService.refusal` counts
+    them. Nobody is given one while there is no line, so there are never more of them than lines.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agent.config.schema import Config
 from agent.observability.agent_state import State
-from agent.observability.counters import BargeIns, GuessCounts
+from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.live_events import LiveEvents
 from agent.observability.spans import FinishedCall, FinishedTurn
 from agent.observability.trace_export import TraceExporter
@@ -17,7 +17,7 @@ from latency_budget.account.actions import Action
 from latency_budget.account.clock import Clock, iso_of, processor_ns, unix_ns
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, Stage
-from latency_budget.enforcement.admission import Admission, Crowd
+from latency_budget.enforcement.admission import Admission, OverloadForecast
 from latency_budget.enforcement.policy import Policy
 from latency_budget.enforcement.stage_latencies import lags_of
 from latency_budget.host import usable_cores
@@ -28,7 +28,7 @@ from latency_budget.storage.store_schema import StoredTurn
 
 from .call import Beginning, Call
 from .recording import Recorder
-from .rejections import Refusals
+from .rejections import Rejections
 from .suspended import WaitingCalls
 
 MAX_TRACES: Final = 16
@@ -72,7 +72,7 @@ class Traces:
             del self._traces[session]
 
 
-class Calls:
+class CallRegistry:
     """Belongs to the server's event loop."""
 
     def __init__(
@@ -93,14 +93,14 @@ class Calls:
         self.recorder: Final = recorder
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
-        self.guesses: Final = GuessCounts()
+        self.guesses: Final = PreemptiveCounts()
         self.waiting: Final = WaitingCalls()
         self.admission: Final = Admission(usable_cores())
         self._processor_ns = processor_ns
         self._noted_ns = 0
         self.policy: Final = Policy(_available(config))
         self.admitted = 0
-        self.refusals: Final = Refusals()
+        self.refusals: Final = Rejections()
         """Because all lines were busy, or those inside would have been answered too late."""
         self.traces: Final = Traces()
         self._config = config
@@ -163,7 +163,7 @@ class Calls:
             },
         )
 
-    def crowd(self, num_kept: int = 0) -> Crowd | None:
+    def crowd(self, num_kept: int = 0) -> OverloadForecast | None:
         """Why those inside would be answered too late if one more joined them and `num_kept` that
         are on their way; None: they would not."""
         if not self._config.latency_budget.admission:

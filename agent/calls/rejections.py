@@ -8,7 +8,7 @@ from latency_budget.account.clock import iso_of
 MAX_KEPT: Final = 200
 
 
-class Refusals:
+class Rejections:
     """Belongs to the server's event loop."""
 
     def __init__(self) -> None:

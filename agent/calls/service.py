@@ -18,22 +18,22 @@ from starlette.types import Scope
 from agent import errors
 from agent.config.schema import Config
 from agent.errors import SlowReader
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import Principal
 from agent.http.hardening.address_limits import CallsByAddress
-from agent.http.refusal import Refusal
-from agent.observability.live_marks import MarkNotices
-from agent.observability.turn_recorder import TurnLog
+from agent.http.refusal import HttpRefusal
+from agent.observability.live_marks import LiveMarks
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
 from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
-from agent.session.response.controller import Surroundings
+from agent.session.response.controller import SessionDependencies
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
-from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.carriers.media_stream import StreamError
 from agent.tools.server_tools import ServerTools
-from agent.tools.tool import ServedTool, one_line
+from agent.tools.tool import ServerTool, one_line
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
 from latency_budget.account.clock import Clock, unix_ns
@@ -42,7 +42,7 @@ from latency_budget.storage.history import TurnEntry
 
 from .call import Call
 from .line_reservations import CallTokens
-from .registry import Calls
+from .registry import CallRegistry
 from .session_start import SessionStart
 from .suspended import GiveWay
 
@@ -63,22 +63,22 @@ STOPPED: Final = "the server is being stopped"
 
 FAILED: Final = "internal error"
 
-WARMING: Final = Refusal(
+WARMING: Final = HttpRefusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
 )
-BROKEN: Final = Refusal(
+BROKEN: Final = HttpRefusal(
     503, "A part of the service is being restarted; try again.", "restarting", "server_error", 5
 )
-BUSY: Final = Refusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
-LINES_OF_KEY: Final = Refusal(
+BUSY: Final = HttpRefusal(503, "All lines are busy; try again later.", "busy", "server_error", 10)
+LINES_OF_KEY: Final = HttpRefusal(
     429, "All calls that this key may hold at once are in progress.", "rate_limit_exceeded",
     "rate_limit_error", 10,
 )  # fmt: skip
-LINES_OF_ADDRESS: Final = Refusal(
+LINES_OF_ADDRESS: Final = HttpRefusal(
     429, "All calls that may come from your address at once are in progress.",
     "rate_limit_exceeded", "rate_limit_error", 10,
 )  # fmt: skip
-CROWDED: Final = Refusal(503, "", "over_budget", "server_error", 15)
+CROWDED: Final = HttpRefusal(503, "", "over_budget", "server_error", 15)
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class CallOver(Exception):
         self.reason = reason
 
 
-class Carrier(Protocol):
+class CallTransport(Protocol):
     """By what one call travels. Belongs to the event loop."""
 
     @property
@@ -100,7 +100,7 @@ class Carrier(Protocol):
         ...
 
     @property
-    def tools(self) -> Mapping[str, ServedTool]:
+    def tools(self) -> Mapping[str, ServerTool]:
         """What an agent may do to the call, by the names in its `server_tools`."""
         ...
 
@@ -118,7 +118,7 @@ class Carrier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LineRules:
+class CallPolicy:
     """In what one kind of line differs from another."""
 
     lead_ms: int
@@ -136,7 +136,7 @@ class LineRules:
     """Whether calls are recorded, where any are."""
 
 
-class Place:
+class LineReservation:
     """What a call occupies: a line of the server, one of its key, and one of its address."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Place:
         call: Call,
         key_id: str,
         scope: Scope,
-        calls: Calls,
+        calls: CallRegistry,
         num_held: Counter[str],
         by_address: CallsByAddress | None,
     ) -> None:
@@ -171,27 +171,27 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldCall:
+class AdmittedCall:
     """One call that was admitted."""
 
     call: Call
-    place: Place
+    place: LineReservation
     principal: Principal
     start: SessionStart
-    rules: LineRules
+    rules: CallPolicy
     recording: RecordingPort
 
 
-class CallDesk:
+class CallService:
     """One instance for all calls. Belongs to the event loop."""
 
     def __init__(
         self,
         config: Config,
         stages: Stages,
-        calls: Calls,
+        calls: CallRegistry,
         clock: Clock,
-        access: Access,
+        access: Authenticator,
         tools: ServerTools,
     ) -> None:
         self._config = config
@@ -207,14 +207,14 @@ class CallDesk:
         """Of telephone calls on their way, for which a line is kept."""
         preset = config.agent.preset
         own, phone = config.agent, config.telephony
-        self.socket_rules: Final = LineRules(
+        self.socket_rules: Final = CallPolicy(
             own.lead_ms,
             own.session_limit_s,
             budget_profile(preset),
             IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
         )
         by_phone = budget_profile(f"{preset}+telephony")
-        self.phone_rules: Final = LineRules(
+        self.phone_rules: Final = CallPolicy(
             phone.lead_ms,
             phone.limit_s,
             by_phone,
@@ -225,7 +225,7 @@ class CallDesk:
 
     def refusal(
         self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
-    ) -> Refusal | None:
+    ) -> HttpRefusal | None:
         """Why there is no line for somebody. So many calls as need be give way to him of those that
         wait for their client; those on their way do not. `may_be_due`: he may be one of them.
         """
@@ -244,14 +244,14 @@ class CallDesk:
             return replace(CROWDED, message=f"{crowd.reason} Try again later.")
         return None
 
-    def turned_away(self, refusal: Refusal) -> None:
+    def count_load_refusal(self, refusal: HttpRefusal) -> None:
         """Somebody was refused; count it where that says how busy it is here."""
         if refusal.code in (BUSY.code, CROWDED.code):
             self._calls.refuse(refusal.code)
 
     def admit(
-        self, principal: Principal, scope: Scope, start: SessionStart, rules: LineRules
-    ) -> HeldCall:
+        self, principal: Principal, scope: Scope, start: SessionStart, rules: CallPolicy
+    ) -> AdmittedCall:
         """Take a line, before any wait: others want one too. Whoever admits has asked `refusal`,
         and sees to it that the place is left."""
         settings = start.settings
@@ -260,10 +260,12 @@ class CallDesk:
         )
         call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
         by_address = self._by_address if _is_stranger(principal) else None
-        place = Place(call, principal.key_id, scope, self._calls, self._num_held, by_address)
-        return HeldCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
+        place = LineReservation(
+            call, principal.key_id, scope, self._calls, self._num_held, by_address
+        )
+        return AdmittedCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
 
-    async def hold(self, held: HeldCall, carrier: Carrier) -> None:
+    async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
         """Run the session, to the end of the call."""
         call = held.call
         last: tuple[Notice, ...] = ()
@@ -295,7 +297,7 @@ class CallDesk:
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
 
     def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
-        """As `Calls.num_lacking`, of what its key may hold."""
+        """As `CallRegistry.num_lacking`, of what its key may hold."""
         most, held = principal.limits.max_calls, self._num_held[principal.key_id] + num_kept
         return 0 if most is None else max(0, held + 1 - most)
 
@@ -303,9 +305,9 @@ class CallDesk:
         await self._access.until_revoked(principal)
         raise errors.RevokedKeyError
 
-    async def _session(self, held: HeldCall, carrier: Carrier) -> Session:
+    async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        around = Surroundings(
+        around = SessionDependencies(
             clock=self._clock,
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
@@ -345,7 +347,7 @@ class CallDesk:
             self._turn_log(call, carrier),
         )
 
-    def _turn_log(self, call: Call, carrier: Carrier) -> TurnLog:
+    def _turn_log(self, call: Call, carrier: CallTransport) -> TurnRecorder:
         """Where the turns of a call are noted."""
 
         def on_turn(entry: TurnEntry) -> None:
@@ -355,9 +357,9 @@ class CallDesk:
 
         told = None
         if carrier.is_extended:
-            told = MarkNotices(carrier.notify, self._clock, call.began.now_ns)
+            told = LiveMarks(carrier.notify, self._clock, call.began.now_ns)
         marked = partial(self._calls.marked, call)
-        return TurnLog(call.session_id, call.trace, on_turn, marked, told)
+        return TurnRecorder(call.session_id, call.trace, on_turn, marked, told)
 
 
 def _is_stranger(principal: Principal) -> bool:
@@ -380,7 +382,7 @@ def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, 
         return errors.CLOSE_POLICY, REVOKED
     if group_error.subgroup(SlowReader) is not None:
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
-    bad, others = group_error.split(LineError)
+    bad, others = group_error.split(StreamError)
     if bad is not None and others is None:
         problem = one_line(bad.exceptions[0])
         _log.warning("call %s: the carrier's stream: %s", call.session_id, problem)

@@ -5,14 +5,14 @@ from typing import Final
 
 from agent.config.schema import AgentProfile, Config
 from agent.http.auth.principal import Principal, agent_for
-from agent.http.refusal import Refusal
+from agent.http.refusal import HttpRefusal
 from agent.realtime.protocol.fields import Fields
 from agent.realtime.protocol.fixed_fields import fixed_fields
 from agent.realtime.protocol.session_update import merge_session
 from agent.session.api.settings import SessionSettings
 from agent.session.response.opening_clause import shaped
 
-NO_AGENT: Final = Refusal(
+NO_AGENT: Final = HttpRefusal(
     403, "None of the agents that this key is for is here.", "insufficient_permissions"
 )
 
@@ -30,7 +30,7 @@ class SessionStart:
 
 def session_start(
     config: Config, principal: Principal, wanted: str | None, intent: str | None = None
-) -> SessionStart | Refusal:
+) -> SessionStart | HttpRefusal:
     """For somebody who asks for the agent `wanted`. A principal's bound session is applied. With
     the intent "transcription" nobody answers.
 

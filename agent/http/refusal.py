@@ -21,7 +21,7 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpRefusal:
     """Why somebody is turned away, before any call begins."""
 
     status: int
@@ -39,7 +39,7 @@ class Refusal:
         return JSONResponse({"error": error}, self.status, headers)
 
 
-async def turn_away(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+async def turn_away(scope: Scope, receive: Receive, send: Send, refusal: HttpRefusal) -> None:
     """Answer a request, or a WebSocket's handshake, with the refusal."""
     client = scope.get("client") or ("unknown", 0)
     path = shown(str(scope.get("path", "")))
@@ -67,6 +67,6 @@ def error_body(error: Exception, *, is_clients: bool) -> dict[str, Any]:
     }
 
 
-STOPPING: Final = Refusal(
+STOPPING: Final = HttpRefusal(
     503, "The server is stopping; its successor takes calls.", "draining", "server_error", 5
 )

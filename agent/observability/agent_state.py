@@ -12,7 +12,7 @@ from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
 from latency_budget.account.turn import Stage
 
-from .turn_recorder import TurnLog
+from .turn_recorder import TurnRecorder
 
 State = Literal["listening", "hearing", "thinking", "speaking", "waiting"]
 """listening: nobody speaks. hearing: the caller does. thinking: the caller paused, and is answered
@@ -25,7 +25,7 @@ OnState = Callable[[State, Stage | None], None]
 class CallState:
     """Belongs to one session."""
 
-    def __init__(self, machine: TurnTaking, log: TurnLog, tell: OnState) -> None:
+    def __init__(self, machine: TurnTaking, log: TurnRecorder, tell: OnState) -> None:
         self._machine = machine
         self._log = log
         self._tell = tell

@@ -15,7 +15,7 @@ class BargeIns:
 
 
 @dataclass(slots=True)
-class GuessCounts:
+class PreemptiveCounts:
     """Replies that were prepared before the caller was known to be done."""
 
     made: int = 0

@@ -44,7 +44,7 @@ _OF_REPLY: Final = frozenset(
 )
 
 
-class MarkNotices:
+class LiveMarks:
     """Belongs to one session whose client has extensions."""
 
     def __init__(self, notify: Callable[[Notice], None], clock: Clock, origin_ns: int) -> None:

@@ -28,7 +28,7 @@ OnTurn = Callable[[TurnEntry], None]
 """Takes a finished turn."""
 
 
-class Unheard:
+class PendingRecords:
     """Belongs to one session. Holds a turn or two."""
 
     def __init__(self, on_turn: OnTurn) -> None:

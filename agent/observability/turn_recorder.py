@@ -21,8 +21,8 @@ from latency_budget.reporting.trace import Kind, TraceWriter
 from latency_budget.storage.history import TurnEntry
 
 from .event_codec import to_record
-from .live_marks import MarkNotices
-from .pending_records import OnTurn, Unheard
+from .live_marks import LiveMarks
+from .pending_records import OnTurn, PendingRecords
 
 MAX_LATE: Final = 4
 """Turns whose ledger still takes marks after their end: reports of playback come late."""
@@ -49,7 +49,7 @@ class _Pending:
         self.ledger.add(mark)
 
 
-class TurnLog:
+class TurnRecorder:
     """Belongs to one session."""
 
     def __init__(
@@ -58,14 +58,14 @@ class TurnLog:
         trace: TraceWriter,
         on_turn: OnTurn,
         on_mark: OnMark = _unseen,
-        told: MarkNotices | None = None,
+        told: LiveMarks | None = None,
     ) -> None:
         """`told`: who is to hear of marks before they have a turn as well; None: nobody."""
         self.budget = EMBEDDED
         """What turns are held to from now on."""
         self._session_id = session_id
         self.trace = trace
-        self.over = Unheard(on_turn)
+        self.over = PendingRecords(on_turn)
         self._on_mark = on_mark
         self._told = told
         self._ledgers: dict[TurnId, TurnLedger] = {}

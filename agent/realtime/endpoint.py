@@ -13,13 +13,13 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent import errors
-from agent.calls.registry import Calls, save_trace
-from agent.calls.service import CallDesk, HeldCall
+from agent.calls.registry import CallRegistry, save_trace
+from agent.calls.service import AdmittedCall, CallService
 from agent.calls.session_start import session_start
 from agent.config.schema import Config
 from agent.errors import CLOSE_TIMEOUT_S
 from agent.http.auth.principal import Principal, principal_of
-from agent.http.refusal import STOPPING, Refusal, shown, turn_away
+from agent.http.refusal import STOPPING, HttpRefusal, shown, turn_away
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.settings import SessionSettings
 from latency_budget.account.clock import Clock
@@ -27,9 +27,9 @@ from latency_budget.account.clock import Clock
 from .beta_refusal import CLOSE_REASON, REFUSAL, asks_for_beta
 from .resume_tokens import ResumeTokens
 from .socket import PROTOCOLS, CallSocket
-from .transport import NOTHING_TO_RESUME, Resuming, VoiceCall
+from .transport import NOTHING_TO_RESUME, RealtimeTransport, Resuming
 
-SOCKET_WANTED: Final = Refusal(
+SOCKET_WANTED: Final = HttpRefusal(
     426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
 )
 
@@ -39,12 +39,14 @@ _log = logging.getLogger(__name__)
 class RealtimeSocket:
     """Serves voice sockets. One instance for all of them."""
 
-    def __init__(self, config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> None:
+    def __init__(
+        self, config: Config, calls: CallRegistry, clock: Clock, desk: CallService
+    ) -> None:
         self._config = config
         self._calls = calls
         self._clock = clock
         self._desk = desk
-        self._tokens: ResumeTokens[VoiceCall] = ResumeTokens()
+        self._tokens: ResumeTokens[RealtimeTransport] = ResumeTokens()
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close; of the one that opens a call, to its end."""
@@ -60,14 +62,14 @@ class RealtimeSocket:
             return
         refusal = self._desk.refusal(principal, websocket.scope, self._calls.waiting.give_way)
         if refusal is not None:
-            self._desk.turned_away(refusal)
+            self._desk.count_load_refusal(refusal)
             await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
             return
         if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
             await self._refuse_beta(CallSocket(websocket, self._clock, self._config.access))
             return
         start = session_start(self._config, principal, query.get("model"), query.get("intent"))
-        if isinstance(start, Refusal):
+        if isinstance(start, HttpRefusal):
             await turn_away(websocket.scope, websocket.receive, websocket.send, start)
             return
         held = self._desk.admit(principal, websocket.scope, start, self._desk.socket_rules)
@@ -84,14 +86,14 @@ class RealtimeSocket:
             held.place.leave()
         await save_trace(held.call, self._config.agent.trace_dir)
 
-    def _carrier(self, held: HeldCall, socket: CallSocket) -> VoiceCall:
+    def _carrier(self, held: AdmittedCall, socket: CallSocket) -> RealtimeTransport:
         start = held.start
         resuming = Resuming(self._tokens, self._config.agent.resume_s)
         can_resume = socket.is_extended and resuming.wait_s > 0
         protocol = RealtimeProtocol(
             start.settings, model=start.model, extensions=socket.is_extended, fixed=start.fixed
         )
-        return VoiceCall(
+        return RealtimeTransport(
             held.call,
             held.place,
             self._calls,
@@ -131,7 +133,7 @@ class RealtimeSocket:
         if refusal is None:
             wanted, intent = request.query_params.get("model"), request.query_params.get("intent")
             start = session_start(self._config, principal, wanted, intent)
-            refusal = start if isinstance(start, Refusal) else SOCKET_WANTED
+            refusal = start if isinstance(start, HttpRefusal) else SOCKET_WANTED
         response = refusal.response()
         if refusal is SOCKET_WANTED:
             response.headers["Upgrade"] = "websocket"

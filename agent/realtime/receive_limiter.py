@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent.config.access import AccessSettings
 from agent.errors import CLOSE_NORMAL, IdleClientError
-from agent.http.hardening.leaky_bucket import Pace
+from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.session.api.client_events import (
     AppendAudio,
     CancelResponse,
@@ -57,7 +57,7 @@ LEAST_WAIT_S: Final = 0.05
 _WORK: Final = (UpdateSession, CreateResponse, CancelResponse, CommitAudio, ClearAudio)
 
 
-class Intake:
+class ReceiveLimiter:
     """Belongs to one connection and its one reader."""
 
     def __init__(
@@ -71,8 +71,8 @@ class Intake:
         self._idle_s = settings.idle_s or None
         self._clock = clock
         self._pause = pause
-        self._audio = Pace(REAL_TIME, settings.burst_s, self._now_s())
-        self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE, self._now_s())
+        self._audio = LeakyBucket(REAL_TIME, settings.burst_s, self._now_s())
+        self._messages = LeakyBucket(MESSAGES_PER_S, MESSAGES_AT_ONCE, self._now_s())
 
     async def frame(self) -> str | bytes:
         """The client's next frame. Raises WebSocketDisconnect, IdleClientError."""

@@ -19,7 +19,7 @@ MAX_AGE_NS: Final = 15_000_000_000
 """Nobody wants to hear what was said 15 s ago."""
 
 
-class Outbox:
+class SendQueue:
     """Frames in order, one reader. Belongs to one event loop."""
 
     def __init__(self, clock: Clock) -> None:

@@ -18,8 +18,8 @@ from agent.errors import CLOSE_TIMEOUT_S, SlowReader
 from agent.session.api.client_events import Request
 from latency_budget.account.clock import Clock
 
-from .receive_limiter import Intake
-from .send_queue import Outbox
+from .receive_limiter import ReceiveLimiter
+from .send_queue import SendQueue
 
 SEND_TIMEOUT_S: Final = 15.0
 """A peer that takes no data for so long has gone, or attacks."""
@@ -37,7 +37,7 @@ Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
 """Deals with one frame of the client. Returns what it asked for."""
 
 
-class Parting(Enum):
+class SocketEnd(Enum):
     """How a socket ended."""
 
     HUNG_UP = auto()
@@ -56,14 +56,14 @@ class CallSocket:
         self._offered = websocket.scope.get("subprotocols", [])
         self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
         """The client knows `halfsec.*` events."""
-        self._outbox = Outbox(clock)
+        self._outbox = SendQueue(clock)
         self._websocket = websocket
         self._reading: asyncio.Task[int | None] | None = None
         self._is_receiving = False
         self._is_stopped = False
         self._is_slow = False
         self._is_idle = False
-        self._intake = Intake(websocket, settings, clock)
+        self._intake = ReceiveLimiter(websocket, settings, clock)
         self._let_go = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 
@@ -84,7 +84,7 @@ class CallSocket:
         """Send nothing of what was put and not sent yet."""
         self._outbox.forget()
 
-    async def carry(self, take: Take) -> Parting:
+    async def carry(self, take: Take) -> SocketEnd:
         """Frames both ways, those of the client one at a time: a busy session is not read from.
         Once. A frame that was read is dealt with, unless this is cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -95,10 +95,10 @@ class CallSocket:
             self._outbox.close()
         code = None if self._reading.cancelled() else self._reading.result()
         if code is not None:
-            return Parting.BROKE if code in BROKEN else Parting.HUNG_UP
+            return SocketEnd.BROKE if code in BROKEN else SocketEnd.HUNG_UP
         if self._is_idle:
-            return Parting.IDLE
-        return Parting.TOO_SLOW if self._is_slow else Parting.STOPPED
+            return SocketEnd.IDLE
+        return SocketEnd.TOO_SLOW if self._is_slow else SocketEnd.STOPPED
 
     def stop(self) -> None:
         """Let `carry` return as soon as the frame in hand is dealt with."""

@@ -29,18 +29,18 @@ from typing import Final, NoReturn
 
 from agent import errors
 from agent.calls.call import Call
-from agent.calls.registry import Calls
-from agent.calls.service import CLIENT_LEFT, CallOver, Place
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CLIENT_LEFT, CallOver, LineReservation
 from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.client_events import Request
 from agent.session.api.server_events import Extension, Notice, Problem, Resumed, SessionCreated
 from agent.session.session import Session
-from agent.tools.tool import ServedTool
+from agent.tools.tool import ServerTool
 from latency_budget.account.clock import Clock
 
 from .resume_tokens import ResumeTokens
-from .socket import CallSocket, Parting
+from .socket import CallSocket, SocketEnd
 
 TAKEN_OVER: Final = "the call goes on at another connection"
 NOTHING_TO_RESUME: Final = "there is no call to come back to; open a new one"
@@ -52,19 +52,19 @@ _log = logging.getLogger(__name__)
 class Resuming:
     """How clients come back to their calls."""
 
-    tokens: "ResumeTokens[VoiceCall]"
+    tokens: "ResumeTokens[RealtimeTransport]"
     wait_s: int
     """How long a call waits for its client."""
 
 
-class VoiceCall:
+class RealtimeTransport:
     """Belongs to the event loop."""
 
     def __init__(
         self,
         call: Call,
-        place: Place,
-        calls: Calls,
+        place: LineReservation,
+        calls: CallRegistry,
         protocol: RealtimeProtocol,
         resuming: "Resuming | None",
         socket: CallSocket,
@@ -74,7 +74,7 @@ class VoiceCall:
         self._call = call
         self._place = place
         self.is_extended: Final = socket.is_extended
-        self.tools: Final[Mapping[str, ServedTool]] = {}
+        self.tools: Final[Mapping[str, ServerTool]] = {}
         self._first = socket
         self._calls = calls
         self._protocol = protocol
@@ -108,7 +108,7 @@ class VoiceCall:
         try:
             while True:
                 parting = await socket.carry(lambda frame: self._take(session, frame))
-                if self._next is None or parting is Parting.HUNG_UP:
+                if self._next is None or parting is SocketEnd.HUNG_UP:
                     wait_s = self._wait_s(parting)
                     session.absence.begin()
                     await self._wait(socket, wait_s)
@@ -166,14 +166,14 @@ class VoiceCall:
         self._received += 1
         return handled
 
-    def _wait_s(self, parting: Parting) -> int:
+    def _wait_s(self, parting: SocketEnd) -> int:
         """How long to wait after such an end of a socket. Raises where the call ends with it."""
-        is_lost = parting in (Parting.BROKE, Parting.TOO_SLOW) and not self._calls.draining
+        is_lost = parting in (SocketEnd.BROKE, SocketEnd.TOO_SLOW) and not self._calls.draining
         if is_lost and self._resuming is not None:
             return self._resuming.wait_s
-        if parting is Parting.TOO_SLOW:
+        if parting is SocketEnd.TOO_SLOW:
             raise SlowReader
-        if parting is Parting.IDLE:
+        if parting is SocketEnd.IDLE:
             raise errors.IdleClientError
         raise CallOver(CLIENT_LEFT)
 

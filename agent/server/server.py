@@ -26,19 +26,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from agent.calls.recording import Recorder
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallService
 from agent.calls.session_check import check_session
 from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.config.public_url import page_url
 from agent.config.schema import Config, LatencySettings
 from agent.config.telephony import TelephonySettings
 from agent.errors import ConfigError
-from agent.http.auth.authenticator import Access
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.auth.local_key import forget_local_key, make_local_key
-from agent.http.auth.middleware import Door, open_paths
-from agent.http.auth.origin_check import HostCheck, Visitors
+from agent.http.auth.middleware import AuthMiddleware, open_paths
+from agent.http.auth.origin_check import HostCheck, OriginCheck
 from agent.http.endpoints.client_secrets import SecretEndpoint
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import LatencyEndpoints
@@ -49,7 +49,7 @@ from agent.http.hardening.http_protocol import SPARE_CONNECTIONS, connection_typ
 from agent.http.hardening.shutdown_middleware import LastAnswers
 from agent.http.not_found import with_refusals
 from agent.http.openai.routes import openai_routes
-from agent.http.refusal import Refusal, turn_away
+from agent.http.refusal import HttpRefusal, turn_away
 from agent.http.static_files import WEB_DEMO, Pages
 from agent.observability.server_log import SELDOM, log_to_stderr
 from agent.observability.trace_export import TraceExporter
@@ -73,7 +73,7 @@ CONTENT_POLICY: Final = (
     "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-NO_SOCKET: Final = Refusal(
+NO_SOCKET: Final = HttpRefusal(
     404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
 )
 
@@ -93,21 +93,21 @@ def create_app(
     clock: Clock,
     store: TurnStore | None = None,
     exporter: TraceExporter | None = None,
-    access: Access | None = None,
+    access: Authenticator | None = None,
     tools: ServerTools | None = None,
     recorder: Recorder | None = None,
 ) -> Starlette:
     """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
     default that of the keys in HALFSEC_HOME."""
-    access = access or Access(config, KeyFile(keys_path()), clock)
-    calls = Calls(config, clock, store, exporter, recorder)
+    access = access or Authenticator(config, KeyFile(keys_path()), clock)
+    calls = CallRegistry(config, clock, store, exporter, recorder)
     access.on_news = calls.events.look_up
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
     endpoints = Endpoints(stages, calls, access, tools)
     secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
-    visitors = Visitors(config.agent, config.telephony.public_host)
-    desk = CallDesk(config, stages, calls, clock, access, tools)
+    visitors = OriginCheck(config.agent, config.telephony.public_host)
+    desk = CallService(config, stages, calls, clock, access, tools)
     voice = RealtimeSocket(config, calls, clock, desk)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
@@ -140,7 +140,7 @@ def create_app(
             Middleware(LastAnswers),
             Middleware(HeadCheck),
             Middleware(HostCheck, visitors=visitors),
-            Middleware(Door, access, visitors, clock, open_paths(WEB_DEMO)),
+            Middleware(AuthMiddleware, access, visitors, clock, open_paths(WEB_DEMO)),
         ],
     )
     app.state.calls = calls
@@ -268,11 +268,11 @@ async def _serve(
     store = _store(config.latency_budget)
     exporter = _exporter(config)
     port = listener.getsockname()[1]
-    access = Access(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
+    access = Authenticator(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
     tools = ServerTools(config, clock)
     recorder = _recorder(config, clock)
     app = create_app(config, stages, clock, store, exporter, access, tools, recorder)
-    calls: Calls = app.state.calls
+    calls: CallRegistry = app.state.calls
     server = make_server(app, config, tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -316,14 +316,14 @@ async def _serve(
     return status
 
 
-def _give_up(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:
+def _give_up(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> None:
     """The service can't work any more: say why, and end; a new process may do better."""
     print(stages.failure(), file=sys.stderr, flush=True)
     calls.events.close()
     server.should_exit = True
 
 
-async def _end_when_lost(stages: Stages, calls: Calls, server: uvicorn.Server) -> None:
+async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> None:
     """Once a model has lost its device for good. Calls have been told by the turn that failed."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
@@ -373,7 +373,7 @@ def _exporter(config: Config) -> TraceExporter | None:
 
 
 async def _drain_when(
-    stop: asyncio.Event, calls: Calls, server: uvicorn.Server, drain_s: float
+    stop: asyncio.Event, calls: CallRegistry, server: uvicorn.Server, drain_s: float
 ) -> None:
     await stop.wait()
     stop.clear()

@@ -10,11 +10,11 @@ voice to the ears, which look for its echo, counts from the client's return.
 
 from collections.abc import Callable
 
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.ports.playback import client_lost
 from agent.session.ports.stage_ports import EarsPort
 from agent.session.response.items import ReplyItems
-from agent.session.response.overlap import Present
+from agent.session.response.overlap import CurrentResponse
 from agent.turn_taking import events as ev
 from agent.turn_taking.machine import TurnTaking
 from latency_budget.account.clock import Clock
@@ -28,10 +28,10 @@ class Absence:
         self,
         machine: TurnTaking,
         feed: Callable[[ev.Event], None],
-        present: Callable[[], Present],
+        present: Callable[[], CurrentResponse],
         ears: EarsPort,
         items: ReplyItems,
-        log: TurnLog,
+        log: TurnRecorder,
         clock: Clock,
     ) -> None:
         self._machine = machine

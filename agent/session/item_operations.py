@@ -12,7 +12,7 @@ from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.chat_messages import messages_of
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools
-from agent.session.response.controller import Surroundings
+from agent.session.response.controller import SessionDependencies
 from agent.session.response.items import ReplyItems
 from agent.tools.offered import check_choice, check_names, tools_of
 
@@ -74,7 +74,7 @@ async def check_request(
     chat: ChatPort,
     conversation: Conversation,
     settings: SessionSettings,
-    around: Surroundings,
+    around: SessionDependencies,
 ) -> None:
     """Raises ClientError where the model could never take a text in it, or what it names is not
     there."""
@@ -92,7 +92,7 @@ async def _check_options(
     chat: ChatPort,
     conversation: Conversation,
     settings: SessionSettings,
-    around: Surroundings,
+    around: SessionDependencies,
 ) -> None:
     if settings.transcribes_only:
         raise ClientError(

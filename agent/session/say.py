@@ -7,7 +7,7 @@ farewell), who may neither wait for the model nor have its words come in between
 import asyncio
 from collections.abc import Callable
 
-from agent.session.response.overlap import Present
+from agent.session.response.overlap import CurrentResponse
 from agent.session.response.scripted import Script
 from agent.turn_taking import events as ev
 from agent.turn_taking.machine import TurnTaking
@@ -22,7 +22,7 @@ class Aloud:
         machine: TurnTaking,
         script: Script,
         feed: Callable[[ev.Event], None],
-        present: Callable[[], Present],
+        present: Callable[[], CurrentResponse],
         clock: Clock,
     ) -> None:
         self._machine = machine

@@ -15,17 +15,17 @@ from typing import Final
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import CallState
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.conversation import Conversation
 from agent.session.api.ids import Identifiers
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
-from agent.session.context.prefill_scheduler import Warming
+from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.playback import Outgoing, Playback
 from agent.session.ports.stage_ports import ChatMessage, EarsPort, Heard, RecordingPort
 from agent.session.response.briefing import Briefing
-from agent.session.response.budget_actions import Enforcement
-from agent.session.response.controller import ReplyDesk, Surroundings, change_reply
+from agent.session.response.budget_actions import BudgetActions
+from agent.session.response.controller import ResponseController, SessionDependencies, change_reply
 from agent.session.response.items import ReplyItems
 from agent.session.response.opening_clause import example_messages
 from agent.session.response.scripted import Script
@@ -44,7 +44,7 @@ from .api import server_events as say
 from .disconnect import Absence
 from .item_operations import change_items, check_request, check_text, check_tools
 from .say import Aloud
-from .user_items import UtteranceDesk
+from .user_items import UserItems
 
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
@@ -74,9 +74,9 @@ class Session:
         session_id: SessionId,
         profile: AgentProfile,
         settings: SessionSettings,
-        around: Surroundings,
+        around: SessionDependencies,
         hearing: EarsPort,
-        log: TurnLog,
+        log: TurnRecorder,
     ) -> None:
         self.id = session_id
         self.settings = settings
@@ -93,11 +93,11 @@ class Session:
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         tools = tools_of(settings, _PLAIN, around.tools)
         self._context.setting.tools = () if tools is None else tools.definitions
-        self._warming = Warming(self._context, self._may_warm, self._refused_by_model)
-        self._enforcement = Enforcement(
+        self._warming = IdlePrefill(self._context, self._may_warm, self._refused_by_model)
+        self._enforcement = BudgetActions(
             around.policy, around.clock, log, hearing, chat, settings.turn_detection, self._warming
         )
-        self._desk: ReplyDesk | None = None
+        self._desk: ResponseController | None = None
         self._options = ResponseOptions()
         self._script = Script()
         self._is_asked = False
@@ -105,7 +105,7 @@ class Session:
         self._request_id: str | None = None
         """The client's event id of the request in hand, for errors about it."""
         self._rearm = asyncio.Event()
-        self._utterances = UtteranceDesk(
+        self._utterances = UserItems(
             hearing, self.conversation, self._context, self._ids, log, around.notify
         )
         clock, notify = around.clock, around.notify
@@ -134,7 +134,7 @@ class Session:
         self._around.notify(say.SessionCreated(self.id, self.settings, expires_at_unix_s))
         try:
             async with asyncio.TaskGroup() as group:
-                self._desk = ReplyDesk(
+                self._desk = ResponseController(
                     group,
                     self._around,
                     Briefing(
@@ -361,7 +361,7 @@ class Session:
                 self._utterances.do(command, now_ns)
 
     @property
-    def _the_desk(self) -> ReplyDesk:
+    def _the_desk(self) -> ResponseController:
         if self._desk is None:
             raise ClientError("The session has not started yet.", code="session_not_started")
         return self._desk

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.conversation import Conversation, ItemId, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import Notice
@@ -18,7 +18,7 @@ SAMPLES_PER_MS: Final = 16
 """Of the ears' axis."""
 
 
-class UtteranceDesk:
+class UserItems:
     """Belongs to one session."""
 
     def __init__(
@@ -27,7 +27,7 @@ class UtteranceDesk:
         conversation: Conversation,
         context: ChatContext,
         ids: Identifiers,
-        log: TurnLog,
+        log: TurnRecorder,
         notify: Callable[[Notice], None],
     ) -> None:
         self._ears = ears

@@ -39,7 +39,7 @@ class GivenUpError(Exception):
     """This thread hung, and another one has the listener now."""
 
 
-class Listening:
+class GuardedListener:
     """Belongs to one call. `use` and `take_in` run on the detector's owner thread."""
 
     def __init__(self, config: asr.ListenerConfig) -> None:
@@ -50,7 +50,7 @@ class Listening:
         self._user: object | None = None
         """Whose turn it is; another object for each."""
         self._resampler: tuple[int, asr.Resampler] | None = None
-        self._offset = asr.OffsetRemover()
+        self._offset = asr.DcBlocker()
 
     def use(self, model: asr.VoiceDetector, question: Callable[[], Answer]) -> Answer:
         """Do something with the listener."""

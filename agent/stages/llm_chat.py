@@ -16,7 +16,7 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 
-from .llm_failover import Home, as_stage_errors, tell_of_tools, until_hung, whole
+from .llm_failover import EngineBinding, as_stage_errors, tell_of_tools, until_hung, whole
 from .model_thread import StageThread
 from .stall_timeout import first_of
 from .tool_call_adapter import CallCollector, calls_for_engine, for_engine, tool_use
@@ -37,7 +37,7 @@ class Chat:
         small: StageThread[llm_engine.Engine] | None = None,
     ) -> None:
         """`small`: a smaller model that may take over for a while."""
-        self._home = Home(stage, sampling, instructions, examples, small)
+        self._home = EngineBinding(stage, sampling, instructions, examples, small)
         self._clock = clock
 
     async def check(self, message: ChatMessage) -> None:

@@ -27,7 +27,7 @@ HANGS_S: Final = 10.0
 `patience`: it is not blamed for a time in which nothing ran."""
 
 
-class Home:
+class EngineBinding:
     """Where one conversation is: in whichever engine is alive, and whose model is to answer."""
 
     def __init__(

@@ -26,8 +26,8 @@ from .llm_chat import Chat
 from .load_progress import Conversion
 from .loading import Loading
 from .model_thread import StageThread
-from .speech_input import Hearing, endpointing_for
-from .speech_output import Speaking, VoiceStage
+from .speech_input import SpeechInput, endpointing_for
+from .speech_output import VoiceStage, VoiceStream
 
 Status = Literal["warming", "ready", "broken", "failed"]
 
@@ -114,14 +114,16 @@ class Stages:
 
     # --- what sessions use ---
 
-    async def new_ears(self, detection: TurnDetection | None) -> Hearing:
+    async def new_ears(self, detection: TurnDetection | None) -> SpeechInput:
         """Raises StageError where the detector is broken."""
         pause_ms = self._config.asr.pause_ms
         listening = asr.ListenerConfig(
             endpointing=endpointing_for(detection, pause_ms), early_ms=self._config.asr.early_ms
         )
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
-        return Hearing(listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms)
+        return SpeechInput(
+            listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms
+        )
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         sampling = sampling_of(self._config.llm_engine)
@@ -129,7 +131,7 @@ class Stages:
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         """Raises ClientError for a voice that is not loaded."""
-        return Speaking(self.voice_stage(name), rate_hz)
+        return VoiceStream(self.voice_stage(name), rate_hz)
 
     def voice_stage(self, name: str) -> VoiceStage:
         """As `open_voice`, for whoever speaks in another way."""

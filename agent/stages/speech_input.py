@@ -26,9 +26,9 @@ from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 
 from .audio_queue import AudioInbox
-from .guarded_listener import Audio, Listening, Played
+from .guarded_listener import Audio, GuardedListener, Played
 from .model_thread import StageThread
-from .transcription_jobs import LISTEN_TIMEOUT_S, Arrivals, Passes
+from .transcription_jobs import LISTEN_TIMEOUT_S, ArrivalClock, TranscriptionJobs
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
@@ -51,7 +51,7 @@ MAX_BOUNDS: Final = 64
 _log = logging.getLogger(__name__)
 
 
-class Hearing:
+class SpeechInput:
     """Belongs to one session. Nothing is heard unless `run` is running."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Hearing:
     ) -> None:
         self.utterance = 0
         """The newest one that began."""
-        self._listening = Listening(listening)
+        self._listening = GuardedListener(listening)
         self._listener = self._listening.listener
         self._detector = detector
         self._clock = clock
@@ -75,8 +75,10 @@ class Hearing:
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
         self._tell: Callable[[Heard], None] = lambda heard: None
-        self._arrivals = Arrivals()
-        self._passes = Passes(self._listening, detector, recognizer, judge, clock, self._arrivals)
+        self._arrivals = ArrivalClock()
+        self._passes = TranscriptionJobs(
+            self._listening, detector, recognizer, judge, clock, self._arrivals
+        )
         self.received = 0.0
         """16 kHz samples so far."""
         self.resumed_ns = 0

@@ -42,7 +42,7 @@ class VoiceStage:
             )
 
 
-class Speaking:
+class VoiceStream:
     """A `VoicePort`: one voice at one output rate, for one reply."""
 
     def __init__(self, stage: VoiceStage, rate_hz: int) -> None:

@@ -17,7 +17,7 @@ from agent.session.ports.stage_ports import Heard
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 
-from .guarded_listener import Listening
+from .guarded_listener import GuardedListener
 from .model_thread import BACKGROUND, NORMAL, URGENT, StageThread
 
 LISTEN_TIMEOUT_S: Final = 5.0
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
 
 
-class Arrivals:
+class ArrivalClock:
     """When audio came in: the one bridge from samples to nanoseconds."""
 
     def __init__(self) -> None:
@@ -89,17 +89,17 @@ def _counted(received: int, at_ns: int, sample: int) -> int:
     return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ
 
 
-class Passes:
+class TranscriptionJobs:
     """Belongs to one session. `tell` is called on the event loop."""
 
     def __init__(
         self,
-        listening: Listening,
+        listening: GuardedListener,
         detector: StageThread[asr.SileroVad],
         recognizer: StageThread[asr.WhisperTranscriber],
         judge: StageThread[asr.TurnModel],
         clock: Clock,
-        arrivals: Arrivals,
+        arrivals: ArrivalClock,
     ) -> None:
         self.tell: Callable[[Heard], None] = lambda heard: None
         self._listening = listening
@@ -110,7 +110,7 @@ class Passes:
         self._clock = clock
         self._arrivals = arrivals
         self._committed: dict[int, asr.DecodeJob | None] = {}
-        self._early = asr.EarlyWords()
+        self._early = asr.FinalReuse()
         """Used on the recognizer's thread."""
         self.skips: frozenset[str] = frozenset()
         """Kinds of passes that are left out."""

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from agent.session.api.client_events import CancelResponse, UpdateSession
 from agent.session.api.settings import SemanticVad
 from agent.session.session import Session
-from agent.telephony.media.amd import MachineWatch
+from agent.telephony.media.amd import AnsweringMachineDetector
 
 from .call_plan import CallPlan, Cause
 from .dtmf_input import PhoneKeys
@@ -95,7 +95,7 @@ async def _meet_machine(
     speaker: Speaker,
     keys: PhoneKeys,
     plan: CallPlan,
-    watch: MachineWatch,
+    watch: AnsweringMachineDetector,
     opening: asyncio.Task[None],
 ) -> None:
     """Where a machine or a menu has answered."""
@@ -118,13 +118,17 @@ async def _meet_machine(
     speaker.hang_up("machine")
 
 
-def _is_menu(plan: CallPlan, watch: MachineWatch) -> bool:
+def _is_menu(plan: CallPlan, watch: AnsweringMachineDetector) -> bool:
     """One that is dealt with otherwise than machines."""
     return watch.is_menu and plan.on_menu != "as_machine"
 
 
 async def _leave_message(
-    session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan, watch: MachineWatch
+    session: Session,
+    speaker: Speaker,
+    keys: PhoneKeys,
+    plan: CallPlan,
+    watch: AnsweringMachineDetector,
 ) -> bool:
     """Behind the beep, and nothing interrupts it. False: it is a menu after all."""
     async with uninterrupted(session, keys):

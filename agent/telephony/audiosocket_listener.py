@@ -28,15 +28,15 @@ from starlette.types import Message, Scope
 from starlette.websockets import WebSocket
 
 from agent.calls.line_reservations import CallTokens
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallService
 from agent.config.schema import Config
 from agent.errors import CLOSE_NORMAL, CLOSE_TIMEOUT_S, ConfigError
 from agent.http.auth.principal import SCOPE_KEY, Principal
 from agent.http.peer_address import is_within, networks_of
 from agent.telephony.carriers.audiosocket import CLEAR, END, HANG_UP, AudioSocket, message
 from agent.telephony.carriers.media_stream import Frame
-from agent.telephony.media.paced_sender import PacedQueue
+from agent.telephony.media.paced_sender import PacedSender
 from latency_budget.account.clock import Clock
 
 from .endpoint import PhoneSocket
@@ -84,7 +84,9 @@ _log = logging.getLogger(__name__)
 class AudioSockets:
     """One listener. Belongs to the event loop."""
 
-    def __init__(self, config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> None:
+    def __init__(
+        self, config: Config, calls: CallRegistry, clock: Clock, desk: CallService
+    ) -> None:
         """Raises ConfigError."""
         settings = config.telephony
         self._allowed = networks_of(settings.audiosocket_allow, ALLOW, ALLOW_ADVICE)
@@ -170,7 +172,7 @@ class AudioStream:
         self._writer = writer
         self._clock = clock
         self._pause = pause
-        self._queue = PacedQueue()
+        self._queue = PacedSender()
         self._changed = asyncio.Event()
         """Something was put into the queue, or taken out."""
         self._marks: deque[str] = deque(maxlen=MAX_MARKS)

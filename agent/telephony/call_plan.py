@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from agent.calls.recording import ConsentedRecording
-from agent.calls.service import HeldCall
+from agent.calls.service import AdmittedCall
 from agent.config.telephony import OnMachine, OnMenu, TelephonySettings
 from agent.telephony.carriers.media_stream import StreamStarted
-from agent.telephony.media.amd import MachineWatch
+from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.media.dtmf_redaction import QuietKeys
 from agent.telephony.outbound.transfer import UNTIL, WENT, Move
 
@@ -55,7 +55,7 @@ class CallPlan:
     """How he gets to know of it. Empty: by a tone."""
     greeting: str = ""
     """Said behind that."""
-    watch: MachineWatch | None = None
+    watch: AnsweringMachineDetector | None = None
     """Whether a machine has answered; None: nobody wants to know."""
     on_machine: OnMachine = "talk"
     machine_message: str = ""
@@ -71,11 +71,11 @@ PLAIN: Final = CallPlan()
 
 def planned(
     settings: TelephonySettings,
-    held: HeldCall,
+    held: AdmittedCall,
     started: StreamStarted,
     move: Move | None,
     now_ns: int,
-) -> tuple[HeldCall, CallPlan]:
+) -> tuple[AdmittedCall, CallPlan]:
     """The call as it is to begin. `move`: how its carrier transfers calls."""
     if WENT in started.parameters:
         held = _come_back(settings, held, started)
@@ -114,7 +114,7 @@ def planned(
 
 def machine_watch(
     settings: TelephonySettings, started: StreamStarted, now_ns: int
-) -> MachineWatch | None:
+) -> AnsweringMachineDetector | None:
     """None where machines are talked to, or nobody can have one: who calls us is a person, and so
     is whoever has been talked with before."""
     answered_by = started.parameters.get("answered_by", "")
@@ -123,10 +123,12 @@ def machine_watch(
     talks = settings.on_machine == "talk" and not heeds_menus
     if talks or WENT in started.parameters or not (answered_by or is_ours):
         return None
-    return MachineWatch(answered_by, now_ns, heeds_menus=heeds_menus)
+    return AnsweringMachineDetector(answered_by, now_ns, heeds_menus=heeds_menus)
 
 
-def _come_back(settings: TelephonySettings, held: HeldCall, started: StreamStarted) -> HeldCall:
+def _come_back(
+    settings: TelephonySettings, held: AdmittedCall, started: StreamStarted
+) -> AdmittedCall:
     """A call that was transferred to somebody who did not take it: the caller is told so, and has
     what was left of the longest call."""
     if settings.transfer_unanswered:
@@ -139,7 +141,7 @@ def _come_back(settings: TelephonySettings, held: HeldCall, started: StreamStart
     return replace(held, rules=rules)
 
 
-def _with_greeting(held: HeldCall, greeting: str) -> HeldCall:
+def _with_greeting(held: AdmittedCall, greeting: str) -> AdmittedCall:
     """Empty: somebody else says it."""
     start = held.start
     return replace(held, start=replace(start, profile=replace(start.profile, greeting=greeting)))

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from agent.config.tools import PHONE_PREFIX
 from agent.telephony.outbound.transfer import TransferError
 from agent.tools.api import ToolError
-from agent.tools.tool import ServedTool, definition_of, one_line
+from agent.tools.tool import ServerTool, definition_of, one_line
 
 from .call_plan import CallPlan, Cause
 
@@ -66,7 +66,7 @@ class Receiver(Protocol):
 
 
 class HangUp:
-    """A `ServedTool`."""
+    """A `ServerTool`."""
 
     name = "hang_up"
     definition = definition_of(name, _HANGS_UP, {"type": "object", "properties": {}})
@@ -90,7 +90,7 @@ class HangUp:
 
 
 class Transfer:
-    """A `ServedTool`."""
+    """A `ServerTool`."""
 
     name = "transfer"
     timeout_s = LONGEST_S
@@ -128,7 +128,7 @@ class Transfer:
 
 
 class PressKeys:
-    """A `ServedTool`."""
+    """A `ServerTool`."""
 
     name = "press_keys"
     definition = definition_of(
@@ -161,9 +161,9 @@ class PressKeys:
         return f"Pressed: {' '.join(keys)}"
 
 
-def phone_tools(receiver: Receiver, plan: CallPlan) -> Mapping[str, ServedTool]:
+def phone_tools(receiver: Receiver, plan: CallPlan) -> Mapping[str, ServerTool]:
     """By the names that `server_tools` has for them. Without targets nobody can be transferred."""
-    tools: list[ServedTool] = [HangUp(receiver), PressKeys(receiver)]
+    tools: list[ServerTool] = [HangUp(receiver), PressKeys(receiver)]
     if plan.transfers:
         tools.append(Transfer(receiver, plan))
     return {PHONE_PREFIX + tool.name: tool for tool in tools}

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
-from agent.http.hardening.leaky_bucket import Pace
+from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.session.api.client_events import CancelResponse, CreateItem, CreateResponse, Request
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.settings import ResponseOptions
@@ -37,7 +37,7 @@ class PhoneKeys:
         self._session: Final = session
         self._clock = clock
         self._keypad = Keypad()
-        self._pace = Pace(KEYS_PER_S, KEYS_PER_S, clock.now_ns() / 1e9)
+        self._pace = LeakyBucket(KEYS_PER_S, KEYS_PER_S, clock.now_ns() / 1e9)
         self._news = asyncio.Event()
         self._num_entries = 0
         self._is_held = False

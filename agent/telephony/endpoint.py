@@ -18,25 +18,25 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent import errors
 from agent.calls.line_reservations import CallTokens, ExpectedCall
-from agent.calls.registry import Calls, save_trace
-from agent.calls.service import CallDesk, HeldCall
+from agent.calls.registry import CallRegistry, save_trace
+from agent.calls.service import AdmittedCall, CallService
 from agent.calls.session_start import SessionStart, session_start
 from agent.config.schema import Config
 from agent.http.auth.principal import UNPROVEN, Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX, PRESENTED_KEY
 from agent.http.peer_address import NOWHERE
-from agent.http.refusal import STOPPING, Refusal, shown, turn_away
+from agent.http.refusal import STOPPING, HttpRefusal, shown, turn_away
 from agent.realtime.socket import CallSocket
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.exotel import Exotel
 from agent.telephony.carriers.jambonz import Jambonz
-from agent.telephony.carriers.media_stream import Dialect, LineError, StreamStarted
+from agent.telephony.carriers.media_stream import MediaStreamProtocol, StreamError, StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
 from agent.telephony.carriers.plivo import Plivo
 from agent.telephony.carriers.telnyx import Telnyx
 from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.carriers.vonage import Vonage
-from agent.telephony.media.amd import MachineWatch
+from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.transfer import transfers_by_carrier
 from agent.tools.tool import one_line
 from latency_budget.account.clock import Clock
@@ -50,7 +50,7 @@ from .signatures import PhoneSignatures
 from .stream_auth import completed, proven
 from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 
-DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {
+DIALECTS: Final[Mapping[str, Callable[[], MediaStreamProtocol]]] = {
     "twilio": Twilio,
     "telnyx": Telnyx,
     "plivo": Plivo,
@@ -60,7 +60,7 @@ DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {
     "asterisk": Asterisk,
 }
 
-STREAMS: Final[Mapping[str, Callable[[], Dialect]]] = {
+STREAMS: Final[Mapping[str, Callable[[], MediaStreamProtocol]]] = {
     f"{PREFIX}{name}/stream": dialect for name, dialect in DIALECTS.items()
 }
 """By their paths."""
@@ -100,9 +100,9 @@ class PhoneSocket:
     def __init__(
         self,
         config: Config,
-        calls: Calls,
+        calls: CallRegistry,
         clock: Clock,
-        desk: CallDesk,
+        desk: CallService,
         tokens: CallTokens,
         signatures: PhoneSignatures,
     ) -> None:
@@ -115,18 +115,18 @@ class PhoneSocket:
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
         self._moves = transfers_by_carrier(config.telephony)
         self._opening = OpeningStreams()
-        self._streamed: dict[_Stream, MachineWatch | None] = {}
+        self._streamed: dict[_Stream, AnsweringMachineDetector | None] = {}
         """Calls that have a stream, and what is to be known of who has answered them."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """One stream, from handshake to close."""
         await self.answer(websocket, STREAMS[websocket.scope["path"]]())
 
-    async def answer(self, websocket: WebSocket, dialect: Dialect) -> None:
+    async def answer(self, websocket: WebSocket, dialect: MediaStreamProtocol) -> None:
         """One stream, in a dialect that its path need not name."""
         scope = websocket.scope
         principal = self._admitted(scope)
-        if isinstance(principal, Refusal):
+        if isinstance(principal, HttpRefusal):
             await turn_away(scope, websocket.receive, websocket.send, principal)
             return
         # Of who sends nothing for a silent caller the connection tells whether it is alive.
@@ -143,10 +143,10 @@ class PhoneSocket:
             if watch is not None and (stream.carrier, stream.call_id) == (carrier, call_id):
                 watch.told(answered_by)
 
-    def _admitted(self, scope: Scope) -> Principal | Refusal:
+    def _admitted(self, scope: Scope) -> Principal | HttpRefusal:
         """Whose stream it is, as far as the handshake tells."""
         principal = self._signatures.of_stream(scope, principal_of(scope))
-        if isinstance(principal, Refusal):
+        if isinstance(principal, HttpRefusal):
             return principal
         if self._calls.draining:
             return STOPPING
@@ -155,17 +155,17 @@ class PhoneSocket:
         refusal = self._desk.refusal(principal, scope, give_way, may_be_due=True)
         return refusal or principal
 
-    def _no_line(self, principal: Principal, scope: Scope) -> Refusal | None:
+    def _no_line(self, principal: Principal, scope: Scope) -> HttpRefusal | None:
         """For a call that was shown to be one. Others make room for it."""
         if self._calls.draining:
             return STOPPING
         refusal = self._desk.refusal(principal, scope, self._calls.waiting.give_way)
         if refusal is not None:
-            self._desk.turned_away(refusal)
+            self._desk.count_load_refusal(refusal)
         return refusal
 
     async def _answer(
-        self, socket: CallSocket, principal: Principal, scope: Scope, dialect: Dialect
+        self, socket: CallSocket, principal: Principal, scope: Scope, dialect: MediaStreamProtocol
     ) -> None:
         """Nothing is left of the stream when this returns, but for its socket's close."""
         line = PhoneLine(dialect, hears_keys=self._config.telephony.key_tones)
@@ -176,7 +176,7 @@ class PhoneSocket:
         except (HungUp, WebSocketDisconnect) as gone:
             why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
             _log.info("%s: a stream ended before its call began: %s", dialect.name, why)
-        except (LineError, errors.IdleClientError, TimeoutError) as error:
+        except (StreamError, errors.IdleClientError, TimeoutError) as error:
             code = errors.CLOSE_POLICY
             reason = one_line(error) or "the stream does not say what call it is"
             _log.warning("%s: refused a stream: %s", dialect.name, reason)
@@ -202,21 +202,21 @@ class PhoneSocket:
         line: PhoneLine,
         started: StreamStarted,
     ) -> None:
-        """One call. Raises LineError where it is refused."""
+        """One call. Raises StreamError where it is refused."""
         presented = scope.get(PRESENTED_KEY)
         expected = proven(principal, line.carrier, started, self._tokens, presented)
         if expected is None:
-            raise LineError(NOT_OURS)
+            raise StreamError(NOT_OURS)
         principal = expected.principal
         started = completed(started, expected)
         stream = _Stream(principal.key_id, line.carrier, started.call_id)
         if started.call_id and stream in self._streamed:
-            raise LineError(f"call {shown(started.call_id)} has a stream already")
+            raise StreamError(f"call {shown(started.call_id)} has a stream already")
         if (refusal := self._no_line(principal, scope)) is not None:
-            raise LineError(refusal.message)
+            raise StreamError(refusal.message)
         start = self._start(expected, started)
-        if isinstance(start, Refusal):
-            raise LineError(start.message)
+        if isinstance(start, HttpRefusal):
+            raise StreamError(start.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
         with contextlib.ExitStack() as taken:
             taken.callback(held.place.leave)
@@ -230,7 +230,7 @@ class PhoneSocket:
         socket: CallSocket,
         line: PhoneLine,
         started: StreamStarted,
-        held: HeldCall,
+        held: AdmittedCall,
         stream: _Stream,
         taken: contextlib.ExitStack,
     ) -> None:
@@ -261,13 +261,13 @@ class PhoneSocket:
             if self._calls.store is not None:
                 self._calls.store.add(record)
 
-    def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | Refusal:
+    def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | HttpRefusal:
         """With the agent that was chosen for the call, that the stream asks for, or of the number
         that was called."""
         wanted = expected.agent or started.parameters.get("agent")
         wanted = wanted or self._config.telephony.agent_at(started.called)
         start = session_start(self._config, expected.principal, wanted)
-        if isinstance(start, Refusal):
+        if isinstance(start, HttpRefusal):
             return start
         media = started.media
         settings = start.settings.changed(
@@ -279,8 +279,8 @@ class PhoneSocket:
 
 
 async def _described(socket: CallSocket, line: PhoneLine) -> StreamStarted:
-    """Raises LineError, HungUp, WebSocketDisconnect, IdleClientError."""
+    """Raises StreamError, HungUp, WebSocketDisconnect, IdleClientError."""
     for _ in range(MAX_OPENING):
         if line.open(await socket.frame()) and line.started is not None:
             return line.started
-    raise LineError(f"{MAX_OPENING} messages, and none of them says what call it is")
+    raise StreamError(f"{MAX_OPENING} messages, and none of them says what call it is")

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from agent.codec.pcm import encode_audio
 from agent.session.api import client_events as ask
 from agent.session.api.conversation import ItemId
-from agent.telephony.carriers.media_stream import Dialect, Frame, MediaFormat
+from agent.telephony.carriers.media_stream import Frame, MediaFormat, MediaStreamProtocol
 
 MAX_MARKS: Final = 256
 """That are out. At ten a second more than can be ahead of what is played: older ones won't come."""
@@ -39,7 +39,7 @@ Int16 = npt.NDArray[np.int16]
 class PhoneOutput:
     """Of one call."""
 
-    def __init__(self, dialect: Dialect, media: MediaFormat) -> None:
+    def __init__(self, dialect: MediaStreamProtocol, media: MediaFormat) -> None:
         """`dialect`: of a stream that has started."""
         self._dialect = dialect
         self._media = media

@@ -14,19 +14,19 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
 from agent.telephony.carriers.media_stream import (
     CallerAudio,
-    Dialect,
     FlowChanged,
     Frame,
     KeyPressed,
-    LineError,
     MarkReached,
     MediaFormat,
+    MediaStreamProtocol,
     PhoneEvent,
+    StreamError,
     StreamStarted,
     StreamStopped,
 )
-from agent.telephony.media.dtmf import KeyEar, sound_of
-from agent.telephony.media.reorder_buffer import FrameOrder
+from agent.telephony.media.dtmf import DtmfDetector, sound_of
+from agent.telephony.media.reorder_buffer import ReorderBuffer
 
 from .media_output import PhoneOutput
 
@@ -39,17 +39,17 @@ class PhoneLine:
     """One call. `started` comes from its first frames; after that, `receive` and `send`,
     with `frames` for what is to go out."""
 
-    def __init__(self, dialect: Dialect, *, hears_keys: bool = False) -> None:
+    def __init__(self, dialect: MediaStreamProtocol, *, hears_keys: bool = False) -> None:
         """`hears_keys`: the carrier does not tell of keys; they are listened for."""
         self._dialect = dialect
         self._hears_keys = hears_keys
-        self._ear: KeyEar | None = None
+        self._ear: DtmfDetector | None = None
         self.carrier: Final = dialect.name
         self.says_stop: Final = dialect.says_stop
         self.media = MediaFormat("pcmu", 8_000)
         """Once it is open, how its audio travels."""
         self.started: StreamStarted | None = None
-        self.order: Final[FrameOrder[bytes]] = FrameOrder()
+        self.order: Final[ReorderBuffer[bytes]] = ReorderBuffer()
         """Of what comes."""
         self._output: PhoneOutput | None = None
         """Once it is open."""
@@ -63,19 +63,19 @@ class PhoneLine:
         """That were pressed and not taken yet."""
 
     def open(self, frame: Frame) -> bool:
-        """A frame before the session begins. True when it can. Raises LineError, HungUp."""
+        """A frame before the session begins. True when it can. Raises StreamError, HungUp."""
         for event in self._dialect.receive(frame):
             if isinstance(event, StreamStarted):
                 self.started = event
                 self.media = event.media
                 self._output = PhoneOutput(self._dialect, event.media)
-                self._ear = KeyEar(event.media.rate_hz) if self._hears_keys else None
+                self._ear = DtmfDetector(event.media.rate_hz) if self._hears_keys else None
             elif isinstance(event, StreamStopped):
                 raise HungUp(event.reason)
         return self.started is not None
 
     def receive(self, frame: Frame) -> list[ask.Request]:
-        """Raises LineError, HungUp."""
+        """Raises StreamError, HungUp."""
         requests, self._due = self._due, []
         for event in self._dialect.receive(frame):
             requests += self._requests(event)
@@ -102,7 +102,7 @@ class PhoneLine:
         try:
             pcm = decode_audio(data, self.media.encoding)
         except ValueError as error:
-            raise LineError(f"a piece of audio {error}") from None
+            raise StreamError(f"a piece of audio {error}") from None
         if self._ear is not None:
             self._keys += self._ear.push(pcm)
             if self._ear.is_tone:

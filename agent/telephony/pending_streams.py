@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from agent.http.peer_address import place_of
-from agent.telephony.carriers.media_stream import LineError
+from agent.telephony.carriers.media_stream import StreamError
 
 MAX_STREAMS: Final = 64
 """Carriers need as many as calls begin within a tenth of a second."""
@@ -39,8 +39,8 @@ class OpeningStreams:
 
     @asynccontextmanager
     async def wait(self, address: str, seconds: float) -> AsyncIterator[None]:
-        """For a stream to say what it is. Raises TimeoutError; LineError where it had to make room
-        for another."""
+        """For a stream to say what it is. Raises TimeoutError; StreamError where it had to make
+        room for another."""
         if len(self._places) >= MAX_STREAMS:
             self._make_room()
         limit = asyncio.timeout(seconds)
@@ -50,7 +50,7 @@ class OpeningStreams:
                 yield
         except TimeoutError:
             if limit not in self._places:
-                raise LineError(CROWDED_OUT) from None
+                raise StreamError(CROWDED_OUT) from None
             raise
         finally:
             self._places.pop(limit, None)

@@ -2,8 +2,8 @@
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallService
 from agent.config.schema import Config
 from agent.http.auth.telephony_credentials import CALLS_PATH
 from agent.telephony.carriers.webhooks import WEBHOOKS
@@ -16,7 +16,9 @@ from .signatures import PhoneSignatures
 from .webhooks import STATUS_PATHS, VOICE_PATHS, PhoneWebhooks
 
 
-def phone_routes(config: Config, calls: Calls, clock: Clock, desk: CallDesk) -> list[BaseRoute]:
+def phone_routes(
+    config: Config, calls: CallRegistry, clock: Clock, desk: CallService
+) -> list[BaseRoute]:
     """The webhooks and the streams of all carriers, and calls to others."""
     tokens, signatures = desk.tokens, PhoneSignatures(config.telephony)
     phones = PhoneSocket(config, calls, clock, desk, tokens, signatures)

@@ -18,7 +18,7 @@ from starlette.types import Scope
 from agent.config.telephony import TelephonySettings
 from agent.http.auth.principal import UNPROVEN, Principal
 from agent.http.auth.telephony_credentials import PREFIX
-from agent.http.refusal import Refusal
+from agent.http.refusal import HttpRefusal
 from agent.telephony.carriers.webhooks import WEBHOOKS, twilio
 from agent.telephony.carriers.webhooks.webhook import SignatureError, Webhook, WebhookRequest
 
@@ -54,7 +54,7 @@ class PhoneSignatures:
         url = self._settings.address_of(path, is_socket=is_socket)
         return f"{url}?{query.decode('latin-1')}" if query else url
 
-    def may_ask(self, carrier: str, principal: Principal) -> Refusal | None:
+    def may_ask(self, carrier: str, principal: Principal) -> HttpRefusal | None:
         """Why nobody without a key gets an answer here, whatever he sends."""
         if principal is UNPROVEN and not self._secrets[carrier]:
             return _nothing_to_check_by(WEBHOOKS[carrier])
@@ -62,7 +62,7 @@ class PhoneSignatures:
 
     def of_webhook(
         self, carrier: str, principal: Principal, request: WebhookRequest
-    ) -> Asker | Refusal:
+    ) -> Asker | HttpRefusal:
         """Who asks. Raises WebhookError for what can't be read."""
         hook, secret = WEBHOOKS[carrier], self._secrets[carrier]
         if not secret or principal.kind not in ("open", "carrier"):
@@ -72,7 +72,7 @@ class PhoneSignatures:
         except SignatureError as error:
             return _not_signed(hook.name, request.url, str(error))
 
-    def of_stream(self, scope: Scope, principal: Principal) -> Principal | Refusal:
+    def of_stream(self, scope: Scope, principal: Principal) -> Principal | HttpRefusal:
         """Who opens a stream. An upgrade that is signed wrong is refused; one that is signed right
         shows who it is only where there can be no token: there is no time in it, so it can be sent
         again by whoever has seen it."""
@@ -109,7 +109,7 @@ def secret_of(settings: TelephonySettings, hook: Webhook) -> str:
     return os.environ.get(named, "").strip()
 
 
-def _nothing_to_check_by(hook: Webhook) -> Refusal:
+def _nothing_to_check_by(hook: Webhook) -> HttpRefusal:
     if not hook.secret_setting:
         way = (
             f"{hook.name} signs nothing, so its address needs a key in it, like "
@@ -120,16 +120,16 @@ def _nothing_to_check_by(hook: Webhook) -> Refusal:
             f"{hook.name}'s signature can't be checked before telephony.{hook.secret_setting} "
             "says by what; or put a key into the address, like https://halfsec:KEY@..."
         )
-    return Refusal(
+    return HttpRefusal(
         401, f"This server needs a key. {way} (halfsec keys add NAME makes one).", "no_signature"
     )
 
 
-def _not_signed(name: str, url: str, problem: str) -> Refusal:
+def _not_signed(name: str, url: str, problem: str) -> HttpRefusal:
     address, has_query, _ = url[:MAX_SHOWN_CHARS].partition("?")
     # Numbers of callers are in the query, and this is logged.
     over = f"{address} and its query" if has_query else address
-    return Refusal(
+    return HttpRefusal(
         403,
         f"This request is not shown to be {name}'s: {problem}. It was checked over {over}. If the "
         "carrier calls another address, set telephony.public_url to that.",

@@ -12,8 +12,8 @@ from typing import Final, NoReturn, Protocol
 from agent import errors
 from agent.calls.service import REVOKED, SILENT, STOPPED, TIME_IS_UP, CallOver
 from agent.errors import SlowReader
-from agent.http.hardening.leaky_bucket import Pace
-from agent.realtime.socket import Parting, Take
+from agent.http.hardening.leaky_bucket import LeakyBucket
+from agent.realtime.socket import SocketEnd, Take
 from agent.session.api.client_events import AppendAudio, Request
 from agent.session.api.server_events import (
     AudioCommitted,
@@ -27,11 +27,11 @@ from agent.session.api.server_events import (
     TranscriptCompleted,
 )
 from agent.session.session import Session
-from agent.telephony.carriers.media_stream import Frame, LineError
-from agent.telephony.media.amd import MachineWatch
+from agent.telephony.carriers.media_stream import Frame, StreamError
+from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.media.dtmf import recorder_tone
 from agent.telephony.outbound.transfer import CallTransfer, Handover
-from agent.tools.tool import ServedTool
+from agent.tools.tool import ServerTool
 from latency_budget.account.clock import Clock
 
 from .announcements import conduct
@@ -70,7 +70,7 @@ class PhoneLink(Protocol):
 
     def forget(self) -> None: ...
 
-    async def carry(self, take: Take) -> Parting: ...
+    async def carry(self, take: Take) -> SocketEnd: ...
 
     def stop(self) -> None: ...
 
@@ -80,8 +80,8 @@ class PhoneLink(Protocol):
 
 
 class PhoneCall:
-    """A `call_desk.Carrier`, and the `phone_tools.Receiver` of its tools. Belongs to the event
-    loop."""
+    """A `call_desk.CallTransport`, and the `phone_tools.Receiver` of its tools. Belongs to the
+    event loop."""
 
     is_extended = False
 
@@ -102,7 +102,7 @@ class PhoneCall:
         """Of these, because there was too much sound for the time."""
         self.num_keys = 0
         """That the caller has pressed."""
-        self.tools: Final[Mapping[str, ServedTool]] = phone_tools(self, plan)
+        self.tools: Final[Mapping[str, ServerTool]] = phone_tools(self, plan)
         self.watch: Final = plan.watch
         """For what has answered a call of ours; None of others."""
         self._plan = plan
@@ -110,7 +110,7 @@ class PhoneCall:
         self._link = link
         self._clock = clock
         self._session: Session | None = None
-        self._pace = Pace(1.0, plan.ahead_s, clock.now_ns() / 1e9)
+        self._pace = LeakyBucket(1.0, plan.ahead_s, clock.now_ns() / 1e9)
         """Of the caller's sound."""
         self._began_ns = clock.now_ns()
         self.handing_on: Final = CallTransfer(plan.move)
@@ -139,7 +139,7 @@ class PhoneCall:
                 self._reply_over.set()
 
     async def serve(self, session: Session) -> NoReturn:
-        """Raises CallOver where it was hung up, LineError where the stream can't be served,
+        """Raises CallOver where it was hung up, StreamError where the stream can't be served,
         SlowReader where the carrier does not read, IdleClientError where it says nothing."""
         self._session = session
         keys = PhoneKeys(session, self._clock)
@@ -154,15 +154,15 @@ class PhoneCall:
                 task.cancel()
         if self._over is not None:
             raise self._over
-        if parting is Parting.TOO_SLOW:
+        if parting is SocketEnd.TOO_SLOW:
             self.cause = self.cause or "lost"
             raise SlowReader
-        if parting is Parting.IDLE:
+        if parting is SocketEnd.IDLE:
             self.cause = self.cause or "lost"
             raise errors.IdleClientError
-        is_lost = parting is Parting.BROKE or self._line.says_stop
+        is_lost = parting is SocketEnd.BROKE or self._line.says_stop
         self.cause = self.cause or ("lost" if is_lost else "caller_hung_up")
-        raise CallOver(BROKEN_OFF if parting is Parting.BROKE else STREAM_CLOSED)
+        raise CallOver(BROKEN_OFF if parting is SocketEnd.BROKE else STREAM_CLOSED)
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Hang up."""
@@ -229,7 +229,7 @@ class PhoneCall:
         """Returns what the session was asked for."""
         try:
             requests = self._line.receive(frame)
-        except LineError as error:
+        except StreamError as error:
             self.cause = self.cause or "bad_stream"
             self._stop(error)
             return ()
@@ -281,7 +281,7 @@ class PhoneCall:
                     self.hang_up("agent_hung_up")
 
 
-def _heed(watch: MachineWatch, notice: Notice, now_ns: int) -> None:
+def _heed(watch: AnsweringMachineDetector, notice: Notice, now_ns: int) -> None:
     """What is heard at the other end."""
     match notice:
         case SpeechStarted():

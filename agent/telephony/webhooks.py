@@ -22,13 +22,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from agent.calls.line_reservations import CallTokens, ExpectedCall
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallService
 from agent.calls.session_start import session_start
 from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX
-from agent.http.refusal import STOPPING, Refusal, shown
+from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.stages.stall_timeout import patience
 from agent.telephony.carriers.webhooks import WEBHOOKS
 from agent.telephony.carriers.webhooks.webhook import (
@@ -95,8 +95,8 @@ class PhoneWebhooks:
     def __init__(
         self,
         config: Config,
-        calls: Calls,
-        desk: CallDesk,
+        calls: CallRegistry,
+        desk: CallService,
         tokens: CallTokens,
         signatures: PhoneSignatures,
         on_answered: Callable[[str, str, str], None],
@@ -122,18 +122,18 @@ class PhoneWebhooks:
     async def _respond(self, request: Request, carrier: str, dealt_with: _Dealing) -> Response:
         try:
             asked = await self._asked(request, carrier)
-            answer = asked if isinstance(asked, Refusal) else dealt_with(asked, request)
+            answer = asked if isinstance(asked, HttpRefusal) else dealt_with(asked, request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
             answer = _unreadable(str(error))
-        if isinstance(answer, Refusal):
+        if isinstance(answer, HttpRefusal):
             _log.warning("%s: refused a webhook: %d %s", carrier, answer.status, answer.message)
             return answer.response()
         headers = {"cache-control": "no-store"}  # there is a token in it
         return Response(answer.text, answer.status, headers, answer.media_type)
 
-    async def _asked(self, request: Request, carrier: str) -> _Asked | Refusal:
+    async def _asked(self, request: Request, carrier: str) -> _Asked | HttpRefusal:
         """By somebody who is believed. Raises WebhookError, ClientDisconnect."""
         if not self._config.telephony.public_url:
             return NO_PUBLIC_URL
@@ -142,7 +142,7 @@ class PhoneWebhooks:
         if refusal is not None:
             return refusal
         body = await _body(request)
-        if isinstance(body, Refusal):
+        if isinstance(body, HttpRefusal):
             return body
         question = WebhookRequest(
             request.method,
@@ -152,7 +152,7 @@ class PhoneWebhooks:
             unix_ns() // 10**9,
         )
         asker = self._signatures.of_webhook(carrier, principal, question)
-        if isinstance(asker, Refusal):
+        if isinstance(asker, HttpRefusal):
             return asker
         return _Asked(carrier, asker.principal, question, asker.signed)
 
@@ -201,7 +201,7 @@ class PhoneWebhooks:
             return hook.connect(call, url, token)  # the answer was lost on its way
         wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
         start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
-        if isinstance(start, Refusal):
+        if isinstance(start, HttpRefusal):
             is_busy = start.code in BUSY_CODES
             _log.warning(
                 "%s: turned call %s away: %s", hook.name, shown(call.call_id), start.message
@@ -224,17 +224,17 @@ class PhoneWebhooks:
         )
         return hook.connect(call, url, self._tokens.issue(expected))
 
-    def _no_line(self, asker: Principal, request: Request) -> Refusal | None:
+    def _no_line(self, asker: Principal, request: Request) -> HttpRefusal | None:
         """Asking ends no call that waits for its client: the stream, which comes, does that."""
         if self._calls.draining:
             return STOPPING
         refusal = self._desk.refusal(asker, request.scope, self._calls.waiting.can_give_way)
         if refusal is not None:
-            self._desk.turned_away(refusal)
+            self._desk.count_load_refusal(refusal)
         return refusal
 
 
-async def _body(request: Request) -> bytes | Refusal:
+async def _body(request: Request) -> bytes | HttpRefusal:
     """Raises ClientDisconnect."""
     received = bytearray()
     try:
@@ -243,11 +243,11 @@ async def _body(request: Request) -> bytes | Refusal:
                 received += piece
                 if len(received) > MAX_BODY_BYTES:
                     problem = f"The body is larger than {MAX_BODY_BYTES >> 10} KiB."
-                    return Refusal(413, problem, "body_too_large")
+                    return HttpRefusal(413, problem, "body_too_large")
     except TimeoutError:
-        return Refusal(408, f"The body did not come within {BODY_TIMEOUT_S:g} s.", "timeout")
+        return HttpRefusal(408, f"The body did not come within {BODY_TIMEOUT_S:g} s.", "timeout")
     return bytes(received)
 
 
-def _unreadable(problem: str) -> Refusal:
-    return Refusal(400, f"This is no webhook of this carrier's: {problem}.", "invalid_webhook")
+def _unreadable(problem: str) -> HttpRefusal:
+    return HttpRefusal(400, f"This is no webhook of this carrier's: {problem}.", "invalid_webhook")

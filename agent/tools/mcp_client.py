@@ -54,7 +54,7 @@ MAX_PAGES: Final = 10
 _log = logging.getLogger(__name__)
 
 
-class McpLink:
+class McpClient:
     """Lives on a loop of its own (`ToolLoop`); `listing` and `problem` any thread may read."""
 
     def __init__(

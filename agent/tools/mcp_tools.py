@@ -13,14 +13,14 @@ from agent.config.tools import MCP_PREFIX
 
 from .api import ToolError
 from .event_loop import ToolLoop
-from .mcp_client import RETRY_S, McpLink
+from .mcp_client import RETRY_S, McpClient
 
 
 class McpTool:
-    """A `ServedTool`."""
+    """A `ServerTool`."""
 
     def __init__(
-        self, name: str, definition: str, link: McpLink, loop: ToolLoop, timeout_s: float
+        self, name: str, definition: str, link: McpClient, loop: ToolLoop, timeout_s: float
     ) -> None:
         self.name = name
         self.definition = definition
@@ -54,7 +54,9 @@ class McpServers:
             if source.startswith(MCP_PREFIX)
         }
         self._links = {
-            name: McpLink(name, config.mcp[name], is_heard=config.agent.log_tools, retry_s=retry_s)
+            name: McpClient(
+                name, config.mcp[name], is_heard=config.agent.log_tools, retry_s=retry_s
+            )
             for name in wanted
         }
         self._loop = ToolLoop("mcp", self._live)

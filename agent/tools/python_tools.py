@@ -47,7 +47,7 @@ class BadToolError(Exception):
 
 
 class PythonTool:
-    """A `ServedTool`. Raises BadToolError."""
+    """A `ServerTool`. Raises BadToolError."""
 
     def __init__(
         self, function: Callable[..., Any], mark: ToolMark, loop: ToolLoop, timeout_s: float

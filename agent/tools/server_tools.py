@@ -29,7 +29,7 @@ from .event_loop import ToolLoop
 from .files import load_tools
 from .mcp_tools import McpServers
 from .offered import NO_TOOLS
-from .tool import ServedTool, one_line, shortened
+from .tool import ServerTool, one_line, shortened
 
 MAX_TOOLS: Final = 64
 """Of one agent. With a client's own there may be 128."""
@@ -70,7 +70,7 @@ class CallTools:
 
     def __init__(
         self,
-        tools: Sequence[ServedTool],
+        tools: Sequence[ServerTool],
         settings: ServiceSettings,
         clock: Clock,
         session_id: str,
@@ -182,7 +182,7 @@ class ServerTools:
         taken: Collection[str],
         check: CheckTools,
         notify: Callable[[Notice], None],
-        of_call: Mapping[str, ServedTool] = MappingProxyType({}),
+        of_call: Mapping[str, ServerTool] = MappingProxyType({}),
     ) -> ToolsPort:
         """What a new call of this agent may use. `taken`: names of tools that its client runs.
         `check` asks the agent's model. `of_call`: tools that this call alone has, by the names that
@@ -203,10 +203,10 @@ class ServerTools:
         )
 
     def _offered(
-        self, agent: str, taken: Collection[str], of_call: Mapping[str, ServedTool]
-    ) -> list[ServedTool]:
+        self, agent: str, taken: Collection[str], of_call: Mapping[str, ServerTool]
+    ) -> list[ServerTool]:
         """In the order of the settings, those of servers last; of two with one name the first."""
-        offered: dict[str, ServedTool] = {tool.name: tool for tool in self._own[agent]}
+        offered: dict[str, ServerTool] = {tool.name: tool for tool in self._own[agent]}
         for source in self._config.agents[agent].server_tools:
             if source.startswith(MCP_PREFIX):
                 for tool in self._servers.tools(source.removeprefix(MCP_PREFIX)):
@@ -217,11 +217,11 @@ class ServerTools:
 
 
 async def _callable_names(
-    offered: Sequence[ServedTool], check: CheckTools
+    offered: Sequence[ServerTool], check: CheckTools
 ) -> tuple[frozenset[str], bool]:
     """Those that the model can be told of, all together, with calls made to fit; and whether that
     was found out in time."""
-    kept: list[ServedTool] = []
+    kept: list[ServerTool] = []
     try:
         async with asyncio.timeout(CHECK_S):
             if await _refusal(offered, check) is None:
@@ -241,7 +241,7 @@ async def _callable_names(
     return frozenset(each.name for each in kept), True
 
 
-async def _refusal(tools: Sequence[ServedTool], check: CheckTools) -> str | None:
+async def _refusal(tools: Sequence[ServerTool], check: CheckTools) -> str | None:
     """Why these can't be called. A model that can't say is no reason."""
     try:
         await check(Tools(tuple(each.definition for each in tools)))

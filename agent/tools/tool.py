@@ -11,7 +11,7 @@ NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
 NAME_RULE: Final = 'a tool\'s name has 1 to 64 letters, digits, "_" and "-"'
 
 
-class ServedTool(Protocol):
+class ServerTool(Protocol):
     """A tool that runs on the server. Belongs to the server's event loop."""
 
     @property

@@ -80,10 +80,10 @@ class Evidence:
     sound: float | None = None
     """The turn model's log-odds that the turn is over; None: not known."""
     own_pause_ms: int = NEUTRAL_MS
-    """This caller's long pauses: see `OwnPauses`."""
+    """This caller's long pauses: see `PauseHistory`."""
 
 
-class OwnPauses:
+class PauseHistory:
     """How long this caller's pauses inside turns are: a running quantile over the newest ones.
 
     Belongs to one call. The owner adds a pause when the caller goes on after it.

@@ -8,7 +8,7 @@ from latency_budget.account.turn import TurnId
 
 from .commands import Command
 from .end_of_turn import TurnRules
-from .end_of_turn_model import OwnPauses
+from .end_of_turn_model import PauseHistory
 from .tables import AGENT, CALLER, Agent, Caller, Cause, Signal, next_state
 
 BEFORE_THE_FIRST = TurnId(0)
@@ -55,7 +55,7 @@ class TurnState:
     """Of the present pause; None while its final pass runs."""
     sound: float | None = None
     """The turn model's log-odds that the present pause ends the turn, once it is known."""
-    own_pauses: OwnPauses = field(default_factory=OwnPauses)
+    own_pauses: PauseHistory = field(default_factory=PauseHistory)
     """Of this caller, inside turns."""
     guess: str | None = None
     """What a reply is being prepared for, as long as the caller may go on."""

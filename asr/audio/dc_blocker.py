@@ -20,7 +20,7 @@ _BLOCK: Final = 512
 _POWERS: Final = np.array([DECAY**n for n in range(1, _BLOCK + 1)])
 
 
-class OffsetRemover:
+class DcBlocker:
     """One stream, in pieces of any length. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ class _Words:
     last_voiced_sample: int | None
 
 
-class EarlyWords:
+class FinalReuse:
     """The newest pass of one call that ended in silence. One thread, the recognizer's, uses it."""
 
     def __init__(self) -> None:

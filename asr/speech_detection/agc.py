@@ -50,7 +50,7 @@ speech. A bang is forgotten within sentences, and a voice that falls is followed
 _FLOOR: Final = 1e-12
 
 
-class VoiceLift:
+class AutomaticGain:
     """Of one call. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def level_of(pcm: Pcm) -> float:
     return float(np.sqrt(np.mean(np.square(pcm)))) if len(pcm) else 0.0
 
 
-class FarEnd:
+class EchoGate:
     """Of one call. Positions are samples of the microphone. Not thread-safe."""
 
     def __init__(self) -> None:

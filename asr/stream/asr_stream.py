@@ -34,8 +34,8 @@ import numpy as np
 from asr.audio.samples import RATE_HZ, AudioFrame, Pcm, finite, samples_from_ms
 from asr.errors import AudioError, BufferFullError
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
-from asr.speech_detection.agc import VoiceLift
-from asr.speech_detection.echo_gate import FarEnd
+from asr.speech_detection.agc import AutomaticGain
+from asr.speech_detection.echo_gate import EchoGate
 from asr.speech_detection.endpointing import (
     Endpointer,
     EndpointEvent,
@@ -102,8 +102,8 @@ class Listener:
         self._recording = Recording()
         self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
         self._loudness = Loudness()
-        self._lift = VoiceLift()
-        self.far_end = FarEnd()
+        self._lift = AutomaticGain()
+        self.far_end = EchoGate()
         """What the agent says meanwhile, as far as its owner tells."""
         self._loud_until = 0
         """After the last loud sample; where nobody looks for pauses, all are."""

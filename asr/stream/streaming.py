@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from asr.audio.resample import Resampler
 from asr.audio.samples import RATE_HZ, Pcm
-from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, PartialTranscript, Recognizer
 from asr.recognition.whisper import WhisperTranscriber
 from asr.speech_detection.endpointing import EndpointEvent, SilenceGrew, SpeechPaused, SpeechStarted
@@ -97,7 +97,7 @@ class StreamingTranscriber:
 
     def _begin(self) -> None:
         self._listener = Listener(self._config.listener, self._vad)
-        self._early = EarlyWords()
+        self._early = FinalReuse()
         self._resampler = None
         self._utterance: int | None = None
         self._final: FinalTranscript | None = None

@@ -19,7 +19,7 @@ import numpy as np
 
 from asr.audio.files import read_file
 from asr.audio.samples import RATE_HZ, Pcm, last_voiced_sample, ms_from_samples, samples_from_ms
-from asr.recognition.final_reuse import EarlyWords
+from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis
 from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
 from asr.speech_detection.endpointing import SpeechPaused
@@ -112,7 +112,7 @@ class _Call:
     listener: Listener
     cost: Cost
     passes: _Passes = field(default_factory=_Passes)
-    words: EarlyWords = field(default_factory=EarlyWords)
+    words: FinalReuse = field(default_factory=FinalReuse)
     waiting: list[tuple[int, int, DecodeJob]] = field(default_factory=list)
     free_at_ms: float = 0.0
     doing: tuple[DecodeJob, Hypothesis] | None = None

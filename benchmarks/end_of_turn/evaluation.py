@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from agent.turn_taking.end_of_turn_model import Evidence, OwnPauses
+from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
 from benchmarks.statistics import wilson_interval
 from latency_budget.statistics.report import percentile
 
@@ -90,7 +90,7 @@ def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
     """In order; each call has a caller of its own."""
     found = []
     for call in calls:
-        own = OwnPauses()
+        own = PauseHistory()
         for trial in call:
             known = []
             for one in trial.pauses:

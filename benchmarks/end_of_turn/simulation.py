@@ -162,7 +162,7 @@ class _Call:
         self.audible_ns: int | None = None
         self.reopened = False
         self._track = track
-        self._early = asr.EarlyWords()
+        self._early = asr.FinalReuse()
         quiet = replace(listening, partial_interval_ms=NEVER_MS)
         listener = Listener(quiet, _Remembered(track.probabilities))
         self._call = VirtualCall(listener, rules, self._decode, self._do)

@@ -17,7 +17,7 @@ import soundfile
 import tts
 from asr.__main__ import models_dir
 from asr.errors import AudioError
-from tts.text_chunker import PieceCutter
+from tts.text_chunker import TextChunker
 
 from .turn_data import read_turns
 
@@ -27,7 +27,7 @@ MAX_WORDS: Final = 40
 
 def spoken(voice: tts.Voice, text: str) -> tuple[np.ndarray, int]:
     """int16 [n] and its rate."""
-    cutter = PieceCutter()
+    cutter = TextChunker()
     chunks = [
         chunk
         for piece in [*cutter.push(text), *cutter.flush()]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from agent.client import events as ev
-from agent.client.simulated_caller.playback import NS_PER_S, Loudspeaker
+from agent.client.simulated_caller.playback import NS_PER_S, SimulatedPlayback
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS
 from agent.client.simulated_caller.summary import percentiles_ms
 from agent.turn_taking.backchannel import asks
@@ -60,7 +60,7 @@ class Aside:
         self._ducked_ns: int | None = None
         self._turned_down_ns = 0
 
-    def note(self, event: ev.ClientEvent, speaker: Loudspeaker) -> None:
+    def note(self, event: ev.ClientEvent, speaker: SimulatedPlayback) -> None:
         """Take in one event, before the loudspeaker does."""
         match event:
             case ev.ReplyText(response_id=response_id, delta=delta):
@@ -81,7 +81,7 @@ class Aside:
             case ev.ReplyDone(response_id=response_id, status="completed" | "incomplete"):
                 self._completed.add(response_id)  # the second ended at its limit of tokens
 
-    def settle(self, speaker: Loudspeaker) -> None:
+    def settle(self, speaker: SimulatedPlayback) -> None:
         """All is quiet: say what came of it."""
         if self._stops:
             gone_ns = [self._silence_ns(speaker, *stop) for stop in self._stops]
@@ -104,12 +104,12 @@ class Aside:
             "gone_ms": self.gone_ms,
         }
 
-    def _is_stopped(self, speaker: Loudspeaker, at_ns: int) -> bool:
+    def _is_stopped(self, speaker: SimulatedPlayback, at_ns: int) -> bool:
         """Whether that takes something away: behind a reply that is complete there is silence."""
         is_complete = self._replies[-1] in self._completed
         return speaker.playing(at_ns) and (not is_complete or speaker.has_sound_left(at_ns))
 
-    def _silence_ns(self, speaker: Loudspeaker, at_ns: int, num_begun: int) -> int | None:
+    def _silence_ns(self, speaker: SimulatedPlayback, at_ns: int, num_begun: int) -> int | None:
         """From a stop to the next sound; 0 where the rest had no words; None where none came."""
         rest = self._replies[num_begun:]
         known = [onset for reply in rest if (onset := speaker.onset_ns(reply)) is not None]
@@ -118,7 +118,7 @@ class Aside:
         left = "".join(self._texts.get(reply, "") for reply in rest)
         return 0 if rest and left and not any(map(str.isalnum, left)) else None
 
-    def _until_its_end_ns(self, speaker: Loudspeaker) -> int:
+    def _until_its_end_ns(self, speaker: SimulatedPlayback) -> int:
         """Of a reply that was never turned up again."""
         onset_ns = speaker.onset_ns(self._replies[0])
         if self._ducked_ns is None or onset_ns is None:
@@ -135,7 +135,7 @@ class Asides:
         self._client: Final[Client] = client
         self._texts: dict[str, str] = {}
         self._completed: set[str] = set()
-        self._open: tuple[Aside, Loudspeaker] | None = None
+        self._open: tuple[Aside, SimulatedPlayback] | None = None
 
     def note(self, event: ev.ClientEvent) -> None:
         """Take in one event."""
@@ -147,7 +147,7 @@ class Asides:
         if self._open is not None:
             self._open[0].note(event, self._open[1])
 
-    def begin(self, words: str, response_id: str, speaker: Loudspeaker) -> None:
+    def begin(self, words: str, response_id: str, speaker: SimulatedPlayback) -> None:
         """These words are about to be said over that reply, which comes out of this loudspeaker."""
         said = self._texts.get(response_id, "")
         is_complete = response_id in self._completed

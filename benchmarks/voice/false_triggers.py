@@ -91,7 +91,7 @@ class QuietCall:
     ) -> None:
         self._recognizer = recognizer
         self._judge = judge
-        self._early = asr.EarlyWords()
+        self._early = asr.FinalReuse()
         self._tally = tally
         self._num_talks = 0
         listener = Listener(listening, detector)

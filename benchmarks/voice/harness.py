@@ -16,7 +16,7 @@ from agent.client.call import Call, connect
 from agent.client.errors import CallEndedError
 from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.playback import NS_PER_S
-from agent.client.simulated_caller.spoken_turn import NS_PER_MS, Exchange
+from agent.client.simulated_caller.spoken_turn import NS_PER_MS, SpokenTurn
 from agent.client.simulated_caller.talk import fetch_trace
 from agent.http.auth.cli_credentials import Entry, entry_at
 from benchmarks.signals.backchannels import Backchannel
@@ -77,7 +77,7 @@ class HeldCall:
     """A call that was held. `exchanges[i]` is what came of `recordings[i]`; fewer, if it broke."""
 
     recordings: Sequence[TurnRecording]
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[SpokenTurn] = field(default_factory=list)
     marks: tuple[Mark, ...] = ()
     """The server's; none where it gives no trace."""
     num_checked: int = 0
@@ -158,7 +158,7 @@ async def converse(
 
 
 async def _hear_part(
-    caller: Caller, exchange: Exchange, part_s: float, patience_s: float
+    caller: Caller, exchange: SpokenTurn, part_s: float, patience_s: float
 ) -> str | None:
     """Until so much of the answer was heard, or all of it. The reply that is being heard then."""
     heard: list[str | None] = [None]

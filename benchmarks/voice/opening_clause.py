@@ -28,14 +28,14 @@ from agent.session.ports.playback import Playback
 from agent.session.ports.stage_ports import ChatMessage, OnMark, ReplyToken, Tools
 from agent.session.response.opening_clause import cutting, example_messages, shaped
 from agent.session.response.response import Reply
-from agent.session.response.task import ReplyRun
+from agent.session.response.task import ResponseTask
 from agent.stages.llm_chat import Chat
 from agent.stages.load_progress import Conversion
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.model_thread import StageThread
 from agent.stages.registry import sampling_of
-from agent.stages.speech_output import Speaking, VoiceStage
+from agent.stages.speech_output import VoiceStage, VoiceStream
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.deadline import Deadline
 from latency_budget.account.marks import MarkName
@@ -185,8 +185,8 @@ class Examiner:
                 answer.first_piece = notice.delta.strip()
 
         shape = cutting(by_clause=by_clause)
-        speaking = Speaking(self._voice, rate_hz)
-        run = ReplyRun(reply, speaking, clock, notify, mark, lambda: shape)
+        speaking = VoiceStream(self._voice, rate_hz)
+        run = ResponseTask(reply, speaking, clock, notify, mark, lambda: shape)
         run.announced.set()
         run.on_audible = run.release
         await run.run(chat)

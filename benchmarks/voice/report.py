@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agent.client.simulated_caller.spoken_turn import Exchange
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.client.simulated_caller.summary import PERCENTILES, percentiles_ms, summarize_exchanges
 from benchmarks.callers.server_process import ServerFigures
 from benchmarks.statistics import (
@@ -32,7 +32,7 @@ from .variants import WHOLE
 Json = dict[str, Any]
 
 
-def turn_figures(exchanges: Sequence[Exchange]) -> Json:
+def turn_figures(exchanges: Sequence[SpokenTurn]) -> Json:
     """`{summary, cut_in_interval, missed, reopened}` at the ear. Missed: nothing was heard after
     the last word. Re-opened: a reply was begun before it, audible (a cut-in) or not."""
     return {
@@ -50,7 +50,7 @@ def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -
     answers, each with the number of its turns; median stages; barge-ins; backchannels by kind of
     client; errors."""
     exchanges = [exchange for call in calls for exchange in call.exchanges]
-    by_kind: dict[str, list[Exchange]] = {}
+    by_kind: dict[str, list[SpokenTurn]] = {}
     for call in calls:
         for recording, exchange in zip(call.recordings, call.exchanges, strict=False):
             by_kind.setdefault(recording.kind, []).append(exchange)
@@ -81,7 +81,7 @@ def _cpu_ms_per_turn(server: ServerFigures | None, num_turns: int) -> float | No
     return 1000 * server.calls_cpu_s / num_turns
 
 
-def _barge_in_times(exchanges: Sequence[Exchange]) -> Json:
+def _barge_in_times(exchanges: Sequence[SpokenTurn]) -> Json:
     """From the caller's first voiced sample. `ducked_ms`: until the reply was turned down, for
     clients that do so; `silenced_ms`: until it was silent for good; `stopped_ms`: the former where
     there is one, what a caller takes for the end of it."""

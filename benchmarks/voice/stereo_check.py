@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.playback import NS_PER_S
-from agent.client.simulated_caller.spoken_turn import NS_PER_MS, Exchange
+from agent.client.simulated_caller.spoken_turn import NS_PER_MS, SpokenTurn
 from agent.client.simulated_caller.stereo_recording import stereo, write_stereo
 from agent.client.simulated_caller.summary import percentiles_ms
 
@@ -68,7 +68,7 @@ def accounts_of(caller: Caller) -> list[Account]:
     return [account for exchange in caller.exchanges for account in _accounts(exchange, caller)]
 
 
-def _accounts(exchange: Exchange, caller: Caller) -> list[Account]:
+def _accounts(exchange: SpokenTurn, caller: Caller) -> list[Account]:
     start_ns = caller.microphone.started_ns or 0
     onsets = [caller.loudspeaker.onset_ns(reply) for reply in exchange.replies]
     # Each reply is accounted for once, in order, whether or not it was heard.

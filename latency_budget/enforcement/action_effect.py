@@ -41,7 +41,7 @@ def _window() -> deque[float]:
 
 
 @dataclass(slots=True)
-class Rung:
+class ActionEffect:
     """Of the ladder. Times in ms."""
 
     is_on: bool = False

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from .stage_latencies import Lags
+from .stage_latencies import StageLatencies
 
 MEASURED_NS: Final = 60 * 10**9
 """Of processor time: some seven turns of a call. Shorter is the luck of who is speaking."""
@@ -55,7 +55,7 @@ REOPENS: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class OverloadForecast:
     """Why a caller is refused."""
 
     predicted_ms: float
@@ -100,13 +100,13 @@ class Admission:
         while len(self._usage) > 2 and self._usage[1][0] < at_ns - MEASURED_NS:
             self._usage.popleft()
 
-    def turn_over(self, lags: Lags, calls: int, total_ms: int, at_ns: int) -> None:
+    def turn_over(self, lags: StageLatencies, calls: int, total_ms: int, at_ns: int) -> None:
         """A turn with this budget ended, which was answered among so many calls."""
         if lags.ready_ms is not None:
             after_ms = lags.after_ms or 0.0
             self._chains.append(_Chain(at_ns, calls, total_ms, lags.ready_ms, after_ms))
 
-    def refuses(self, calls: int, now_ns: int) -> Crowd | None:
+    def refuses(self, calls: int, now_ns: int) -> OverloadForecast | None:
         """Whether one more than so many calls is one too many."""
         crowd = self.predicted(calls + 1, now_ns) if calls else None
         if crowd is None:
@@ -116,7 +116,7 @@ class Admission:
         self._is_closed = crowd.predicted_ms > limit_ms
         return crowd if self._is_closed else None
 
-    def predicted(self, calls: int, now_ns: int) -> Crowd | None:
+    def predicted(self, calls: int, now_ns: int) -> OverloadForecast | None:
         """The turn than which 95 % would be better off among so many calls, but for the wait for
         their ends. None: too little is known."""
         while self._chains and self._chains[0].at_ns < now_ns - EVIDENCE_NS:
@@ -126,14 +126,14 @@ class Admission:
             return None
         free = 1 - calls * per_call
         if free < 1 - FULL:
-            return Crowd(math.inf, self._chains[-1].total_ms)
+            return OverloadForecast(math.inf, self._chains[-1].total_ms)
         found = [
             (each.ready_ms * max(1 - FULL, 1 - each.calls * per_call) / free + each.after_ms, each)
             for each in self._chains
         ]
         found.sort(key=lambda one: one[0] / one[1].total_ms)
         predicted_ms, chain = found[math.ceil(SHARE * len(found)) - 1]
-        return Crowd(predicted_ms, chain.total_ms)
+        return OverloadForecast(predicted_ms, chain.total_ms)
 
     def per_call(self) -> float | None:
         """The part of the processor that a call uses. None: too little is known."""

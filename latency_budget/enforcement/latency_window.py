@@ -14,7 +14,7 @@ from typing import Final
 
 from latency_budget.account.turn_record import NS_PER_MS
 
-from .stage_latencies import Lags, Progress
+from .stage_latencies import Progress, StageLatencies
 
 WINDOW: Final = 32
 """Turns that are looked back on. Fewer forget the slow turn that comes every now and then; more go
@@ -25,22 +25,22 @@ LIKELY: Final = 0.8
 every second turn would be late before anything is done."""
 
 
-class RecentLags:
+class LatencyWindow:
     """The latest turns. One thread."""
 
     def __init__(self) -> None:
         self._values: dict[str, deque[float]] = {
-            each.name: deque(maxlen=WINDOW) for each in fields(Lags)
+            each.name: deque(maxlen=WINDOW) for each in fields(StageLatencies)
         }
 
-    def add(self, lags: Lags) -> None:
+    def add(self, lags: StageLatencies) -> None:
         for name, values in self._values.items():
             value = getattr(lags, name)
             if value is not None:
                 values.append(value)
 
     def middle_ms(self, name: str) -> float | None:
-        """Of a field of `Lags`. None where no turn has it."""
+        """Of a field of `StageLatencies`. None where no turn has it."""
         values = self._values[name]
         return statistics.median(values) if values else None
 

@@ -43,9 +43,9 @@ from typing import Final
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 
-from .action_effect import MIN_SAVING_MS, MIN_TURNS, Rung
-from .latency_window import LIKELY, WINDOW, RecentLags, quantile
-from .stage_latencies import Lags, Progress, lags_of
+from .action_effect import MIN_SAVING_MS, MIN_TURNS, ActionEffect
+from .latency_window import LIKELY, WINDOW, LatencyWindow, quantile
+from .stage_latencies import Progress, StageLatencies, lags_of
 
 CAPTIONS_MS: Final = 50.0
 """What partial transcripts are worth: people read them, and the language model reads along. At the
@@ -85,12 +85,12 @@ STANDING: Final = (
 _NEVER_LEFT_OUT: Final = frozenset({Action.SMALL_MODEL})
 """A turn without it would have the history computed anew, twice."""
 
-Target = Callable[[Lags], float | None]
+Target = Callable[[StageLatencies], float | None]
 """The time that an action works on, in ms."""
 
 
 def _sum(*names: str) -> Target:
-    def target(lags: Lags) -> float | None:
+    def target(lags: StageLatencies) -> float | None:
         values: list[float | None] = [getattr(lags, name) for name in names]
         known = [value for value in values if value is not None]
         return sum(known) if len(known) == len(values) else None
@@ -142,9 +142,9 @@ class Policy:
 
     def __init__(self, available: Collection[Action] = frozenset(Action)) -> None:
         """`available`: what can be done here; nothing: it only predicts."""
-        self.recent: Final = RecentLags()
-        self._rungs = {action: Rung() for action in Action if action in available}
-        self._history: deque[Lags] = deque(maxlen=MIN_TURNS)
+        self.recent: Final = LatencyWindow()
+        self._rungs = {action: ActionEffect() for action in Action if action in available}
+        self._history: deque[StageLatencies] = deque(maxlen=MIN_TURNS)
         self._chains: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         """From the last voiced sample to the ear but for the wait for the turn's end, and the
         budget; of turns since the last switch."""
@@ -250,7 +250,7 @@ class Policy:
     def _on(self) -> list[Action]:
         return [each for each in STANDING if each in self._rungs and self._rungs[each].is_on]
 
-    def _needed(self, lags: Lags) -> set[Action]:
+    def _needed(self, lags: StageLatencies) -> set[Action]:
         """What a turn that began after the last switch called for."""
         is_long = (lags.speech_ms or 0.0) >= LONG_MS
         return {each for each in self._on if each is not Action.TAIL_DECODE or is_long}
@@ -259,7 +259,7 @@ class Policy:
         rung = self._rungs.get(action)
         return rung is not None and rung.aside_until <= self._turns
 
-    def _count(self, taken: ActionTaken, lags: Lags) -> ActionTaken | None:
+    def _count(self, taken: ActionTaken, lags: StageLatencies) -> ActionTaken | None:
         """Count an action of this turn in, and say what it saved. None: it found nothing to do."""
         rung = self._rungs.get(taken.action)
         if rung is None:

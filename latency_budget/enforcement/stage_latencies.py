@@ -17,7 +17,7 @@ _M = MarkName
 
 
 @dataclass(frozen=True, slots=True)
-class Lags:
+class StageLatencies:
     """Of a turn that is over, in ms. None where a mark is missing."""
 
     words_ms: float | None = None
@@ -43,7 +43,7 @@ class Lags:
     it was heard. Without what was held back on purpose."""
 
 
-def lags_of(record: TurnRecord) -> Lags | None:
+def lags_of(record: TurnRecord) -> StageLatencies | None:
     """None for a turn that no caller's words began, whose end or reply the client asked for (it
     says when, not we), or that has no time."""
     is_spoken = record.origin is Origin.CALLER_LAST_VOICED and record.e2e_ns is not None
@@ -68,7 +68,7 @@ def lags_of(record: TurnRecord) -> Lags | None:
         if endpoint is not None and words.end_ns < endpoint.end_ns <= prefill.start_ns:
             waited_ms = _ms(words.end_ns, endpoint.end_ns)
             wait_ms -= waited_ms
-    lags = Lags(
+    lags = StageLatencies(
         words_ms=None if words is None else _ms(0, words.end_ns),
         speech_ms=None if record.speech_ns is None else record.speech_ns / NS_PER_MS,
         pass_ms=None if words is None else _ms(words.start_ns, words.end_ns),

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 
 from latency_budget.account.turn import TurnId
 from llm_engine.config import SamplingParams
-from llm_engine.core.engine_thread import Stream, Worker
+from llm_engine.core.engine_thread import EngineThread, OutputStream
 from llm_engine.core.output import TokenChunk, Usage
 from llm_engine.core.request import Request
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.kv_cache.sequence import SequenceId
 
 from .template import ChatMessage
-from .token_history import Dialogue
+from .token_history import TokenHistory
 from .tool_calls import CallingMessage, ToolCall, ToolUse
-from .tool_prompt import Head, Tooling, prepare
+from .tool_prompt import PromptHead, ToolPrompts, prepare
 
 OnMark = Callable[[str, int], None]
 """Takes the name of an EngineMark and monotonic ns; called on the event loop with the first token,
@@ -30,7 +30,7 @@ DEFAULT_RESERVE = 256
 
 
 async def chunks(
-    stream: Stream, turn: TurnId, on_mark: OnMark | None
+    stream: OutputStream, turn: TurnId, on_mark: OnMark | None
 ) -> AsyncGenerator[TokenChunk, None]:
     """A request's outputs as a reply's chunks, up to and including the last."""
     index = 0
@@ -54,7 +54,7 @@ async def chunks(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Generation:
     turn: TurnId
-    stream: Stream
+    stream: OutputStream
 
 
 class Conversation:
@@ -62,14 +62,14 @@ class Conversation:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: EngineThread,
         sequence: SequenceId,
         close_sequence: Callable[[SequenceId], None],
-        dialogue: Dialogue,
+        dialogue: TokenHistory,
         *,
         end_ids: frozenset[int],
         sampling: SamplingParams,
-        tooling: Tooling,
+        tooling: ToolPrompts,
         system: str = "",
     ) -> None:
         self._worker = worker
@@ -78,10 +78,10 @@ class Conversation:
         self._dialogue = dialogue
         self._end_ids = end_ids
         self._sampling = sampling
-        self.head = Head(dialogue, tooling, system)
+        self.head = PromptHead(dialogue, tooling, system)
         """Through which tools are set."""
         self._generation: _Generation | None = None
-        self._preview: Stream | None = None
+        self._preview: OutputStream | None = None
         self.is_closed = False
 
     @property

@@ -32,7 +32,7 @@ class Setting:
 Open = Callable[[Setting], Awaitable[Conversation]]
 
 
-class Chats:
+class ConversationPool:
     """Idle dialogues, the one used last at the end. Belongs to one event loop at a time."""
 
     def __init__(self, open_conversation: Open) -> None:

@@ -1,8 +1,8 @@
 """Messages as token ids, and how they are made of text.
 
 Encoding takes most of the time that bookkeeping takes: 1 us a byte. So a text that is too long
-whatever its tokens are is refused unread, no text is encoded twice, and a `Writer` changes nothing,
-so that any thread may encode while a dialogue goes on.
+whatever its tokens are is refused unread, no text is encoded twice, and a `MessageEncoder` changes
+nothing, so that any thread may encode while a dialogue goes on.
 """
 
 from collections import deque
@@ -59,7 +59,7 @@ class Message:
         return "".join(map(detokenizer.push, self.fixed_ids or []))
 
 
-class Writer:
+class MessageEncoder:
     """Makes messages for one context. Any thread may use it."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Writer:
         message = self.written("system", text, ready)
         head = [message, *examples] if text else examples
         limit = int(self._context_length * FIXED_SHARE)
-        num_tokens = Layout(template, head).num_tokens() if head else 0
+        num_tokens = PromptLayout(template, head).num_tokens() if head else 0
         if num_tokens > limit:
             raise RequestError(
                 "system",
@@ -152,7 +152,7 @@ class Writer:
             raise self.too_long(role, f"more than {num_bytes // longest} tokens")
 
 
-class Layout:
+class PromptLayout:
     """A prompt in its parts: messages, each with the gap before it, and the gap before a reply."""
 
     def __init__(self, template: ChatTemplate, messages: Sequence[Message]) -> None:

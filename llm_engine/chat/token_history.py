@@ -16,7 +16,7 @@ from itertools import accumulate
 from llm_engine.checkpoints.detokenizer import char_starts
 from llm_engine.errors import RequestError
 
-from .message_encoder import Layout, Message, Writer
+from .message_encoder import Message, MessageEncoder, PromptLayout
 from .template import ChatMessage, ChatTemplate, Gap
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ KEPT_SHARE = 0.75
 computed anew, more often. Lower: the model forgets more than it must."""
 
 
-class Dialogue:
+class TokenHistory:
     """System prompt, examples and turns. Not for use across threads."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Dialogue:
         self._system: Message | None = None
         self._head: list[Message] = []
         """System prompt and examples."""
-        self._writer = Writer(template, token_bytes, context_length)
+        self._writer = MessageEncoder(template, token_bytes, context_length)
         self._ready: list[Message] = []
         self._examples = [self._writer.written(m.role, m.text) for m in examples]
         self._turns: list[Message] = []
@@ -83,7 +83,7 @@ class Dialogue:
         if role != "tool" and not text.strip():
             raise RequestError("text", "is empty")
         message = self._writer.written(role, text, self._ready, markup)
-        num_tokens = Layout(self._template, [*self._head, message]).num_tokens()
+        num_tokens = PromptLayout(self._template, [*self._head, message]).num_tokens()
         if num_tokens >= self.context_length:
             raise self._writer.too_long(role, f"{num_tokens} tokens")
         return message
@@ -94,7 +94,7 @@ class Dialogue:
         system = self.check("system", text, template=template)
         if template is not None:
             self._template = template
-            self._writer = Writer(template, self._token_bytes, self.context_length)
+            self._writer = MessageEncoder(template, self._token_bytes, self.context_length)
         self._system = system if text else None
         self._head = [*([system] if text else []), *self._examples]
 
@@ -178,8 +178,8 @@ class Dialogue:
         self._drop_to_fit([opened], reserve)
         return self._layout([opened]).ids(is_open=not text)
 
-    def _layout(self, more: Sequence[Message]) -> Layout:
-        layout = Layout(self._template, [*self._head, *self._turns, *more])
+    def _layout(self, more: Sequence[Message]) -> PromptLayout:
+        layout = PromptLayout(self._template, [*self._head, *self._turns, *more])
         self.num_fixed = sum(layout.sizes()[: len(self._head)])
         return layout
 

@@ -10,12 +10,12 @@ from llm_engine.config import SamplingParams
 from llm_engine.grammar import Grammar
 
 from .template import ChatMessage, ChatTemplate, Role
-from .token_history import Dialogue
+from .token_history import TokenHistory
 from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
-class Tooling:
+class ToolPrompts:
     """An engine's side of it. For any event loop."""
 
     dialect: Dialect
@@ -43,13 +43,13 @@ class Tooling:
         return replace(sampling, grammar=grammar)
 
 
-class Head:
+class PromptHead:
     """The system prompt and the tools of one conversation, and messages in the model's own words.
 
     Each change is prefilled with all that follows it.
     """
 
-    def __init__(self, dialogue: Dialogue, tooling: Tooling, system: str) -> None:
+    def __init__(self, dialogue: TokenHistory, tooling: ToolPrompts, system: str) -> None:
         """`dialogue` was opened with this system prompt, and without tools."""
         self._dialogue = dialogue
         self._tooling = tooling
@@ -97,11 +97,11 @@ class Head:
         self._dialogue.check("system", system, template=template)
 
     async def constrained(self, sampling: SamplingParams, use: ToolUse | None) -> SamplingParams:
-        """As `Tooling.constrained`."""
+        """As `ToolPrompts.constrained`."""
         return await self._tooling.constrained(sampling, use)
 
 
-async def prepare(dialogue: Dialogue, messages: Sequence[ChatMessage]) -> None:
+async def prepare(dialogue: TokenHistory, messages: Sequence[ChatMessage]) -> None:
     """Let long texts be encoded on another thread: all calls share this one."""
     if sum(len(each.text) for each in messages) > LONG_TEXT_CHARS:
         await asyncio.to_thread(dialogue.prepare, messages)

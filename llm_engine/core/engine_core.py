@@ -28,10 +28,10 @@ from llm_engine.speculative.ngram import Drafter
 
 from .draft_dispatch import Drafting
 from .metrics import Counters, EngineStats, snapshot
-from .output import FinishReason, GrowingReply
+from .output import FinishReason, OutputText
 from .request import ActiveRequest, EngineMark, Output, Prepared, Request, RequestId
 from .scheduler import schedule
-from .step_executor import Runner
+from .step_executor import StepExecutor
 from .structured_output import Constraints, Matcher
 
 
@@ -68,7 +68,7 @@ class EngineCore:
         self._pending: list[Output] = []
         """Ends of requests outside a step, to be told by the next one."""
         self._counters = Counters()
-        self._runner = Runner(backend, self.cache, self._counters, clock)
+        self._runner = StepExecutor(backend, self.cache, self._counters, clock)
 
     @property
     def has_work(self) -> bool:
@@ -99,7 +99,7 @@ class EngineCore:
         matcher = self._begin_grammar(request)
         self._end_all_on(sequence)
         cached = self.cache.match(sequence, request.prompt, is_preview=request.max_tokens == 0)
-        reply = GrowingReply(
+        reply = OutputText(
             self._token_bytes,
             request.end_ids,
             request.sampling.stop,

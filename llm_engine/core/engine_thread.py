@@ -45,7 +45,7 @@ def tell(
     return True
 
 
-class Stream:
+class OutputStream:
     """Outputs of one request on their way to the loop that asked. Belongs to that loop."""
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ class Health:
     """Why nothing can be calculated any more, in this process."""
 
 
-class Worker:
+class EngineThread:
     """Runs a core on a thread of its own until closed."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
-        self._streams: dict[RequestId, Stream] = {}
+        self._streams: dict[RequestId, OutputStream] = {}
         self._commands: list[_Command] = []
         self.health = Health()
         self._changed = threading.Condition()
@@ -121,9 +121,9 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> Stream:
+    def submit(self, request: Request) -> OutputStream:
         """Start a request. Call on a running loop; raises EngineError when the engine is closed."""
-        stream = Stream()
+        stream = OutputStream()
 
         def start() -> None:
             try:
@@ -139,7 +139,7 @@ class Worker:
         self._post(start, stream.send)
         return stream
 
-    def abort(self, stream: Stream) -> None:
+    def abort(self, stream: OutputStream) -> None:
         """Stop a request within one step. Any thread; does nothing when it is over."""
 
         def stop() -> None:

@@ -48,7 +48,7 @@ class TokenChunk:
     had got by then."""
 
 
-class GrowingReply:
+class OutputText:
     """Takes sampled ids, gives out text and the ids that belong to it."""
 
     def __init__(

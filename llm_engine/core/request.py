@@ -11,8 +11,8 @@ from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
 from llm_engine.speculative.draft_length import Speculation
 from llm_engine.speculative.ngram import Draft
 
-from .output import FinishReason, GrowingReply, Usage
-from .scheduler import Work
+from .output import FinishReason, OutputText, Usage
+from .scheduler import ScheduleInput
 from .structured_output import Matcher
 
 RequestId = NewType("RequestId", int)
@@ -71,7 +71,7 @@ class ActiveRequest:
     id: RequestId
     request: Request
     sequence: CachedSequence
-    reply: GrowingReply
+    reply: OutputText
     seed: int
     cached_tokens: int
     last_served: int
@@ -107,8 +107,8 @@ class ActiveRequest:
         deadline_ns = self.request.deadline_ns
         return not self.num_chosen and deadline_ns is not None and now_ns >= deadline_ns
 
-    def work(self) -> Work:
-        return Work(
+    def work(self) -> ScheduleInput:
+        return ScheduleInput(
             key=self.id,
             num_tokens=self.num_missing,
             has_begun=self.num_chosen > 0,

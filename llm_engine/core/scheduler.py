@@ -19,13 +19,13 @@ PREVIEW_CHUNK = 16
 """Prompt tokens of a preview in a step that also decodes: the replies under way slow down by a
 third rather than to a crawl. Smaller chunks pay the pass over the weights too often."""
 
-COMFORT_NS = 1_000_000_000
+PLAYBACK_SLACK_NS = 1_000_000_000
 """Speech still to be played that lets a reply yield. The longest step of a prompt is 0.2 s on two
 cores, and the voice needs some of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScheduleInput:
     """What a request still needs."""
 
     key: int
@@ -53,7 +53,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScheduledTokens:
     """A request's part of a step."""
 
     key: int
@@ -61,14 +61,14 @@ class Job:
 
 
 def schedule(
-    work: Sequence[Work], now_ns: int, *, prefill_chunk: int, prompt_was_last: bool
-) -> list[Job]:
+    work: Sequence[ScheduleInput], now_ns: int, *, prefill_chunk: int, prompt_was_last: bool
+) -> list[ScheduledTokens]:
     """The next step's jobs, replies before the prompt. Empty only when there is no work.
 
     `prompt_was_last` says whether the step before served a prompt that a caller waits for.
     """
     replies = [each for each in work if each.is_decoding]
-    pressed = [each for each in replies if _is_pressed(each, now_ns)]
+    pressed = [each for each in replies if _is_urgent(each, now_ns)]
     prompts = [each for each in work if not each.is_decoding]
     prompt = min(prompts, key=lambda each: each.urgency, default=None)
     if prompt is None:
@@ -76,14 +76,17 @@ def schedule(
     if not prompt.is_preview:
         if prompt_was_last and pressed:
             return _tokens(pressed)
-        return [Job(prompt.key, min(prompt.num_tokens, prefill_chunk))]
+        return [ScheduledTokens(prompt.key, min(prompt.num_tokens, prefill_chunk))]
     chunk = min(prefill_chunk, PREVIEW_CHUNK) if replies else prefill_chunk
-    return [*_tokens(pressed or replies), Job(prompt.key, min(prompt.num_tokens, chunk))]
+    return [
+        *_tokens(pressed or replies),
+        ScheduledTokens(prompt.key, min(prompt.num_tokens, chunk)),
+    ]
 
 
-def _is_pressed(reply: Work, now_ns: int) -> bool:
-    return reply.due_ns is None or reply.due_ns - now_ns < COMFORT_NS
+def _is_urgent(reply: ScheduleInput, now_ns: int) -> bool:
+    return reply.due_ns is None or reply.due_ns - now_ns < PLAYBACK_SLACK_NS
 
 
-def _tokens(replies: Sequence[Work]) -> list[Job]:
-    return [Job(each.key, 1) for each in replies]
+def _tokens(replies: Sequence[ScheduleInput]) -> list[ScheduledTokens]:
+    return [ScheduledTokens(each.key, 1) for each in replies]

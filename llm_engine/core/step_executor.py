@@ -13,7 +13,7 @@ from .output import FinishReason
 from .request import ActiveRequest, EngineMark, Output, Prepared
 
 
-class Runner:
+class StepExecutor:
     """Belongs to the engine's thread."""
 
     def __init__(self, backend: Backend, cache: KvCache, counters: Counters, clock: Clock) -> None:

@@ -33,12 +33,12 @@ from llm_engine.backends.base import (
 )
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
 from llm_engine.cuda.steps.batching import PROMPT_ROWS, groups
-from llm_engine.cuda.steps.captured_steps import Machinery
+from llm_engine.cuda.steps.captured_steps import StepContext
 from llm_engine.cuda.steps.cuda_graph import Graphs
 from llm_engine.cuda.steps.draft_heads import DeviceHeads
-from llm_engine.cuda.steps.graph_runner import Continuation, Group, RecordedSteps
+from llm_engine.cuda.steps.graph_runner import Continuation, GraphRunner, Group
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
-from llm_engine.cuda.steps.overlap import OneAhead
+from llm_engine.cuda.steps.overlap import OverlapScheduler
 from llm_engine.errors import DeviceLostError
 from llm_engine.models.medusa_heads import DraftHeads
 
@@ -95,9 +95,9 @@ class CudaBackend:
             machinery = _machinery(model, ops, graphs, self._cache, prompt_rows[-1], heads)
             context_length = model.rope.cos.shape[0]
             table_length = -(-context_length // PAGE_SIZE)
-            self._steps = RecordedSteps(machinery, table_length, prompt_rows, on_progress)
+            self._steps = GraphRunner(machinery, table_length, prompt_rows, on_progress)
         num_heads = 0 if heads is None else heads.shape.num_heads
-        self._ahead = OneAhead(self._steps, PAGE_SIZE, context_length, num_heads)
+        self._ahead = OverlapScheduler(self._steps, PAGE_SIZE, context_length, num_heads)
         self._layout = CacheLayout(PAGE_SIZE, num_pages, True, self._ahead.lookahead)
 
     @property
@@ -186,9 +186,9 @@ def _machinery(
     cache: Tensor,
     longest: int,
     heads: DraftHeads | None,
-) -> Machinery:
+) -> StepContext:
     vocab_size, device = model.config.vocab_size, model.embedding.device
-    return Machinery(
+    return StepContext(
         model=model,
         ops=ops,
         cache=[LayerPages(keys, values) for keys, values in cache],

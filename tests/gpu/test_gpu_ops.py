@@ -32,8 +32,8 @@ with zeros, and then holds what others left in it: finite numbers."""
 FUSED_ROWS = 64
 """Up to here activations are not quantized."""
 
-Lanes = list[list[int]]
-STEPS: dict[str, Lanes] = {
+StepInputs = list[list[int]]
+STEPS: dict[str, StepInputs] = {
     "one row": [[700]],
     "the first position": [[0]],
     "a draft of 3": [list(range(1021, 1025))],
@@ -42,7 +42,7 @@ STEPS: dict[str, Lanes] = {
     "8 sequences": [[0], [15], [16], [17], [333], [1023], [1500], [64]],
     "3 of 4 sequences": [[700], [1], [-1], [90]],
 }
-PROMPTS: dict[str, Lanes] = {
+PROMPTS: dict[str, StepInputs] = {
     "16 rows": [list(range(16))],
     "37 rows of 64": [[*range(400, 437), *[-1] * 27]],
     "65 rows": [list(range(30, 95))],
@@ -90,12 +90,12 @@ def in_use(rows: Rows) -> Tensor:
     return (rows.positions >= 0).nonzero().squeeze(1)
 
 
-def filled(lanes: Lanes) -> Lanes:
+def filled(lanes: StepInputs) -> StepInputs:
     """Rows that only fill up need no page, but a table wants to know where a lane ends."""
     return [[max(0, each) for each in lane] for lane in lanes]
 
 
-def with_gaps(rows: Rows, lanes: Lanes) -> Rows:
+def with_gaps(rows: Rows, lanes: StepInputs) -> Rows:
     positions = torch.tensor([each for lane in lanes for each in lane], dtype=torch.int32)
     return replace(rows, positions=positions.to(rows.positions.device))
 

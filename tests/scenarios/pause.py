@@ -2,7 +2,7 @@
 
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
-from agent.turn_taking.end_of_turn_model import Evidence, OwnPauses
+from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
 
 FOREVER_MS = 10**9
 
@@ -15,7 +15,7 @@ class HeardPause:
         self._timed_out = False
         """A timer fired after the newest silence: perhaps the one that stands for more of it."""
         self._sound: float | None = None
-        self._own_pauses = OwnPauses()
+        self._own_pauses = PauseHistory()
 
     def begin(self) -> None:
         self.silence_ms, self._timed_out, self._sound = 0, False, None

@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.turn_taking.commands import StartReply
 from agent.turn_taking.events import RulesChanged
 from latency_budget.account.turn import SessionId, TurnId
@@ -24,7 +24,7 @@ def path_of(name: str) -> Path:
 def trace_of(name: str, story: Timeline) -> str:
     """The story's events, and its commands as they should be (not as the machine gives them)."""
     writer = TraceWriter(SessionId(name), started_unix_ns=0, config_fingerprint="by hand")
-    log = TurnLog(SessionId(name), writer, lambda turn: None)
+    log = TurnRecorder(SessionId(name), writer, lambda turn: None)
     turn = TurnId(0)
     log.event(RulesChanged(story.rules), 0, turn)
     for step in story.steps:

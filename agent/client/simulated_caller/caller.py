@@ -22,12 +22,12 @@ from agent.client.errors import CallEndedError
 from latency_budget.account.clock import Clock, SystemClock
 
 from .microphone import FRAME_MS, Microphone, RecordingError, load_recording
-from .playback import NS_PER_S, Loudspeaker
+from .playback import NS_PER_S, SimulatedPlayback
 from .playback_reports import PlaybackReports
 from .reconnect import Gap
-from .spoken_turn import Exchange, Int16
+from .spoken_turn import Int16, SpokenTurn
 
-__all__ = ["CallPort", "Caller", "Exchange", "RecordingError", "load_recording"]
+__all__ = ["CallPort", "Caller", "RecordingError", "SpokenTurn", "load_recording"]
 
 NS_PER_MS: Final = 1_000_000
 REST_MS: Final = 300
@@ -70,8 +70,8 @@ class Caller:
         """`on_event` sees every event as it comes. `record` keeps what was said
         and heard. `cut_after_s`:
         has enough of each answer once so much of it was heard, and cancels the rest."""
-        self.exchanges: list[Exchange] = []
-        self.loudspeaker = Loudspeaker(record=record)
+        self.exchanges: list[SpokenTurn] = []
+        self.loudspeaker = SimulatedPlayback(record=record)
         self.microphone = Microphone(call.input_rate_hz, record=record)
         self.closed: ev.Closed | None = None
         """How the call ended, once it has."""
@@ -79,9 +79,9 @@ class Caller:
         self._clock = SystemClock() if clock is None else clock
         self._sleep = sleep
         self._on_event = on_event or (lambda event: None)
-        self._current: Exchange | None = None
+        self._current: SpokenTurn | None = None
         """The one that was begun last: what comes back belongs to it."""
-        self._open_replies: dict[str, Exchange | None] = {}
+        self._open_replies: dict[str, SpokenTurn | None] = {}
         self._unanswered = False
         """The server has heard speech, and no reply has begun since."""
         self._restless_ns = 0
@@ -98,7 +98,7 @@ class Caller:
 
     def say(
         self, pcm: Int16, rate_hz: int, voiced_s: float | None = None, *, is_aside: bool = False
-    ) -> Exchange:
+    ) -> SpokenTurn:
         """Speak int16 [n] with the next frame, or when all before it is said. `voiced_s`: up to
         where it is voiced, if that is known better than it can be heard. `is_aside`: no answer is
         wanted, and what comes back belongs to the exchange before."""
@@ -111,7 +111,7 @@ class Caller:
             self._current.has_aside = True
         return exchange
 
-    async def ask(self, pcm: Int16, rate_hz: int, *, patience_s: float = 20.0) -> Exchange:
+    async def ask(self, pcm: Int16, rate_hz: int, *, patience_s: float = 20.0) -> SpokenTurn:
         """Speak, and wait until the answer has been heard or `patience_s` have passed since the
         recording's end. Raises CallEndedError where the call ends first."""
         exchange = self.say(pcm, rate_hz)

@@ -14,7 +14,7 @@ from asr.audio.samples import RATE_HZ as VOICED_RATE_HZ
 from asr.audio.samples import last_voiced_sample
 from asr.errors import AudioError
 
-from .spoken_turn import Exchange, Int16
+from .spoken_turn import Int16, SpokenTurn
 
 FRAME_MS: Final = 20
 
@@ -45,8 +45,8 @@ class Microphone:
         self._record = record
         self._given: list[Int16] = []
         self._frame = rate_hz * FRAME_MS // 1000
-        self._waiting: deque[Exchange] = deque()
-        self._speaking: tuple[Exchange, int] | None = None
+        self._waiting: deque[SpokenTurn] = deque()
+        self._speaking: tuple[SpokenTurn, int] | None = None
         """The recording in hand, and how many of its samples were spoken."""
         self._count = 0
 
@@ -54,7 +54,7 @@ class Microphone:
     def busy(self) -> bool:
         return self._speaking is not None or bool(self._waiting)
 
-    def add(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> Exchange:
+    def add(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> SpokenTurn:
         """Speak int16 [n] after all that was added before. `voiced_s`: up to where it is voiced, if
         that is known better than it can be heard."""
         sound = pcm.astype(np.float32) / np.float32(32768)
@@ -67,7 +67,7 @@ class Microphone:
         first = last_voiced_sample(heard[::-1])  # counted from the end
         onset = 0 if first is None else (len(heard) - 1 - first) * self.rate_hz // VOICED_RATE_HZ
         self._count += 1
-        exchange = Exchange(self._count, wire, voiced, onset)
+        exchange = SpokenTurn(self._count, wire, voiced, onset)
         self._waiting.append(exchange)
         return exchange
 
@@ -75,7 +75,7 @@ class Microphone:
         """Leave the rest of the recording in hand unsaid."""
         self._speaking = None
 
-    def frame(self, at_ns: int) -> tuple[Int16, Exchange | None]:
+    def frame(self, at_ns: int) -> tuple[Int16, SpokenTurn | None]:
         """The 20 ms that begin at `at_ns`, and the exchange that begins with them, if one does.
         Each frame begins where the one before ends."""
         if self.started_ns is None:
@@ -89,7 +89,7 @@ class Microphone:
         """All that was given out, from the first frame on. Only with `record`."""
         return np.concatenate([np.zeros(0, np.int16), *self._given])
 
-    def _next(self, at_ns: int) -> tuple[Int16, Exchange | None]:
+    def _next(self, at_ns: int) -> tuple[Int16, SpokenTurn | None]:
         begun = None
         if self._speaking is None and self._waiting:
             begun = self._waiting.popleft()

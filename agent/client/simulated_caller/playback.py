@@ -53,7 +53,7 @@ class Position:
     played_ms: int
 
 
-class Loudspeaker:
+class SimulatedPlayback:
     """One caller's. Calls come in order of time. Without `record` only a few numbers are kept."""
 
     def __init__(self, *, record: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from .playback import Loudspeaker, Position
+from .playback import Position, SimulatedPlayback
 
 REPORT_MS: Final = 200
 """Between reports of playback. History is cut to what was heard, and a word takes about 300 ms."""
@@ -24,7 +24,7 @@ class PlaybackReports:
         self._call = call
         self._reported: Position | None = None
 
-    async def running(self, speaker: Loudspeaker, now_ns: int) -> None:
+    async def running(self, speaker: SimulatedPlayback, now_ns: int) -> None:
         """Say how far the reply has got, if it is time to."""
         position = speaker.position(now_ns)
         if position is None or not self._call.extensions or position == self._reported:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from agent.client import events as ev
 
-from .playback import Loudspeaker, Position
-from .spoken_turn import Exchange
+from .playback import Position, SimulatedPlayback
+from .spoken_turn import SpokenTurn
 
 
 class Truncating(Protocol):
@@ -25,8 +25,8 @@ class Gap:
     def __init__(
         self,
         call: Truncating,
-        speaker: Loudspeaker,
-        exchanges: Sequence[Exchange],
+        speaker: SimulatedPlayback,
+        exchanges: Sequence[SpokenTurn],
         open_replies: dict[str, Any],
     ) -> None:
         self.num_resumed = 0

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .ducking import FALL_NS
-from .playback import NS_PER_S, Loudspeaker
+from .playback import NS_PER_S, SimulatedPlayback
 
 NS_PER_MS = 1_000_000
 
@@ -15,7 +15,7 @@ Int16 = npt.NDArray[np.int16]
 
 
 @dataclass(slots=True)
-class Exchange:
+class SpokenTurn:
     """One recording spoken, and what came back. Filled while it happens."""
 
     number: int
@@ -142,7 +142,7 @@ class Exchange:
         if not (self.has_aside and known) or turn.get("turn") in known:
             self.reports.append(turn)
 
-    def account(self, speaker: Loudspeaker) -> None:
+    def account(self, speaker: SimulatedPlayback) -> None:
         """Take the times at the ear from what has been or will be played."""
         if self.last_voiced_ns is None:
             return

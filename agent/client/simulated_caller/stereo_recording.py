@@ -14,11 +14,11 @@ import soundfile
 from agent.errors import BenchError
 
 from .microphone import Microphone
-from .playback import Loudspeaker
+from .playback import SimulatedPlayback
 from .spoken_turn import Int16
 
 
-def stereo(microphone: Microphone, loudspeaker: Loudspeaker) -> Int16:
+def stereo(microphone: Microphone, loudspeaker: SimulatedPlayback) -> Int16:
     """int16 [n, 2] at the microphone's rate. Both have to have recorded. Replies in another rate
     are left out."""
     spoken = microphone.recording()

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from latency_budget.statistics.report import percentile
 
-from .caller import Exchange
+from .caller import SpokenTurn
 
 PERCENTILES: Final = (50, 90, 95, 99)
 
 
-def summarize_exchanges(exchanges: Sequence[Exchange]) -> dict[str, Any]:
+def summarize_exchanges(exchanges: Sequence[SpokenTurn]) -> dict[str, Any]:
     """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
     in ms at the ear; `e2e_raw_ms`: had the server held nothing back on purpose."""
     timed = [exchange for exchange in exchanges if not exchange.cut_in]

@@ -30,7 +30,7 @@ from latency_budget.reporting.trace import TraceError, read_trace
 from latency_budget.reporting.waterfall import waterfall
 from latency_budget.statistics.report import report_json
 
-from .caller import Caller, Exchange, RecordingError, load_recording
+from .caller import Caller, RecordingError, SpokenTurn, load_recording
 from .summary import summarize_exchanges
 
 REPLY_RATE_HZ: Final = 24_000
@@ -48,7 +48,7 @@ class Talk:
     """A call that was held."""
 
     session_id: str
-    exchanges: list[Exchange]
+    exchanges: list[SpokenTurn]
     reply: npt.NDArray[np.int16]
     """All that was heard, int16 [n] at `REPLY_RATE_HZ`."""
     trace: str = ""

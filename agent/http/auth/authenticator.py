@@ -31,7 +31,7 @@ LOOK_EVERY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Access:
+class Authenticator:
     """Belongs to the server's event loop. `local_key` is the text that commands on this machine
     send; empty: there is none."""
 

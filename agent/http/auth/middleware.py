@@ -19,13 +19,13 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.errors import IssuerUnreachableError
-from agent.http.refusal import Refusal, turn_away
+from agent.http.refusal import HttpRefusal, turn_away
 from agent.http.static_files import PAGES
 from latency_budget.account.clock import Clock
 
-from .authenticator import Access
+from .authenticator import Authenticator
 from .client_secrets import SECRET_PREFIX
-from .origin_check import Visitors
+from .origin_check import OriginCheck
 from .principal import ANYONE, SCOPE_KEY, UNPROVEN, Principal
 from .telephony_credentials import (
     CALLS_PATH,
@@ -36,7 +36,7 @@ from .telephony_credentials import (
     is_signature,
     is_webhook,
 )
-from .throttle import WrongKeys
+from .throttle import AuthThrottle
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 PROBES: Final = ("/healthz", "/readyz", "/health")
@@ -55,36 +55,36 @@ _FOR_LIMITED_KEYS: Final = (
 )
 _QUERY_NAMES: Final = (b"api_key=", b"api-key=", b"apikey=", b"key=", b"token=", b"access_token=")
 
-TOO_MANY: Final = Refusal(
+TOO_MANY: Final = HttpRefusal(
     429, "Too many wrong keys came from your address; slow down.", "rate_limit_exceeded",
     "rate_limit_error", 10,
 )  # fmt: skip
-ISSUER_AWAY: Final = Refusal(
+ISSUER_AWAY: Final = HttpRefusal(
     503, "Web tokens can't be checked now: the issuer's keys can't be had. Try again.",
     "issuer_unreachable", "server_error", 30,
 )  # fmt: skip
-SOCKETS_ONLY: Final = Refusal(
+SOCKETS_ONLY: Final = HttpRefusal(
     403, "A client secret (ek_...) opens voice sockets only; this needs the key that made it.",
     "insufficient_permissions",
 )  # fmt: skip
-CLIENTS_ONLY: Final = Refusal(
+CLIENTS_ONLY: Final = HttpRefusal(
     403, "A client secret (ek_...) opens sockets of clients, and no telephone calls.",
     "insufficient_permissions",
 )  # fmt: skip
-AGENTS_ONLY: Final = Refusal(
+AGENTS_ONLY: Final = HttpRefusal(
     403, "This key is for calls with certain agents only; this needs one without such a limit.",
     "insufficient_permissions",
 )  # fmt: skip
 
 
-class Door:
+class AuthMiddleware:
     """Middleware. Belongs to the event loop."""
 
     def __init__(
         self,
         app: ASGIApp,
-        access: Access,
-        visitors: Visitors,
+        access: Authenticator,
+        visitors: OriginCheck,
         clock: Clock,
         open_paths: Collection[str],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -95,7 +95,7 @@ class Door:
         self._clock = clock
         self._open_paths = frozenset(open_paths)
         self._pause = pause
-        self._wrong = WrongKeys()
+        self._wrong = AuthThrottle()
         self._num_held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,12 +105,12 @@ class Door:
         if credential and scope["path"].startswith(PREFIX) and is_call_token(credential):
             scope[PRESENTED_KEY], credential = credential, None
         entered = await self._enter(scope, credential)
-        if isinstance(entered, Refusal):
+        if isinstance(entered, HttpRefusal):
             return await turn_away(scope, receive, send, entered)
         scope[SCOPE_KEY] = entered
         return await self._app(scope, receive, send)
 
-    async def _enter(self, scope: Scope, credential: str | None) -> Principal | Refusal:
+    async def _enter(self, scope: Scope, credential: str | None) -> Principal | HttpRefusal:
         if (refusal := self._cross_site(scope)) is not None:
             return refusal
         if _is_reading(scope) and scope["path"] in self._open_paths:
@@ -125,14 +125,14 @@ class Door:
             return await self._unknown(scope, credential)
         return _not_for(principal, scope) or principal
 
-    def _cross_site(self, scope: Scope) -> Refusal | None:
+    def _cross_site(self, scope: Scope) -> HttpRefusal | None:
         """Why a page of another origin may not do this."""
         if _is_reading(scope):
             return None  # browsers don't show it the answer
         headers = dict(scope["headers"])
         return self._visitors.refuse_origin(_text(headers, b"origin"), _text(headers, b"host"))
 
-    async def _unknown(self, scope: Scope, credential: str | None) -> Refusal:
+    async def _unknown(self, scope: Scope, credential: str | None) -> HttpRefusal:
         """The answer to who has no key, or a wrong one."""
         if credential is None:
             return _no_key(scope)
@@ -193,7 +193,7 @@ def _is_reading(scope: Scope) -> bool:
     return scope["type"] == "http" and scope["method"] in _READING
 
 
-def _not_for(principal: Principal, scope: Scope) -> Refusal | None:
+def _not_for(principal: Principal, scope: Scope) -> HttpRefusal | None:
     """What somebody who is known may not do all the same."""
     if principal.kind == "ephemeral" and scope["path"].startswith(PREFIX):
         return CLIENTS_ONLY
@@ -207,7 +207,7 @@ def _not_for(principal: Principal, scope: Scope) -> Refusal | None:
     return None
 
 
-def _no_key(scope: Scope) -> Refusal:
+def _no_key(scope: Scope) -> HttpRefusal:
     how = "Send it as the header Authorization: Bearer KEY"
     if scope["type"] == "websocket":
         how += f", or offer the subprotocol {KEY_PROTOCOL}KEY"
@@ -217,7 +217,7 @@ def _no_key(scope: Scope) -> Refusal:
     return _unauthorized(f"This server needs a key. {how}.")
 
 
-def _wrong_key(credential: str) -> Refusal:
+def _wrong_key(credential: str) -> HttpRefusal:
     if not credential:
         return _unauthorized("The Authorization header must say: Bearer KEY.")
     if credential.startswith(SECRET_PREFIX):
@@ -236,8 +236,8 @@ def _wrong_key(credential: str) -> Refusal:
     )
 
 
-def _unauthorized(message: str) -> Refusal:
-    return Refusal(401, message, "invalid_api_key")
+def _unauthorized(message: str) -> HttpRefusal:
+    return HttpRefusal(401, message, "invalid_api_key")
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.config.schema import ServiceSettings
-from agent.http.refusal import MAX_SHOWN_CHARS, Refusal, shown, turn_away
+from agent.http.refusal import MAX_SHOWN_CHARS, HttpRefusal, shown, turn_away
 
 _NOT_IN_A_HOST: Final = frozenset("@/\\?#")
 """Parts of an address that stand around a host (RFC 3986, section 3). A browser sends none of them;
@@ -32,7 +32,7 @@ _WILDCARDS: Final = ("0.0.0.0", "::", "")
 _log = logging.getLogger(__name__)
 
 
-class Visitors:
+class OriginCheck:
     """The rules. Immutable."""
 
     def __init__(self, settings: ServiceSettings, *others: str) -> None:
@@ -43,14 +43,14 @@ class Visitors:
         self._names |= {settings.host.lower(), "localhost", *filter(None, others)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
 
-    def refuse_host(self, host: str | None) -> Refusal | None:
+    def refuse_host(self, host: str | None) -> HttpRefusal | None:
         """None where we answer to this Host header. What sends none is not a browser."""
         if host is None or self._any_host:
             return None
         name = name_of(host)
         if name is not None and (name in self._names or self._is_ours(name)):
             return None
-        return Refusal(
+        return HttpRefusal(
             403,
             f"This server does not answer to the name {shown(name or host)}. If that is one of its "
             "names, say so with the setting agent.allowed_hosts, for instance "
@@ -58,7 +58,7 @@ class Visitors:
             "host_not_allowed",
         )
 
-    def refuse_origin(self, origin: str | None, host: str | None) -> Refusal | None:
+    def refuse_origin(self, origin: str | None, host: str | None) -> HttpRefusal | None:
         """None where a page of this origin may call. What sends none is not a page."""
         if origin is None or "*" in self._origins or origin.lower() in self._origins:
             return None
@@ -68,7 +68,7 @@ class Visitors:
             netloc = ""
         if host is not None and netloc == host.lower():
             return None
-        return Refusal(
+        return HttpRefusal(
             403,
             f"Pages of {shown(origin)} may not call this server. If they should, add that origin "
             "to the setting agent.allowed_origins.",
@@ -88,7 +88,7 @@ class Visitors:
 class HostCheck:
     """Middleware that answers no request for a name that is not ours."""
 
-    def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
+    def __init__(self, app: ASGIApp, visitors: OriginCheck) -> None:
         self._app = app
         self._visitors = visitors
 

@@ -19,7 +19,7 @@ MAX_ADDRESSES: Final = 4096
 """Remembered. At more, who was wrong longest ago is forgotten."""
 
 
-class WrongKeys:
+class AuthThrottle:
     """Belongs to one thread."""
 
     def __init__(self) -> None:

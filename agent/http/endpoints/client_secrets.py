@@ -20,7 +20,7 @@ from agent.errors import ClientError
 from agent.http.auth.client_secrets import ClientSecrets
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.json_body import JsonBodies, RefusedError
-from agent.http.refusal import Refusal
+from agent.http.refusal import HttpRefusal
 from agent.realtime.protocol.fields import Fields, wrong_type
 from agent.realtime.protocol.session_json import session_json
 from agent.session.api.ids import new_session_id
@@ -75,15 +75,15 @@ class SecretEndpoint:
             return _error(status, error.message, error.code, error.param)
         except ClientDisconnect:
             return Response(status_code=_CLIENT_GONE)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, HttpRefusal):
             return answer.response()
         return JSONResponse(answer, headers={"cache-control": "no-store"})
 
-    async def _mint(self, maker: Principal, wish: _Wish) -> dict[str, Any] | Refusal:
+    async def _mint(self, maker: Principal, wish: _Wish) -> dict[str, Any] | HttpRefusal:
         """Raises ClientError."""
         holder = Principal(maker.name, "ephemeral", maker.limits, wish.session, maker.key_id)
         start = session_start(self._config, holder, None)
-        if isinstance(start, Refusal):
+        if isinstance(start, HttpRefusal):
             return start
         await self._check(start.settings)
         value = self._secrets.mint(holder, wish.lifetime_s, self._clock.now_ns())

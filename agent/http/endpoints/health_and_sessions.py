@@ -15,8 +15,8 @@ from starlette.responses import (
     StreamingResponse,
 )
 
-from agent.calls.registry import Calls
-from agent.http.auth.authenticator import Access
+from agent.calls.registry import CallRegistry
+from agent.http.auth.authenticator import Authenticator
 from agent.stages.registry import Stages
 from agent.stages.stall_timeout import finished_on_thread
 from agent.tools.server_tools import ServerTools
@@ -32,7 +32,11 @@ class Endpoints:
     """One instance for all requests."""
 
     def __init__(
-        self, stages: Stages, calls: Calls, access: Access, tools: ServerTools | None = None
+        self,
+        stages: Stages,
+        calls: CallRegistry,
+        access: Authenticator,
+        tools: ServerTools | None = None,
     ) -> None:
         self._stages = stages
         self._calls = calls

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from agent.calls.registry import Calls
-from agent.http.auth.authenticator import Access
+from agent.calls.registry import CallRegistry
+from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import principal_of
 from latency_budget.account.clock import iso_of
 from latency_budget.account.turn import SessionId
@@ -40,7 +40,7 @@ FLUSH_S: Final = 1.0
 class LatencyEndpoints:
     """One instance for all requests."""
 
-    def __init__(self, calls: Calls, access: Access) -> None:
+    def __init__(self, calls: CallRegistry, access: Authenticator) -> None:
         self._calls = calls
         self._access = access
         self._reading = asyncio.Lock()

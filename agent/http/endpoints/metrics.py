@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llm_engine
-from agent.calls.registry import Calls
+from agent.calls.registry import CallRegistry
 from agent.http.hardening.http_protocol import HttpConnection
 from agent.observability.trace_export import TraceExporter
 from agent.session.response.overlap import DUCKS, STOCK
@@ -55,7 +55,7 @@ async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
     return None
 
 
-async def tell_of_engine(stages: Stages, calls: Calls) -> None:
+async def tell_of_engine(stages: Stages, calls: CallRegistry) -> None:
     """For ever: how the engine is, and what became of guesses, for those who listen."""
     events = calls.events
     while True:
@@ -64,7 +64,7 @@ async def tell_of_engine(stages: Stages, calls: Calls) -> None:
             events.publish("engine", None, partial(dict, engine_state(stats, calls)))
 
 
-def engine_state(stats: llm_engine.EngineStats, calls: Calls) -> dict[str, Any]:
+def engine_state(stats: llm_engine.EngineStats, calls: CallRegistry) -> dict[str, Any]:
     """The event `engine`. Counters count since the start."""
     drafts = stats.drafts.values()
     return {
@@ -93,7 +93,9 @@ def engine_state(stats: llm_engine.EngineStats, calls: Calls) -> dict[str, Any]:
 class Metrics:
     """One instance for all scrapes."""
 
-    def __init__(self, stages: Stages, calls: Calls, tools: ServerTools | None = None) -> None:
+    def __init__(
+        self, stages: Stages, calls: CallRegistry, tools: ServerTools | None = None
+    ) -> None:
         """`tools`: those that run on the server; None: there are none."""
         self._tools = tools
         self._stages = stages
@@ -138,7 +140,7 @@ class Metrics:
             (
                 "connections_refused",
                 "Connections closed because there were too many, or too fast.",
-                HttpConnection.turned_away,
+                HttpConnection.count_load_refusal,
             ),
         ):
             yield _counter(name, text, value)

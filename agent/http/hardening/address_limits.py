@@ -19,7 +19,7 @@ from typing import Any, Final
 from agent.config.access import AccessSettings
 from agent.http.peer_address import NOWHERE, is_within, networks_of, place_of
 
-from .leaky_bucket import Pace
+from .leaky_bucket import LeakyBucket
 
 MAX_ADDRESSES: Final = 4096
 BURST_S: Final = 2.0
@@ -28,8 +28,8 @@ BURST_S: Final = 2.0
 
 @dataclass(slots=True)
 class _Paces:
-    connections: Pace | None
-    requests: Pace | None
+    connections: LeakyBucket | None
+    requests: LeakyBucket | None
 
 
 class AddressLimits:
@@ -108,8 +108,8 @@ class CallsByAddress:
         self._num_held -= Counter([_place(scope)])
 
 
-def _pace(per_s: int, now_s: float) -> Pace | None:
-    return Pace(per_s, BURST_S * per_s, now_s) if per_s else None
+def _pace(per_s: int, now_s: float) -> LeakyBucket | None:
+    return LeakyBucket(per_s, BURST_S * per_s, now_s) if per_s else None
 
 
 def _place(scope: Mapping[str, Any]) -> str:

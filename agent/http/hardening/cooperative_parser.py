@@ -8,7 +8,7 @@ SLICE_BYTES: Final = 4096
 """Parsed in one go. Of the smallest WebSocket frames these are 682, which take 3 ms."""
 
 
-class SlicedInput:
+class CooperativeParser:
     """Of one connection. Belongs to the event loop.
 
     `parse` takes a slice and says how many seconds to wait before the next. `is_held`: nothing is

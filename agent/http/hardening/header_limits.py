@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent.http.refusal import Refusal, turn_away
+from agent.http.refusal import HttpRefusal, turn_away
 
 MAX_HEAD_BYTES: Final = 16 << 10
 MAX_HEADERS: Final = 100
@@ -19,13 +19,13 @@ MAX_HEADERS: Final = 100
 MAX_TARGET_BYTES: Final = 4096
 """Path and query. The longest of ours name a session and some dates."""
 
-TOO_MANY_HEADERS: Final = Refusal(
+TOO_MANY_HEADERS: Final = HttpRefusal(
     431, f"A request has at most {MAX_HEADERS} headers.", "headers_too_many"
 )
-TARGET_TOO_LONG: Final = Refusal(
+TARGET_TOO_LONG: Final = HttpRefusal(
     414, f"Path and query have at most {MAX_TARGET_BYTES} bytes together.", "target_too_long"
 )
-TWO_LENGTHS: Final = Refusal(
+TWO_LENGTHS: Final = HttpRefusal(
     400, "A body has a Content-Length or comes in chunks, not both.", "ambiguous_body"
 )
 
@@ -56,7 +56,7 @@ def _closing(send: Send) -> Send:
     return closing
 
 
-def refuse_head(scope: Scope) -> Refusal | None:
+def refuse_head(scope: Scope) -> HttpRefusal | None:
     """None where this head can be read on."""
     headers = scope["headers"]
     if len(headers) > MAX_HEADERS:

@@ -30,7 +30,7 @@ from agent.errors import CLOSE_TIMEOUT_S
 from agent.http.peer_address import NOWHERE
 
 from .address_limits import AddressLimits
-from .websocket_protocol import VoiceConnection
+from .websocket_protocol import WebSocketProtocol
 
 REQUEST_TIMEOUT_S: Final = 10.0
 """From the connection (or the first byte of a later request) to the end of the headers. Browsers
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 class HttpConnection(H11Protocol):
     """A connection before it becomes a WebSocket, if it does. Belongs to the event loop."""
 
-    turned_away: ClassVar[int] = 0
+    count_load_refusal: ClassVar[int] = 0
     """Connections closed because of the limit, since the process began."""
 
     def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
@@ -172,14 +172,14 @@ class HttpConnection(H11Protocol):
 
 def connection_types(
     settings: AccessSettings,
-) -> tuple[Callable[..., HttpConnection], Callable[..., VoiceConnection]]:
+) -> tuple[Callable[..., HttpConnection], Callable[..., WebSocketProtocol]]:
     """What makes the connections of one server, which has these limits. Raises ConfigError."""
     limits = AddressLimits(settings)
-    return partial(HttpConnection, limits=limits), partial(VoiceConnection, limits=limits)
+    return partial(HttpConnection, limits=limits), partial(WebSocketProtocol, limits=limits)
 
 
 def _tell_of_one_more() -> None:
     """A connection was closed because of a limit."""
-    number = HttpConnection.turned_away = HttpConnection.turned_away + 1
+    number = HttpConnection.count_load_refusal = HttpConnection.count_load_refusal + 1
     if number & (number - 1) == 0:  # a flood must not fill the log as well
         _log.warning("too many connections: closed one without a request (%d so far)", number)

@@ -4,7 +4,7 @@ Pure: time is an argument, in seconds on any clock that never goes back.
 """
 
 
-class Pace:
+class LeakyBucket:
     """What leaks out at `per_s` a second; up to `burst` of it fits in at any moment."""
 
     __slots__ = ("_burst", "_level", "_per_s", "_then_s")

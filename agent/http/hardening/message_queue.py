@@ -12,7 +12,7 @@ KEPT_BYTES: Final = 64 << 10
 """Of those, what is dealt with although the client has gone: a second of that audio."""
 
 
-class WaitingMessages(asyncio.Queue[Any]):
+class MessageQueue(asyncio.Queue[Any]):
     """ASGI messages of one connection, in order. Belongs to the event loop. It takes whatever it is
     given: while it `is_over` its bound, nothing more is to be read.
 

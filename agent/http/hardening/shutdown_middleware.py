@@ -9,9 +9,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent.http.refusal import Refusal
+from agent.http.refusal import HttpRefusal
 
-ENDING: Final = Refusal(
+ENDING: Final = HttpRefusal(
     503, "The server is stopping and could not finish this; try again shortly.",
     "server_stopping", "server_error", 2,
 )  # fmt: skip

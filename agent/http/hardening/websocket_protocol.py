@@ -45,9 +45,9 @@ from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.peer_address import NOWHERE
 
 from .address_limits import AddressLimits
-from .cooperative_parser import SlicedInput
-from .leaky_bucket import Pace
-from .message_queue import WaitingMessages
+from .cooperative_parser import CooperativeParser
+from .leaky_bucket import LeakyBucket
+from .message_queue import MessageQueue
 
 FRAMES_PER_S: Final = 4000
 """Eighty times as many as of a client that sends 20 ms of audio in each."""
@@ -69,7 +69,7 @@ NOT_A_WEBSOCKET: Final = (
 )
 
 
-class VoiceConnection(WebSocketsSansIOProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket. Belongs to the event loop."""
 
     def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
@@ -83,11 +83,11 @@ class VoiceConnection(WebSocketsSansIOProtocol):
         self._abort_timer: asyncio.TimerHandle | None = None
         self._message = bytearray()
         """The fragments of a message so far."""
-        self.queue: WaitingMessages = WaitingMessages()
-        self._input = SlicedInput(self.loop, self._parse, lambda: self.read_paused)
+        self.queue: MessageQueue = MessageQueue()
+        self._input = CooperativeParser(self.loop, self._parse, lambda: self.read_paused)
         self._input.on_parsed = self._settle_reading
         self._wait_s = 0.0
-        self._pace = Pace(FRAMES_PER_S, FRAMES_AT_ONCE, self.loop.time())
+        self._pace = LeakyBucket(FRAMES_PER_S, FRAMES_AT_ONCE, self.loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -15,7 +15,7 @@ MAX_AT_ONCE: Final = 16
 """Each has one job in a stage's queue, of 64. More at once make none of them sooner."""
 
 
-class Places:
+class ConcurrencyLimit:
     """Of one kind of request. For one event loop."""
 
     def __init__(self, max_at_once: int = MAX_AT_ONCE) -> None:

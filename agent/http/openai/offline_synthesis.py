@@ -21,7 +21,7 @@ from agent.errors import ClientError
 from agent.stages.model_thread import OFFLINE
 from agent.stages.speech_output import VoiceStage
 from tts.resample import StreamResampler
-from tts.text_chunker import CutterConfig, PieceCutter
+from tts.text_chunker import CutterConfig, TextChunker
 
 from .audio_encoding import RATE_HZ
 from .offline_transcription import OFFLINE_TIMEOUT_S
@@ -60,7 +60,7 @@ async def read_aloud(
 
 def pieces_of(text: str, share: float = 1.0) -> list[tts.SpeakablePiece]:
     """What is spoken in one go each. `share` below 1 makes them shorter by that."""
-    cutter = PieceCutter(
+    cutter = TextChunker(
         CutterConfig(
             long_sentence_chars=round(_SENTENCE_CHARS * share),
             max_chars=round(_PIECE_CHARS * share),

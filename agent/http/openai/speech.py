@@ -24,7 +24,7 @@ from agent.stages.stall_timeout import finished_on_thread
 from llm_engine.errors import RequestError
 
 from .audio_encoding import MEDIA_TYPES, RATE_HZ, encoder_for
-from .concurrency_limit import Places
+from .concurrency_limit import ConcurrencyLimit
 from .offline_synthesis import read_aloud
 from .speech_request import SpeechRequest, parse_speech
 
@@ -42,7 +42,7 @@ class SpeechEndpoint:
         self._voice = config.tts.voice
         self._stages = stages
         self._bodies = JsonBodies()
-        self._places = Places()
+        self._places = ConcurrencyLimit()
 
     async def serve(self, request: Request) -> Response:
         return await guarded(self._serve(request))

@@ -26,7 +26,7 @@ from asr.recognition.whisper_prompt import Manner
 from llm_engine.errors import RequestError
 
 from . import transcription_response as answers
-from .concurrency_limit import Places
+from .concurrency_limit import ConcurrencyLimit
 from .offline_transcription import OFFLINE_TIMEOUT_S, FileTranscription
 from .segments import Passage
 from .transcription_request import TranscriptionRequest, parse_transcription
@@ -41,7 +41,7 @@ class Transcriptions:
         self._language = config.asr.language
         self._limits = FileLimits(max_s=config.asr.max_file_s)
         self._stages = stages
-        self._places = Places()
+        self._places = ConcurrencyLimit()
 
     async def serve(self, request: Request) -> Response:
         return await guarded(self._serve(request))

@@ -28,7 +28,7 @@ QUIET_S: Final = 0.05
 each of them would void the work done for the one before; nobody speaks within so short a time."""
 
 
-class Warming:
+class IdlePrefill:
     """Belongs to one session. Nothing is warmed unless `run` is running."""
 
     def __init__(

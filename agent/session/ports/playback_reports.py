@@ -37,7 +37,7 @@ NS_PER_MS: Final = 1_000_000
 Marks = Sequence[tuple[MarkName, int]]
 
 
-class PlaybackClaims:
+class PlaybackReportCheck:
     """Of one response. Pure: reads no clock."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from agent.session.api.server_events import (
 from .response import Reply
 
 
-class ReplyNames:
+class ResponseAnnouncements:
     """Belongs to one session."""
 
     def __init__(

@@ -7,7 +7,7 @@ from agent.session.api.conversation import Conversation, Item, ItemReference
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.chat_messages import messages_of
-from agent.session.context.prefill_scheduler import Warming
+from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.stage_ports import ChatMessage, ChatPort
 
 from .response import Reply
@@ -28,7 +28,7 @@ class Briefing:
         open_chat: OpenChat,
         conversation: Conversation,
         context: ChatContext,
-        warming: Warming,
+        warming: IdlePrefill,
     ) -> None:
         self._open_chat = open_chat
         self._conversation = conversation

@@ -10,9 +10,9 @@ asked for by whoever is about to act. Each action taken is a mark of its turn.
 from dataclasses import replace
 from typing import Final
 
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.settings import TurnDetection
-from agent.session.context.prefill_scheduler import Warming
+from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.stage_ports import FULL_EFFORT, ChatPort, EarsPort, Effort
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.budget import Budget
@@ -47,18 +47,18 @@ def shortened(cutting: CutterConfig) -> CutterConfig:
     )
 
 
-class Enforcement:
+class BudgetActions:
     """Belongs to one session."""
 
     def __init__(
         self,
         policy: Policy,
         clock: Clock,
-        log: TurnLog,
+        log: TurnRecorder,
         ears: EarsPort,
         chat: ChatPort,
         detection: TurnDetection | None,
-        warming: Warming,
+        warming: IdlePrefill,
     ) -> None:
         """`detection`: how the client wants the end of a turn to be found."""
         self._detection = detection

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from agent.errors import StageError
 from agent.observability.agent_state import OnState
-from agent.observability.counters import BargeIns, GuessCounts
+from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.pending_records import REPORT_S
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.ports.playback import Playback
@@ -35,12 +35,12 @@ from latency_budget.enforcement.policy import Policy
 from tts.text_chunker import CutterConfig
 
 from .briefing import Briefing, OpenChat
-from .budget_actions import Enforcement
-from .first_audio import FirstSound
+from .budget_actions import BudgetActions
+from .first_audio import FirstAudioGate
 from .items import ReplyItems
-from .overlap import OverlapDesk, Present
+from .overlap import CurrentResponse, OverlapHandler
 from .response import Reply
-from .task import OnSound, ReplyRun
+from .task import OnSound, ResponseTask
 
 
 class OpenVoice(Protocol):
@@ -50,7 +50,7 @@ class OpenVoice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SessionDependencies:
     """What a session's replies draw on and report to."""
 
     clock: Clock
@@ -69,7 +69,7 @@ class Surroundings:
     """Whether the client turns a reply down when it is told to."""
     barge_ins: BargeIns = field(default_factory=BargeIns)
     """Where overlaps of caller and agent are counted."""
-    guess_counts: GuessCounts = field(default_factory=GuessCounts)
+    guess_counts: PreemptiveCounts = field(default_factory=PreemptiveCounts)
     """Where replies that were prepared are counted."""
     recording: RecordingPort = NO_RECORDING
     """Takes down what is said."""
@@ -97,22 +97,22 @@ class Surroundings:
 class _Guess:
     """A reply that may never be one."""
 
-    run: ReplyRun
+    run: ResponseTask
     task: asyncio.Task[None]
 
 
-class ReplyDesk:
+class ResponseController:
     """Belongs to one session; its tasks live in the session's group."""
 
     def __init__(
         self,
         group: asyncio.TaskGroup,
-        around: Surroundings,
+        around: SessionDependencies,
         briefing: Briefing,
         items: ReplyItems,
-        log: TurnLog,
+        log: TurnRecorder,
         emit: Callable[[ev.Event], None],
-        enforcement: Enforcement,
+        enforcement: BudgetActions,
     ) -> None:
         """`emit` feeds the turn-taking machine."""
         self._enforcement = enforcement
@@ -127,12 +127,12 @@ class ReplyDesk:
         self._items = items
         self._log = log
         self._tools = SessionTools(around.tools)
-        self.present = Present()
-        self.overlaps = OverlapDesk(
+        self.present = CurrentResponse()
+        self.overlaps = OverlapHandler(
             self.present, items, around.barge_ins, around.notify, emit, self._send_rest
         )
         self._guess: _Guess | None = None
-        self._first_sound = FirstSound(
+        self._first_sound = FirstAudioGate(
             group,
             around.clock,
             emit,
@@ -190,7 +190,7 @@ class ReplyDesk:
 
     def _adopted(
         self, turn: TurnId, settings: SessionSettings, options: ResponseOptions
-    ) -> ReplyRun | None:
+    ) -> ResponseTask | None:
         """What was guessed, if it is what would be said now."""
         guess = self._guess
         if guess is None or guess.task.done():
@@ -207,7 +207,7 @@ class ReplyDesk:
 
     def _prepared(
         self, turn: TurnId, settings: SessionSettings, options: ResponseOptions
-    ) -> ReplyRun:
+    ) -> ResponseTask:
         """A reply that nobody has heard of yet."""
         around = self._around
         rate_hz = settings.output_rate_hz
@@ -222,7 +222,7 @@ class ReplyDesk:
         voice = around.open_voice(settings.voice, rate_hz)
         mark = self._log.guessed
         cutting = partial(self._enforcement.cutting, turn, around.cutting)
-        run = ReplyRun(reply, voice, around.clock, around.notify, mark, cutting)
+        run = ResponseTask(reply, voice, around.clock, around.notify, mark, cutting)
         run.on_sound = self.on_sound
         run.tools, run.filler = around.tools, around.tool_wait
         names = self._items.names
@@ -261,7 +261,7 @@ class ReplyDesk:
         self.present.cancel()
         self.present.task = self._group.create_task(self._drive_apology(run))
 
-    async def _drive(self, run: ReplyRun, script: str | None) -> None:
+    async def _drive(self, run: ResponseTask, script: str | None) -> None:
         reply = run.reply
         chat = self._briefing.chat_for(reply, script)
         try:
@@ -276,7 +276,7 @@ class ReplyDesk:
                 await chat.close()
         await self._complete(run)
 
-    async def _drive_guess(self, run: ReplyRun, text: str) -> None:
+    async def _drive_guess(self, run: ResponseTask, text: str) -> None:
         """As `_drive`, but a stage that fails before the reply is one leaves nothing."""
         reply = run.reply
         if not await self._warming.catch_up():
@@ -292,14 +292,14 @@ class ReplyDesk:
         await run.announced.wait()
         await self._complete(run)
 
-    async def _drive_apology(self, run: ReplyRun) -> None:
+    async def _drive_apology(self, run: ResponseTask) -> None:
         await run.apologize()
         await self._complete(run)
 
-    def _send_rest(self, run: ReplyRun) -> None:
+    def _send_rest(self, run: ResponseTask) -> None:
         self.present.task = self._group.create_task(self._complete(run))
 
-    async def _complete(self, run: ReplyRun) -> None:
+    async def _complete(self, run: ResponseTask) -> None:
         """Send what is left, say that all is sent, and wait until the client has played it."""
         await run.conclude()
         run.is_sent = True
@@ -331,7 +331,7 @@ _AboutReply = (
 )
 
 
-def change_reply(desk: ReplyDesk, command: _AboutReply) -> None:
+def change_reply(desk: ResponseController, command: _AboutReply) -> None:
     """Carry out what the machine commands about a reply that has begun."""
     match command:
         case cmd.ReleaseReply(turn):

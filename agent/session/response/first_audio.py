@@ -28,8 +28,8 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 
-from .budget_actions import Enforcement
-from .task import ReplyRun
+from .budget_actions import BudgetActions
+from .task import ResponseTask
 
 NS_PER_MS: Final = 1_000_000
 
@@ -43,7 +43,7 @@ longer. One that was prepared in the pause and lacks its last steps is there by 
 front of it would make it later."""
 
 
-class FirstSound:
+class FirstAudioGate:
     """Of one session's replies, one at a time. Its tasks live in the session's group."""
 
     def __init__(
@@ -53,7 +53,7 @@ class FirstSound:
         emit: Callable[[ev.Event], None],
         budget_ms: Callable[[], int],
         openers: Sequence[str],
-        enforcement: Enforcement,
+        enforcement: BudgetActions,
     ) -> None:
         """`emit` feeds the turn-taking machine. `budget_ms`: tells what may lie between the
         caller's last voiced sample and the first sound."""
@@ -66,7 +66,7 @@ class FirstSound:
         self._task: asyncio.Task[None] | None = None
         """Waits until the reply may sound, or until it is late."""
 
-    def expect(self, run: ReplyRun, voiced_ns: int | None) -> None:
+    def expect(self, run: ResponseTask, voiced_ns: int | None) -> None:
         """This reply has begun; the machine is to hear once when it may sound. `voiced_ns`: when
         the caller it answers was last heard; None: it may come at any time."""
         self.forget()
@@ -84,7 +84,7 @@ class FirstSound:
             self._task.cancel()
             self._task = None
 
-    def _ready(self, run: ReplyRun, voiced_ns: int | None) -> None:
+    def _ready(self, run: ResponseTask, voiced_ns: int | None) -> None:
         self.forget()
         turn = run.reply.turn
         if voiced_ns is not None:
@@ -94,14 +94,14 @@ class FirstSound:
                 return
         self._emit(ev.ReplyAudible(turn))
 
-    async def _hold_back(self, run: ReplyRun, due_ns: int) -> None:
+    async def _hold_back(self, run: ResponseTask, due_ns: int) -> None:
         run.mark(MarkName.PACE_START, self._clock.now_ns())
         await self._sleep_until(due_ns)
         run.mark(MarkName.PACE_END, self._clock.now_ns())
         self._task = None
         self._emit(ev.ReplyAudible(run.reply.turn))
 
-    async def _open(self, run: ReplyRun, voiced_ns: int) -> None:
+    async def _open(self, run: ResponseTask, voiced_ns: int) -> None:
         """Say an opener if nothing of the reply is ready in time."""
         turn, settings = run.reply.turn, run.reply.settings
         text = self._openers[turn % len(self._openers)]

@@ -18,11 +18,11 @@ from agent.session.api.server_events import Usage
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, ReplyToken, Tools, ToolsPort
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
-from tts.text_chunker import CutterConfig, PieceCutter, SpeakablePiece
+from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
 from .heartbeat import Pulse
 from .response import Reply
-from .synthesis import Mouth
+from .synthesis import SynthesisQueue
 
 MAX_ROUNDS: Final = 5
 """Of tools in one reply. After the last the model has to answer: a small one may call for ever."""
@@ -53,13 +53,13 @@ class Outlet(Protocol):
         ...
 
 
-class Wording:
+class Generation:
     """One reply's. `generate` runs once."""
 
     def __init__(
         self,
         out: Outlet,
-        mouth: Mouth,
+        mouth: SynthesisQueue,
         chat: ChatPort,
         clock: Clock,
         tools: ToolsPort,
@@ -80,7 +80,7 @@ class Wording:
         """Returns when the reply has all its words. Raises StageError."""
         tools = self._out.reply.tools
         self._mark(MarkName.REPLY_REQUESTED)
-        cutter = PieceCutter(self._cutting() if self._out.reply.speaks else None)
+        cutter = TextChunker(self._cutting() if self._out.reply.speaks else None)
         for number in range(MAX_ROUNDS + 1):
             calls = await self._round(cutter, tools if number < MAX_ROUNDS else None)
             own = tuple(call for call in calls if self._tools.has(call.name))
@@ -92,12 +92,12 @@ class Wording:
             if not own or len(own) < len(calls):
                 break
             self._mark(MarkName.REPLY_REQUESTED)
-            cutter = PieceCutter(None)
+            cutter = TextChunker(None)
             tools = None if tools is None else replace(tools, choice="auto")
         self._out.reply.is_complete = True
         await self._mouth.finish()
 
-    async def _round(self, cutter: PieceCutter, tools: Tools | None) -> list[ModelCall]:
+    async def _round(self, cutter: TextChunker, tools: Tools | None) -> list[ModelCall]:
         """One answer of the model. Returns what it called."""
         first = self._out.reply
         self._resume(first)

@@ -13,19 +13,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from agent.observability.turn_recorder import TurnLog
+from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.conversation import Conversation, ItemId, ItemStatus, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import Notice, ReplyEnded, ReplyReason, ReplyStatus, Usage
 from agent.session.context.chat_context import ChatContext
 from agent.session.ports.playback import duration_ns, samples_claimed
-from agent.session.ports.playback_reports import PlaybackClaims
+from agent.session.ports.playback_reports import PlaybackReportCheck
 from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
 from agent.turn_taking.commands import CutReason
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 
-from .announcements import ReplyNames
+from .announcements import ResponseAnnouncements
 from .response import Reply
 
 MAX_KEPT: Final = 8
@@ -41,7 +41,7 @@ class ReplyItems:
         conversation: Conversation,
         context: ChatContext,
         ids: Identifiers,
-        log: TurnLog,
+        log: TurnRecorder,
         notify: Callable[[Notice], None],
         recording: RecordingPort = NO_RECORDING,
     ) -> None:
@@ -52,7 +52,7 @@ class ReplyItems:
         self._log = log
         self._notify = notify
         self._recording = recording
-        self.names = ReplyNames(conversation, ids, notify)
+        self.names = ResponseAnnouncements(conversation, ids, notify)
         self._newest: Reply | None = None
         self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
 
@@ -114,7 +114,7 @@ class ReplyItems:
             usage_before=reply.usage,
             spoken_before_s=reply.spoken_s,
             first_audible_sample=None,
-            claims=PlaybackClaims(),
+            claims=PlaybackReportCheck(),
             ended=False,
         )
         self._kept[reply.item_id] = before

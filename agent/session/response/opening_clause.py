@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from agent.config.schema import AgentProfile, Example
 from agent.session.ports.stage_ports import ChatMessage
-from tts.text_chunker import CutterConfig, PieceCutter, is_opener
+from tts.text_chunker import CutterConfig, TextChunker, is_opener
 
 
 def shaped(profile: AgentProfile, *, by_clause: bool) -> AgentProfile:
@@ -42,7 +42,7 @@ def cutting(*, by_clause: bool) -> CutterConfig:
 
 def without_opener(text: str) -> str:
     """Without the "Sure," that it begins with, if it does."""
-    first = next(iter(PieceCutter().push(text)), None)
+    first = next(iter(TextChunker().push(text)), None)
     if first is None or not (first.text.endswith(",") and is_opener(first.text)):
         return text
     rest = text[first.span[1] :].lstrip()

@@ -15,20 +15,20 @@ from agent.turn_taking import events as ev
 from latency_budget.account.turn import TurnId
 
 from .items import ReplyItems
-from .task import ReplyRun
+from .task import ResponseTask
 
 STOCK: Final = "stock"
 DUCKS: Final = "ducks"
 
 
 @dataclass(slots=True)
-class Present:
+class CurrentResponse:
     """The newest reply, and the task that makes and sends it."""
 
-    run: ReplyRun | None = None
+    run: ResponseTask | None = None
     task: asyncio.Task[None] | None = None
 
-    def of(self, turn: TurnId) -> ReplyRun | None:
+    def of(self, turn: TurnId) -> ResponseTask | None:
         """The run, if it is this turn's."""
         return self.run if self.run is not None and self.run.reply.turn == turn else None
 
@@ -42,17 +42,17 @@ class Present:
             self.task.cancel()
 
 
-class OverlapDesk:
+class OverlapHandler:
     """Belongs to one session."""
 
     def __init__(
         self,
-        present: Present,
+        present: CurrentResponse,
         items: ReplyItems,
         counts: BargeIns,
         notify: Callable[[Notice], None],
         emit: Callable[[ev.Event], None],
-        send_rest: Callable[[ReplyRun], None],
+        send_rest: Callable[[ResponseTask], None],
     ) -> None:
         """`emit` feeds the turn-taking machine; `send_rest` starts a task for what a reply that had
         been sent has left."""
@@ -105,13 +105,13 @@ class OverlapDesk:
             self._counts.kept[self._client] += 1
             self._client = None
 
-    def _hold(self, run: ReplyRun) -> None:
+    def _hold(self, run: ResponseTask) -> None:
         run.hold()
         if run.reply.ended:
             self._present.cancel()  # all was sent: it waits for what is not played now
         self._emit(ev.ReplyStands(run.reply.turn, *self._items.hold(run.reply)))
 
-    def _resume(self, run: ReplyRun) -> None:
+    def _resume(self, run: ResponseTask) -> None:
         """Say the rest. Where there is none, the reply is over."""
         turn, was_sent = run.reply.turn, run.is_sent
         rest = self._items.resume(run.reply)

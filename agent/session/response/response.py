@@ -7,7 +7,7 @@ from agent.session.api.conversation import ItemId, Modality, ToolRound
 from agent.session.api.server_events import Usage
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.ports.playback import HeardWord, Playback
-from agent.session.ports.playback_reports import PlaybackClaims
+from agent.session.ports.playback_reports import PlaybackReportCheck
 from agent.session.ports.stage_ports import Speech, Tools
 from latency_budget.account.deadline import Deadline
 from latency_budget.account.turn import TurnId
@@ -17,7 +17,7 @@ _NO_ITEM: Final = ItemId("")
 
 @dataclass(slots=True)
 class Reply:
-    """What is known of a reply. The session reads it, `ReplyRun` fills it."""
+    """What is known of a reply. The session reads it, `ResponseTask` fills it."""
 
     turn: TurnId
     settings: SessionSettings
@@ -61,7 +61,7 @@ class Reply:
     """Sent by earlier responses of it."""
     first_audible_sample: int | None = None
     """Of the playback: where the first sound that a caller can hear was sent."""
-    claims: PlaybackClaims = field(default_factory=PlaybackClaims)
+    claims: PlaybackReportCheck = field(default_factory=PlaybackReportCheck)
     """What the client says of its playback."""
     has_speech: bool = False
     """Something of it was synthesized."""

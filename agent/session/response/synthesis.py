@@ -44,7 +44,7 @@ class Run(Protocol):
     def spoke(self) -> None: ...
 
 
-class Mouth:
+class SynthesisQueue:
     """One reply's."""
 
     def __init__(self, run: Run, clock: Clock) -> None:

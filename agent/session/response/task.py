@@ -22,16 +22,16 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from tts.text_chunker import CutterConfig
 
-from .generation import Wording
+from .generation import Generation
 from .heartbeat import Pulse
 from .response import Reply
-from .synthesis import AUDIBLE, Mouth, max_abs
+from .synthesis import AUDIBLE, SynthesisQueue, max_abs
 
 OnSound = Callable[[Playback, Outgoing], None]
 """Takes what is sent, and of which reply's sound."""
 
 
-class ReplyRun:
+class ResponseTask:
     """Drives one reply. Belongs to the session's task group; one `run` per instance."""
 
     def __init__(
@@ -79,7 +79,7 @@ class ReplyRun:
         """Called when the client is to run a tool."""
         self.pulse = Pulse(clock)
         """Beats while the reply is being sent."""
-        self.mouth = Mouth(self, clock)
+        self.mouth = SynthesisQueue(self, clock)
 
     def audible(self) -> None:
         """From here on something of it could be heard or read."""
@@ -114,7 +114,7 @@ class ReplyRun:
         self._tell_played_until = partial(chat.played_until, self.reply.turn)
         try:
             async with asyncio.TaskGroup() as group:
-                wording = Wording(self, self.mouth, chat, self._clock, self.tools, self._cutting)
+                wording = Generation(self, self.mouth, chat, self._clock, self.tools, self._cutting)
                 group.create_task(wording.generate())
                 if self.reply.speaks:
                     group.create_task(self.mouth.speak())

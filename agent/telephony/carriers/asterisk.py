@@ -22,10 +22,10 @@ from .media_stream import (
     CallerAudio,
     FlowChanged,
     Frame,
-    LineError,
     MarkReached,
     MediaFormat,
     PhoneEvent,
+    StreamError,
     StreamStarted,
 )
 
@@ -61,10 +61,10 @@ class Asterisk:
         """Its `optimal_frame_size`."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises LineError."""
+        """Raises StreamError."""
         if isinstance(frame, bytes):
             if self._media is None:
-                raise LineError("audio came before MEDIA_START")
+                raise StreamError("audio came before MEDIA_START")
             return [CallerAudio(frame)]
         is_json = frame.lstrip().startswith("{")
         fields = fields_of(frame) if is_json else words_of(frame)
@@ -73,7 +73,7 @@ class Asterisk:
             self._is_json = is_json
             return [self._start(fields)]
         if self._media is None:
-            raise LineError("the first message of a channel is MEDIA_START")
+            raise StreamError("the first message of a channel is MEDIA_START")
         match event:
             case "DTMF_END":
                 return pressed(text_at(fields, "digit"))
@@ -81,7 +81,7 @@ class Asterisk:
                 return [MarkReached(text_at(fields, "correlation_id"))]
             case "ERROR":  # our orders are right: those of the dial string are not
                 told = fields.get("error_text") if is_json else frame.partition("error_text:")[2]
-                raise LineError(f"Asterisk can't do what it is told: {str(told)[:MAX_TOLD]}")
+                raise StreamError(f"Asterisk can't do what it is told: {str(told)[:MAX_TOLD]}")
             case "MEDIA_XOFF" | "MEDIA_XON":
                 return [FlowChanged(takes_audio=event == "MEDIA_XON")]
             case _:
@@ -89,20 +89,20 @@ class Asterisk:
 
     def _start(self, fields: Mapping[str, Any]) -> StreamStarted:
         if self._media is not None:
-            raise LineError("MEDIA_START came twice")
+            raise StreamError("MEDIA_START came twice")
         named = text_at(fields, "format")
         if named not in FORMATS:
-            raise LineError(f"audio as {named}; what is taken is {', '.join(FORMATS)}")
+            raise StreamError(f"audio as {named}; what is taken is {', '.join(FORMATS)}")
         frame_bytes = number_at(fields, "optimal_frame_size")
         if frame_bytes > MAX_MESSAGE:
-            raise LineError(f"optimal_frame_size is {frame_bytes}, more than a message holds")
+            raise StreamError(f"optimal_frame_size is {frame_bytes}, more than a message holds")
         if frame_bytes == 0:
-            raise LineError(
+            raise StreamError(
                 f"optimal_frame_size is {frame_bytes}: in passthrough mode nothing can be queued, "
                 "marked or flushed; leave p out of the dial string"
             )
         if FORMATS[named].encoding == "pcm16" and frame_bytes % 2:
-            raise LineError(f"optimal_frame_size is {frame_bytes}, which cuts a sample in half")
+            raise StreamError(f"optimal_frame_size is {frame_bytes}, which cuts a sample in half")
         self._media = FORMATS[named]
         self.frame_bytes = frame_bytes
         variables = texts_of(fields.get("channel_variables"), "channel_variables")
@@ -141,9 +141,10 @@ class Asterisk:
 
 
 def words_of(line: str) -> dict[str, str]:
-    """`EVENT name:value name:value`; a word without a name is the event's id. Raises LineError."""
+    """`EVENT name:value name:value`; a word without a name is the event's id. Raises
+    StreamError."""
     if len(line) > MAX_FRAME:
-        raise LineError(f"a line of {len(line)} characters; at most {MAX_FRAME} are taken")
+        raise StreamError(f"a line of {len(line)} characters; at most {MAX_FRAME} are taken")
     event, *words = line.split() or [""]
     fields = {"event": event}
     for word in words:

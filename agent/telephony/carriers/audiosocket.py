@@ -22,10 +22,10 @@ from .json_media_stream import pressed
 from .media_stream import (
     CallerAudio,
     Frame,
-    LineError,
     MarkReached,
     MediaFormat,
     PhoneEvent,
+    StreamError,
     StreamStarted,
     StreamStopped,
 )
@@ -75,7 +75,7 @@ class AudioSocket:
         """What came with the audio that began the call: that is a frame of its own."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises LineError."""
+        """Raises StreamError."""
         if isinstance(frame, str):
             return [MarkReached(frame.removeprefix(MARK))]
         events, self._ahead = self._ahead, []
@@ -98,21 +98,21 @@ class AudioSocket:
             self._named(payload)
             return []
         if not self._call_id:
-            raise LineError("the first message of a connection is the UUID of its call")
+            raise StreamError("the first message of a connection is the UUID of its call")
         if kind == KEY:
             return pressed(payload.decode("latin-1"))
         return self._heard(kind, payload)
 
     def _named(self, payload: bytes) -> None:
         if self._call_id:
-            raise LineError("the UUID came twice")
+            raise StreamError("the UUID came twice")
         if len(payload) != 16:
-            raise LineError(f"a UUID of {len(payload)} bytes; it has 16")
+            raise StreamError(f"a UUID of {len(payload)} bytes; it has 16")
         self._call_id = str(uuid.UUID(bytes=payload))
 
     def _heard(self, kind: int, payload: bytes) -> list[PhoneEvent]:
         if len(payload) % 2:
-            raise LineError(f"{len(payload)} bytes of audio; a sample has two")
+            raise StreamError(f"{len(payload)} bytes of audio; a sample has two")
         events: list[PhoneEvent] = [CallerAudio(payload)] if payload else []
         if self._kind is None:
             self._kind = kind
@@ -122,7 +122,7 @@ class AudioSocket:
             )
             return [started, *events]
         if kind != self._kind:
-            raise LineError(
+            raise StreamError(
                 f"audio at {RATES[kind]} Hz in a call at {RATES[self._kind]} Hz; the rate of a "
                 "call does not change"
             )
@@ -152,7 +152,7 @@ class MessageReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Kinds and payloads, in order. Raises LineError as soon as a header can't be one."""
+        """Kinds and payloads, in order. Raises StreamError as soon as a header can't be one."""
         self._data += data
         first = 0
         try:
@@ -175,8 +175,8 @@ def message(kind: int, payload: bytes = b"") -> bytes:
 
 
 def _check(kind: int, length: int) -> None:
-    """Raises LineError."""
+    """Raises StreamError."""
     if kind not in RATES and kind not in (HANG_UP, UUID, KEY, ERROR):
-        raise LineError(f"a message of kind 0x{kind:02x}, which AudioSocket does not have")
+        raise StreamError(f"a message of kind 0x{kind:02x}, which AudioSocket does not have")
     if length > MAX_PAYLOAD:
-        raise LineError(f"a message of {length} bytes; at most {MAX_PAYLOAD} are taken")
+        raise StreamError(f"a message of {length} bytes; at most {MAX_PAYLOAD} are taken")

@@ -7,7 +7,7 @@ Written from https://developer.exotel.com/docs/agentstream/websocket-protocol. T
 import base64
 import json
 
-from .json_media_stream import JsonStream, Names
+from .json_media_stream import FieldNames, JsonStream
 from .media_stream import Frame
 
 
@@ -16,7 +16,7 @@ class Exotel(JsonStream):
 
     name = "Exotel"
     frame_bytes = 320
-    names = Names(
+    names = FieldNames(
         stream_id="start.stream_sid",
         call_id="start.call_sid",
         encoding="start.media_format.encoding",

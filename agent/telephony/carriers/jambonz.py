@@ -14,10 +14,10 @@ from .json_media_stream import fields_of, number_at, pressed, text_at, texts_of
 from .media_stream import (
     CallerAudio,
     Frame,
-    LineError,
     MarkReached,
     MediaFormat,
     PhoneEvent,
+    StreamError,
     StreamStarted,
 )
 
@@ -38,10 +38,10 @@ class Jambonz:
         self._media: MediaFormat | None = None
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises LineError."""
+        """Raises StreamError."""
         if isinstance(frame, bytes):
             if self._media is None:
-                raise LineError("audio came before the first message, which describes the call")
+                raise StreamError("audio came before the first message, which describes the call")
             return [CallerAudio(frame)]
         fields = fields_of(frame)
         if self._media is None:
@@ -56,7 +56,7 @@ class Jambonz:
         rate_hz = number_at(fields, "sampleRate")
         mixed = text_at(fields, "mixType", optional=True) or "mono"
         if rate_hz not in RATES or mixed != "mono":
-            raise LineError(
+            raise StreamError(
                 f"{mixed} audio at {rate_hz} Hz; what is taken is mono at 8000, 16000 or 24000 Hz"
             )
         self._media = MediaFormat("pcm16", rate_hz)

@@ -1,6 +1,6 @@
 """What the dialects of JSON have in common: an object a frame, with an `event`.
 
-Names and places of fields differ and are told by `Names`. Numbers come as numbers or as texts;
+Names and places of fields differ and are told by `FieldNames`. Numbers come as numbers or as texts;
 events that nobody knows are passed over, for carriers add some.
 """
 
@@ -19,10 +19,10 @@ from .media_stream import (
     CallerAudio,
     Frame,
     KeyPressed,
-    LineError,
     MarkReached,
     MediaFormat,
     PhoneEvent,
+    StreamError,
     StreamStarted,
     StreamStopped,
 )
@@ -51,7 +51,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class FieldNames:
     """Of fields. A path has its parts parted by dots, from the frame's root."""
 
     stream_id: str
@@ -74,7 +74,7 @@ class JsonStream:
     `stop`, audio is sent in any length, keys are no messages, and closing the socket hangs up."""
 
     name: str
-    names: Names
+    names: FieldNames
     says_stop = True
     sends_silence = True
     frame_bytes = 1
@@ -91,13 +91,13 @@ class JsonStream:
         }
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises LineError."""
+        """Raises StreamError."""
         if isinstance(frame, bytes):
-            raise LineError(f"{self.name} sends text frames; this one is binary")
+            raise StreamError(f"{self.name} sends text frames; this one is binary")
         fields = fields_of(frame)
         event = fields.get("event")
         if not isinstance(event, str):
-            raise LineError(f'a frame has an "event"; this one has {sorted(fields)[:5]}')
+            raise StreamError(f'a frame has an "event"; this one has {sorted(fields)[:5]}')
         reader = self._readers.get(event)
         if reader is None:
             return []
@@ -107,16 +107,16 @@ class JsonStream:
 
     def _check_stream(self, event: str, fields: Json) -> None:
         if self._media is None:
-            raise LineError(f"{event} came before start")
+            raise StreamError(f"{event} came before start")
         if not self.names.frame_stream_id:
             return
         named = fields.get(self.names.frame_stream_id)
         if named is not None and named != self.stream_id:
-            raise LineError(f"{event} is of another stream than the one that was started")
+            raise StreamError(f"{event} is of another stream than the one that was started")
 
     def _start(self, fields: Json) -> list[PhoneEvent]:
         if self._media is not None:
-            raise LineError("start came twice")
+            raise StreamError("start came twice")
         names = self.names
         self.stream_id = text_at(fields, names.stream_id)
         self._media = self._format(fields)
@@ -141,7 +141,7 @@ class JsonStream:
         encoding = ENCODINGS.get(named.lower())
         rate_hz = number_at(fields, self.names.rate)
         if encoding is None or rate_hz not in (8_000, 16_000, 24_000):
-            raise LineError(
+            raise StreamError(
                 f"audio in {named} at {rate_hz} Hz; what is taken is mu-law, A-law or 16 bits at "
                 "8000, 16000 or 24000 Hz"
             )
@@ -150,7 +150,7 @@ class JsonStream:
     def _audio(self, fields: Json) -> list[PhoneEvent]:
         media = fields.get("media")
         if not isinstance(media, dict):
-            raise LineError("media has no media")
+            raise StreamError("media has no media")
         if media.get("track", "inbound") not in ("inbound", "inbound_track"):
             return []  # what we said ourselves
         place = number_at(fields, self.names.place) if self.names.place else None
@@ -173,13 +173,13 @@ class JsonStream:
 
 
 def fields_of(frame: str) -> Json:
-    """Raises LineError."""
+    """Raises StreamError."""
     if len(frame) > MAX_FRAME:
-        raise LineError(f"a frame of {len(frame)} characters; at most {MAX_FRAME} are taken")
+        raise StreamError(f"a frame of {len(frame)} characters; at most {MAX_FRAME} are taken")
     try:
         return read_frame(frame)
     except ClientError as error:
-        raise LineError(error.message) from None
+        raise StreamError(error.message) from None
 
 
 def at(fields: Json, path: str) -> Any:
@@ -193,23 +193,23 @@ def at(fields: Json, path: str) -> Any:
 
 
 def text_at(fields: Json, path: str, *, optional: bool = False) -> str:
-    """Raises LineError."""
+    """Raises StreamError."""
     found = at(fields, path) if path else None
     if found is None and optional:
         return ""
     if not isinstance(found, str) or len(found) > MAX_TEXT or (not found and not optional):
-        raise LineError(f"{path} is a text of 1 to {MAX_TEXT} characters")
+        raise StreamError(f"{path} is a text of 1 to {MAX_TEXT} characters")
     return found
 
 
 def number_at(fields: Json, path: str) -> int:
-    """A whole number, or one that was written as a text. Raises LineError."""
+    """A whole number, or one that was written as a text. Raises StreamError."""
     found = at(fields, path)
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 16:
         return int(found)
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 10**15:
         return found
-    raise LineError(f"{path} is a whole number")
+    raise StreamError(f"{path} is a whole number")
 
 
 def pressed(digit: str) -> list[PhoneEvent]:
@@ -218,11 +218,11 @@ def pressed(digit: str) -> list[PhoneEvent]:
 
 
 def texts_of(found: Any, path: str) -> dict[str, str]:
-    """An object of texts; of what else stands in it nothing. Raises LineError."""
+    """An object of texts; of what else stands in it nothing. Raises StreamError."""
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise LineError(f"{path} is an object")
+        raise StreamError(f"{path} is an object")
     return {
         name: value
         for name, value in found.items()
@@ -231,10 +231,10 @@ def texts_of(found: Any, path: str) -> dict[str, str]:
 
 
 def payload_of(payload: Any) -> bytes:
-    """Raises LineError."""
+    """Raises StreamError."""
     if not isinstance(payload, str):
-        raise LineError("media.payload is audio in base64")
+        raise StreamError("media.payload is audio in base64")
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
-        raise LineError("media.payload is not base64") from None
+        raise StreamError("media.payload is not base64") from None

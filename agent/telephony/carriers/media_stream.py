@@ -10,7 +10,7 @@ Frame = str | bytes
 """As it travels: text or binary."""
 
 
-class LineError(Exception):
+class StreamError(Exception):
     """The carrier's stream can't be served, or not any longer. The message says why."""
 
 
@@ -75,7 +75,7 @@ class FlowChanged:
 PhoneEvent = StreamStarted | CallerAudio | MarkReached | KeyPressed | StreamStopped | FlowChanged
 
 
-class Dialect(Protocol):
+class MediaStreamProtocol(Protocol):
     """One stream of one carrier. Frames of the carrier first: before `StreamStarted` nothing can be
     sent."""
 
@@ -91,7 +91,7 @@ class Dialect(Protocol):
         ...
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises LineError."""
+        """Raises StreamError."""
         ...
 
     def audio(self, data: bytes) -> list[Frame]:

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .json_media_stream import MAX_TEXT, JsonStream, Names, at, fields_of, texts_of
-from .media_stream import MULAW, Frame, LineError, PhoneEvent, StreamStarted
+from .json_media_stream import MAX_TEXT, FieldNames, JsonStream, at, fields_of, texts_of
+from .media_stream import MULAW, Frame, PhoneEvent, StreamError, StreamStarted
 
 
 class Plivo(JsonStream):
@@ -20,7 +20,7 @@ class Plivo(JsonStream):
 
     name = "Plivo"
     says_stop = False
-    names = Names(
+    names = FieldNames(
         stream_id="start.streamId",
         call_id="start.callId",
         encoding="start.mediaFormat.encoding",
@@ -38,7 +38,7 @@ class Plivo(JsonStream):
         (started,) = super()._start(fields)
         assert isinstance(started, StreamStarted)
         if started.media != MULAW:
-            raise LineError(
+            raise StreamError(
                 'Plivo was asked for other audio than contentType="audio/x-mulaw;rate=8000"'
             )
         parameters = _pairs(at(fields, "extra_headers"))

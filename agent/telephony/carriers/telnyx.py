@@ -10,7 +10,7 @@ import base64
 import json
 from typing import Any
 
-from .json_media_stream import JsonStream, Names, at
+from .json_media_stream import FieldNames, JsonStream, at
 from .media_stream import Frame
 
 
@@ -18,7 +18,7 @@ class Telnyx(JsonStream):
     """One stream."""
 
     name = "Telnyx"
-    names = Names(
+    names = FieldNames(
         stream_id="stream_id",
         call_id="start.call_control_id",
         encoding="start.media_format.encoding",

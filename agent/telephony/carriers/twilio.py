@@ -8,7 +8,7 @@ been played; whoever closes the socket ends the verb, and with it, if nothing fo
 import base64
 import json
 
-from .json_media_stream import JsonStream, Names
+from .json_media_stream import FieldNames, JsonStream
 from .media_stream import Frame
 
 
@@ -16,7 +16,7 @@ class Twilio(JsonStream):
     """One stream."""
 
     name = "Twilio"
-    names = Names(
+    names = FieldNames(
         stream_id="start.streamSid",
         call_id="start.callSid",
         encoding="start.mediaFormat.encoding",

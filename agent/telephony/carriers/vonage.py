@@ -13,10 +13,10 @@ from .json_media_stream import fields_of, pressed, text_at, texts_of
 from .media_stream import (
     CallerAudio,
     Frame,
-    LineError,
     MarkReached,
     MediaFormat,
     PhoneEvent,
+    StreamError,
     StreamStarted,
 )
 
@@ -35,10 +35,10 @@ class Vonage:
         self._media: MediaFormat | None = None
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises LineError."""
+        """Raises StreamError."""
         if isinstance(frame, bytes):
             if self._media is None:
-                raise LineError("audio came before websocket:connected")
+                raise StreamError("audio came before websocket:connected")
             return [CallerAudio(frame)]
         fields = fields_of(frame)
         match fields.get("event"):
@@ -53,10 +53,10 @@ class Vonage:
 
     def _start(self, content_type: str, headers: dict[str, str]) -> StreamStarted:
         if self._media is not None:
-            raise LineError("websocket:connected came twice")
+            raise StreamError("websocket:connected came twice")
         found = CONTENT_TYPE.fullmatch(content_type.lower())
         if found is None:
-            raise LineError(f"audio as {content_type}; what is taken is audio/l16;rate=16000")
+            raise StreamError(f"audio as {content_type}; what is taken is audio/l16;rate=16000")
         self._media = MediaFormat("pcm16", int(found[1]))
         call_id = headers.get("call_uuid", "")
         parameters = {

@@ -46,7 +46,7 @@ AT_ITS_END: Final = "machine_end"
 Int16 = npt.NDArray[np.int16]
 
 
-class BeepEar:
+class BeepDetector:
     """Hears a beep, however the audio is cut into pieces."""
 
     def __init__(self, rate_hz: int) -> None:
@@ -89,7 +89,7 @@ class BeepEar:
         return peak if is_beep else 0
 
 
-class MachineWatch:
+class AnsweringMachineDetector:
     """Of one call."""
 
     def __init__(self, answered_by: str, began_ns: int, *, heeds_menus: bool = False) -> None:
@@ -104,7 +104,7 @@ class MachineWatch:
         self._began_ns = began_ns
         self._speaks_since_ns: int | None = None
         self._has_paused = False
-        self._ear: BeepEar | None = None
+        self._ear: BeepDetector | None = None
 
     def heard(self, pcm: Int16, rate_hz: int, now_ns: int) -> None:
         """What comes from the other end, silence included."""
@@ -112,7 +112,7 @@ class MachineWatch:
             self.is_machine = True
         if self._listens(now_ns):
             if self._ear is None:
-                self._ear = BeepEar(rate_hz)
+                self._ear = BeepDetector(rate_hz)
             if self._ear.push(pcm):
                 self.is_machine = self.takes_message = True
 

@@ -41,7 +41,7 @@ RAMP_S: Final = 0.01
 Int16 = npt.NDArray[np.int16]
 
 
-class KeyEar:
+class DtmfDetector:
     """Hears keys in audio, however it is cut into pieces. Not thread-safe."""
 
     def __init__(self, rate_hz: int = RATE_HZ) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from agent.session.ports.playback import Outgoing, Playback
 from agent.session.ports.stage_ports import RecordingPort
 
-from .dtmf import KeyEar
+from .dtmf import DtmfDetector
 
 BEHIND_MS: Final = 40
 """Two blocks of the ear are 26 ms. So much is silenced before a tone, and behind it."""
@@ -28,7 +28,7 @@ class QuietKeys:
 
     def __init__(self, recording: RecordingPort) -> None:
         self._recording = recording
-        self._ear: tuple[int, KeyEar] | None = None
+        self._ear: tuple[int, DtmfDetector] | None = None
         self._waiting: deque[tuple[Int16, int, int]] = deque()
         """Sound, its rate, and when it came."""
         self._quiet_ms = 0.0
@@ -36,7 +36,7 @@ class QuietKeys:
 
     def caller(self, pcm: Int16, rate_hz: int, at_ns: int) -> None:
         if self._ear is None or self._ear[0] != rate_hz:
-            self._ear = rate_hz, KeyEar(rate_hz)
+            self._ear = rate_hz, DtmfDetector(rate_hz)
         ear = self._ear[1]
         ear.push(pcm)
         self._waiting.append((pcm, rate_hz, at_ns))

@@ -26,7 +26,7 @@ MAX_BEHIND_NS: Final = 3 * FRAME_NS
 """What the jitter buffers of telephones take as jitter."""
 
 
-class PacedQueue:
+class PacedSender:
     """Of one connection. Bounded by whoever fills it: see `queued_ms`."""
 
     def __init__(self) -> None:

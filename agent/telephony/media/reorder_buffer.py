@@ -18,7 +18,7 @@ whoever counts anew has none."""
 Item = TypeVar("Item")
 
 
-class FrameOrder(Generic[Item]):
+class ReorderBuffer(Generic[Item]):
     """Of one stream."""
 
     def __init__(self) -> None:

@@ -21,47 +21,47 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from agent.calls.line_reservations import TOKEN_S, CallTokens, ExpectedCall
-from agent.calls.registry import Calls
-from agent.calls.service import CallDesk
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallService
 from agent.calls.session_start import session_start
 from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.json_body import JsonBodies
-from agent.http.refusal import STOPPING, Refusal, shown
+from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.http.responses import guarded
 from agent.telephony.carriers.phone_numbers import shown_numbers
 from agent.telephony.carriers.webhooks.twilio import TwilioWebhook
 from agent.telephony.carriers.webhooks.webhook import CarrierCall
 from llm_engine.errors import RequestError
 
-from .order import NUMBER, CallOrder, Dialer, DialError, number_of
+from .order import NUMBER, Dialer, DialError, OutboundCall, number_of
 
 STREAM_PATH: Final = f"{PREFIX}twilio/stream"
 STATUS_PATH: Final = f"{PREFIX}twilio/status"
 FIELDS: Final = ("to", "from", "agent")
 
-KEY_NEEDED: Final = Refusal(
+KEY_NEEDED: Final = HttpRefusal(
     401,
     "Calls cost money: this needs a key, also where nothing else does. On the server's machine "
     "halfsec call has one; elsewhere: Authorization: Bearer KEY.",
     "invalid_api_key",
 )
-NO_RIGHT: Final = Refusal(
+NO_RIGHT: Final = HttpRefusal(
     403,
     "Calls cost money: this key may order none. Who runs the server makes one that may: "
     "halfsec keys add NAME --dials.",
     "insufficient_permissions",
 )
-NOT_THERE: Final = Refusal(
+NOT_THERE: Final = HttpRefusal(
     403,
     "This number may not be called: it begins with none of the prefixes that the setting "
     "telephony.calls_to has. With a key only those are called; commands on the server's machine "
     "call any number where that setting is empty.",
     "number_not_allowed",
 )
-RINGING: Final = Refusal(
+RINGING: Final = HttpRefusal(
     429,
     "As many calls as may ring at once for one key (telephony.ringing_per_key) do so.",
     "rate_limit_exceeded",
@@ -83,7 +83,12 @@ class Dialing:
     """One instance for all calls. Belongs to the event loop."""
 
     def __init__(
-        self, config: Config, calls: Calls, desk: CallDesk, tokens: CallTokens, dialer: Dialer
+        self,
+        config: Config,
+        calls: CallRegistry,
+        desk: CallService,
+        tokens: CallTokens,
+        dialer: Dialer,
     ) -> None:
         self._config = config
         self._calls = calls
@@ -106,7 +111,7 @@ class Dialing:
         async with self._bodies.read(request) as body:
             wish = _wish(body, self._config)
         outcome = await self._dial(principal, wish, request)
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, HttpRefusal):
             whole = self._config.telephony.store_numbers
             _log.warning(
                 "of a call that was ordered: %s", shown_numbers(outcome.message, whole=whole)
@@ -116,12 +121,12 @@ class Dialing:
 
     async def _dial(
         self, principal: Principal, wish: _Wish, request: Request
-    ) -> Mapping[str, Any] | Refusal:
+    ) -> Mapping[str, Any] | HttpRefusal:
         telephony = self._config.telephony
         if not telephony.may_call(wish.to, unless_listed=principal.kind == "local"):
             return NOT_THERE
         start = session_start(self._config, principal, wish.agent)
-        if isinstance(start, Refusal):
+        if isinstance(start, HttpRefusal):
             return start
         refusal = self._no_line(principal, request)
         if refusal is not None:
@@ -134,7 +139,7 @@ class Dialing:
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing[token] = principal.key_id
         url = telephony.address_of(STREAM_PATH, is_socket=True)
-        order = CallOrder(
+        order = OutboundCall(
             wish.to,
             wish.shown_number,
             hook.connect(call, url, token).text,
@@ -149,7 +154,7 @@ class Dialing:
             if not error.may_ring:
                 self._tokens.drop(token)
             status = 504 if error.may_ring else 502
-            return Refusal(status, error.message, error.code, "server_error")
+            return HttpRefusal(status, error.message, error.code, "server_error")
         self._tokens.name(token, placed.call_id)
         _log.info("call %s rings: %s is to speak", shown(placed.call_id), start.agent)
         return {
@@ -160,11 +165,11 @@ class Dialing:
             "agent": start.agent,
         }
 
-    def _no_line(self, principal: Principal, request: Request) -> Refusal | None:
+    def _no_line(self, principal: Principal, request: Request) -> HttpRefusal | None:
         if not self._config.telephony.public_url:
             return NO_PUBLIC_URL
         if (problem := self._dialer.problem) is not None:
-            return Refusal(503, problem, "not_configured", "server_error")
+            return HttpRefusal(503, problem, "not_configured", "server_error")
         if self._calls.draining:
             return STOPPING
         self._ringing = {
@@ -176,7 +181,7 @@ class Dialing:
         return self._desk.refusal(principal, request.scope, self._calls.waiting.can_give_way)
 
 
-def _no_right(principal: Principal) -> Refusal | None:
+def _no_right(principal: Principal) -> HttpRefusal | None:
     """Of client secrets and web tokens there is none that may."""
     if principal.kind == "local":
         return None
@@ -223,7 +228,7 @@ def _only_number(numbers: Mapping[str, str]) -> str | None:
     return next(iter(numbers)) if len(numbers) == 1 else None
 
 
-NO_PUBLIC_URL: Final = Refusal(
+NO_PUBLIC_URL: Final = HttpRefusal(
     404,
     "telephony.public_url is not set: nobody here knows the address at which carriers reach this "
     "server, so calls can't be streamed to it.",

@@ -22,7 +22,7 @@ class DialError(HalfsecError):
 
 
 @dataclass(frozen=True, slots=True)
-class CallOrder:
+class OutboundCall:
     to: str
     shown_number: str
     instructions: str
@@ -52,7 +52,7 @@ class Dialer(Protocol):
         """Why it can't: what is not installed, what is not set."""
         ...
 
-    def place(self, order: CallOrder) -> PlacedCall:
+    def place(self, order: OutboundCall) -> PlacedCall:
         """Blocks, for seconds at worst. Raises DialError."""
         ...
 

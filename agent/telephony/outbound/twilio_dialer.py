@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agent.config.telephony import TelephonySettings
 
-from .order import CallOrder, DialError, PlacedCall
+from .order import DialError, OutboundCall, PlacedCall
 from .twilio_account import TwilioAccount
 
 TIMEOUT_S: Final = 15.0
@@ -36,7 +36,7 @@ class TwilioDialer:
         """What is not installed, or not set."""
         return self._account.problem
 
-    def place(self, order: CallOrder) -> PlacedCall:
+    def place(self, order: OutboundCall) -> PlacedCall:
         """Blocks. Raises DialError."""
         from twilio.base.exceptions import TwilioException, TwilioRestException
 
@@ -73,7 +73,7 @@ class TwilioDialer:
         return f"Twilio refused the call: {_line(message)}{where}"
 
 
-def _detection(order: CallOrder) -> Mapping[str, str]:
+def _detection(order: OutboundCall) -> Mapping[str, str]:
     """Of machines, beside the call. Twilio's other way, before the instructions are carried out,
     has people listen to nothing for seconds, and what it finds out reaches no stream of
     instructions that came with the order."""

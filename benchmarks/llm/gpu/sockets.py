@@ -22,7 +22,7 @@ from llm_engine.backends.base import Backend, StepHandle, StepResult
 from llm_engine.backends.wrapper import BackendAround
 from llm_engine.config import SamplingParams
 from llm_engine.core.engine_core import EngineCore
-from llm_engine.core.engine_thread import Worker
+from llm_engine.core.engine_thread import EngineThread
 from llm_engine.core.request import Request
 
 from .callers import call_all
@@ -98,7 +98,7 @@ async def _measure(
         max_sequences=2,
         clock=_CLOCK,
     )
-    worker = Worker(core)
+    worker = EngineThread(core)
     server = await asyncio.start_server(_answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     callers = multiprocessing.get_context("spawn").Process(
@@ -123,7 +123,7 @@ async def _measure(
     return gaps_ms(stamped.collected_ns[_WARM_UP:]), gaps_ms(arrivals[_WARM_UP:])
 
 
-async def _reply(worker: Worker, core: EngineCore, num_tokens: int) -> list[int]:
+async def _reply(worker: EngineThread, core: EngineCore, num_tokens: int) -> list[int]:
     """When each token of a reply arrived on this loop."""
     sequence = await worker.call(core.open_sequence, undo=core.close_sequence)
     request = Request(

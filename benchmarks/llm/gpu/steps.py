@@ -17,10 +17,10 @@ from llm_engine.cuda.backend import PAGE_SIZE
 from llm_engine.cuda.forward import Scratch
 from llm_engine.cuda.memory import Room, plan_memory
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages
-from llm_engine.cuda.steps.captured_steps import DecodeStep, Machinery, PromptStep
-from llm_engine.cuda.steps.graph_runner import RecordedSteps
+from llm_engine.cuda.steps.captured_steps import DecodeStep, PromptStep, StepContext
+from llm_engine.cuda.steps.graph_runner import GraphRunner
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
-from llm_engine.cuda.steps.step_inputs import Lanes
+from llm_engine.cuda.steps.step_inputs import StepInputs
 
 from . import targets as limits
 from .device_limits import matrix_rate, read_bandwidth
@@ -113,7 +113,7 @@ def lanes_ms(
 ) -> list[float]:
     """The same for so many sequences, which all read the same keys and values."""
     step, sequences = _recorded(loaded, num_lanes, sampling or SamplingParams())
-    choose = partial(step.replay, RecordedSteps.choice_for(sequences))
+    choose = partial(step.replay, GraphRunner.choice_for(sequences))
     found: list[float] = []
     while len(found) < num_steps:
         step.lanes.send(sequences)
@@ -130,7 +130,7 @@ def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
     them."""
     num_pages = -(-num_rows // PAGE_SIZE)
     machinery = _machinery(loaded, num_rows, num_pages)
-    lanes = Lanes(1, num_rows, num_pages, loaded.target.device)
+    lanes = StepInputs(1, num_rows, num_pages, loaded.target.device)
     pages = [PageId(page) for page in range(num_pages)]
     tokens = tuple(place % loaded.subject.config.vocab_size for place in range(num_rows))
     with machinery.graphs.running():
@@ -258,7 +258,7 @@ def _recorded(
     num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
     machinery = _machinery(loaded, MAX_ROWS, num_pages)
     with machinery.graphs.running():
-        step = DecodeStep(machinery, Lanes(num_lanes, 1, num_pages, loaded.target.device), 1)
+        step = DecodeStep(machinery, StepInputs(num_lanes, 1, num_pages, loaded.target.device), 1)
     pages = [PageId(page) for page in range(num_pages)]
     rows = [
         SequenceRows(Slot(lane), (lane + 1,), CONTEXT, 1, sampling, 0, pages=pages)
@@ -267,13 +267,13 @@ def _recorded(
     return step, rows
 
 
-def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> Machinery:
+def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> StepContext:
     """With a cache of random numbers."""
     model, device = loaded.model, loaded.target.device
     config, like = model.config, model.embedding.dtype
     shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
     cache = torch.randn(shape, device=device).to(like)
-    return Machinery(
+    return StepContext(
         model=model,
         ops=loaded.ops,
         cache=[LayerPages(keys, values) for keys, values in cache],

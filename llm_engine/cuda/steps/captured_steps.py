@@ -15,7 +15,7 @@ from llm_engine.cuda.ops.interface import LayerPages, Ops, Rows
 from .cuda_graph import Graphs
 from .draft_heads import DeviceHeads
 from .logit_masks import MaskBuffers
-from .step_inputs import Lanes
+from .step_inputs import StepInputs
 
 
 class Choice(Enum):
@@ -30,7 +30,7 @@ class Choice(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Machinery:
+class StepContext:
     """What all steps of a backend share."""
 
     model: DeviceModel
@@ -43,7 +43,7 @@ class Machinery:
     graphs: Graphs
     heads: DeviceHeads | None = None
 
-    def hidden(self, lanes: Lanes, num_queries: int) -> tuple[Tensor, Rows]:
+    def hidden(self, lanes: StepInputs, num_queries: int) -> tuple[Tensor, Rows]:
         """The residual stream `[M, hidden]` of each lane's first rows, and where they stand."""
         rows = lanes.rows(num_queries)
         embedded = self.scratch.hidden[: rows.positions.shape[0]]
@@ -58,7 +58,7 @@ class Machinery:
         return logits
 
     def choose(
-        self, hidden: Tensor, positions: Tensor, lanes: Lanes, choice: Choice, out: Tensor
+        self, hidden: Tensor, positions: Tensor, lanes: StepInputs, choice: Choice, out: Tensor
     ) -> None:
         """A token after each row of `hidden [M, hidden]`, into `out [B, Q]`, int32."""
         logits = self.score(hidden)
@@ -73,7 +73,7 @@ class Machinery:
 class DecodeStep:
     """A token after each of up to eight rows: `lanes.num_lanes` sequences of `num_queries` rows."""
 
-    def __init__(self, machinery: Machinery, lanes: Lanes, num_queries: int) -> None:
+    def __init__(self, machinery: StepContext, lanes: StepInputs, num_queries: int) -> None:
         self._machinery = machinery
         self.lanes, self.num_queries = lanes, num_queries
         device = machinery.logits.device
@@ -106,7 +106,7 @@ class DecodeStep:
 class PromptStep:
     """Part of one sequence's prompt; a token behind its last row, if one is wanted."""
 
-    def __init__(self, machinery: Machinery, lanes: Lanes, sizes: Sequence[int]) -> None:
+    def __init__(self, machinery: StepContext, lanes: StepInputs, sizes: Sequence[int]) -> None:
         """`sizes`: numbers of rows, ascending; a part takes the first that has room for it."""
         self._machinery = machinery
         self.lanes = lanes

@@ -10,9 +10,9 @@ from llm_engine.backends.base import SequenceRows
 from llm_engine.cuda.ops.interface import MAX_ROWS
 
 from .batching import LANES, QUERIES, split
-from .captured_steps import Choice, DecodeStep, Machinery, PromptStep
+from .captured_steps import Choice, DecodeStep, PromptStep, StepContext
 from .logit_masks import needs_masks
-from .step_inputs import Lanes
+from .step_inputs import StepInputs
 from .token_copy import Answer
 
 
@@ -57,12 +57,12 @@ class Group:
             yield Continuation(position, chosen[right] if chosen else -1, drafted)
 
 
-class RecordedSteps:
+class GraphRunner:
     """A step for every size. Memory is taken when this is made, and never again."""
 
     def __init__(
         self,
-        machinery: Machinery,
+        machinery: StepContext,
         table_length: int,
         prompt_rows: Sequence[int],
         on_progress: Callable[[float], None],
@@ -72,14 +72,14 @@ class RecordedSteps:
         self._machinery = machinery
         device = machinery.logits.device
         shapes = [(lanes, 1) for lanes in LANES[1:]] + [(1, queries) for queries in QUERIES]
-        lone = Lanes(1, MAX_ROWS, table_length, device)
+        lone = StepInputs(1, MAX_ROWS, table_length, device)
         self._steps: dict[tuple[int, int], DecodeStep] = {}
         for number, (num_lanes, num_queries) in enumerate(shapes):
             on_progress(number / (len(shapes) + 1))
-            lanes = lone if num_lanes == 1 else Lanes(num_lanes, 1, table_length, device)
+            lanes = lone if num_lanes == 1 else StepInputs(num_lanes, 1, table_length, device)
             self._steps[num_lanes, num_queries] = DecodeStep(machinery, lanes, num_queries)
         on_progress(len(shapes) / (len(shapes) + 1))
-        prompt = Lanes(1, prompt_rows[-1], table_length, device)
+        prompt = StepInputs(1, prompt_rows[-1], table_length, device)
         self._prompts = PromptStep(machinery, prompt, prompt_rows)
         on_progress(1.0)
 

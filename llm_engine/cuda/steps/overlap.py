@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from llm_engine.backends.base import SequenceRows
 
 from .captured_steps import Choice, DecodeStep
-from .graph_runner import Group, RecordedSteps
+from .graph_runner import GraphRunner, Group
 from .logit_masks import needs_masks
 
 
@@ -59,11 +59,11 @@ class _Ahead:
         return True
 
 
-class OneAhead:
+class OverlapScheduler:
     """Launches it, and tells whether it is what is wanted. One thread."""
 
     def __init__(
-        self, steps: RecordedSteps, page_size: int, context_length: int, num_heads: int
+        self, steps: GraphRunner, page_size: int, context_length: int, num_heads: int
     ) -> None:
         self._steps = steps
         self._page_size = page_size

@@ -86,7 +86,7 @@ class _HostCopy:
         self.copied: torch.cuda.Event | None = None
 
 
-class Lanes:
+class StepInputs:
     """The inputs of steps of `num_lanes` sequences with up to `num_queries` rows each."""
 
     def __init__(
