@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from agent.observability.spans import FinishedTurn
 
-from .test_latency_store import NOW_NS, stored
+from .test_latency_budget_store import NOW_NS, stored
 
 PATIENCE_S: Final = 30.0
 START_NS: Final = 7_000_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from .phone_house import AUTH_TOKEN, SETTINGS, House, phone_house
-from .test_agent_wire_webhooks import TELNYX_PUBLIC, VONAGE_SECRET
+from .test_telephony_carriers_webhooks import TELNYX_PUBLIC, VONAGE_SECRET
 
 
 @pytest.fixture

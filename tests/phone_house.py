@@ -30,7 +30,7 @@ from agent.stages.registry import Stages, Status
 from agent.telephony.carriers.webhooks.webhook import FORM
 from latency_budget.account.clock import SystemClock, unix_ns
 
-from .test_agent_wire_twilio import CALL
+from .test_telephony_carriers_twilio import CALL
 
 PUBLIC: Final = "https://voice.example.com"
 AUTH_TOKEN: Final = "0123456789abcdef0123456789abcdef"

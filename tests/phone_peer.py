@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from agent.codec.g711 import mulaw_decode, mulaw_encode
 
 from .live_call import Int16, recording
-from .test_agent_wire_twilio import SID, frame, media, start
+from .test_telephony_carriers_twilio import SID, frame, media, start
 
 FRAME: Final = 160
 """Samples: 20 ms."""

@@ -30,7 +30,7 @@ from latency_budget.account.clock import ManualClock
 
 from . import virtual_time
 from .fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
-from .test_agent_wire_twilio import frame, media, start
+from .test_telephony_carriers_twilio import frame, media, start
 
 CHAR_S: Final = 0.15
 """The fake voice's, at 8 kHz."""

@@ -41,47 +41,47 @@ SERVICE: Final = ServiceSettings()
 ROWS: Final[dict[str, tuple[str, str]]] = {
     "connections at once": (
         f"`agent.max_sessions` + {http_protocol.SPARE_CONNECTIONS}",
-        "test_agent_connections.py::test_at_the_limit_who_has_asked_nothing_for_longest_makes_room",
+        "test_hardening_http_protocol.py::test_at_the_limit_who_has_asked_nothing_for_longest_makes_room",
     ),
     "connections from an address, `access.connections_per_address`": (
         number(ACCESS.connections_per_address),
-        "test_agent_connections.py::test_an_address_makes_room_for_itself",
+        "test_hardening_http_protocol.py::test_an_address_makes_room_for_itself",
     ),
     "new connections from an address, `access.connections_per_s`": (
         f"{ACCESS.connections_per_s} a second",
-        "test_agent_connections.py::test_who_connects_too_fast_is_closed_before_anything_is_read",
+        "test_hardening_http_protocol.py::test_who_connects_too_fast_is_closed_before_anything_is_read",
     ),
     "requests from an address, `access.requests_per_s`": (
         f"{ACCESS.requests_per_s} a second",
-        "test_agent_connections.py::test_requests_in_a_row_are_answered_no_faster_than_allowed",
+        "test_hardening_http_protocol.py::test_requests_in_a_row_are_answered_no_faster_than_allowed",
     ),
     "proxies that may name other addresses, `access.trusted_proxies`": (
         "none",
-        "test_agent_limits_process.py::test_an_address_has_its_calls_and_an_end",
+        "test_limits_process.py::test_an_address_has_its_calls_and_an_end",
     ),
     "time for a TLS handshake": (
         seconds(event_loop.TLS_TIMEOUT_S),
-        "test_agent_tls.py::test_who_says_nothing_is_hung_up_on",
+        "test_auth_tls.py::test_who_says_nothing_is_hung_up_on",
     ),
     "time for a request's head": (
         seconds(http_protocol.REQUEST_TIMEOUT_S),
-        "test_agent_connections.py::test_who_asks_nothing_is_got_rid_of",
+        "test_hardening_http_protocol.py::test_who_asks_nothing_is_got_rid_of",
     ),
     "a request's head": (
         f"{header_limits.MAX_HEAD_BYTES // 1024} KiB",
-        "test_agent_request_heads.py::test_too_much_is_refused",
+        "test_hardening_header_limits.py::test_too_much_is_refused",
     ),
     "its headers": (
         number(header_limits.MAX_HEADERS),
-        "test_agent_request_heads.py::test_too_much_is_refused",
+        "test_hardening_header_limits.py::test_too_much_is_refused",
     ),
     "path and query": (
         f"{header_limits.MAX_TARGET_BYTES // 1024} KiB",
-        "test_agent_request_heads.py::test_too_much_is_refused",
+        "test_hardening_header_limits.py::test_too_much_is_refused",
     ),
     "lengths and hosts of a request": (
         "one",
-        "test_agent_request_heads.py::test_nothing_is_smuggled",
+        "test_hardening_header_limits.py::test_nothing_is_smuggled",
     ),
     "a JSON body": (
         number(json_body.MAX_BODY_BYTES),
@@ -93,7 +93,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     ),
     "all tools of a chat request": (
         f"{number(openai_tools.MAX_TOOLS_CHARS)} characters",
-        "test_llm_engine_openai_tools.py::test_what_is_refused_names_the_field",
+        "test_stages_openai_tools.py::test_what_is_refused_names_the_field",
     ),
     "time for a body": (
         seconds(json_body.BODY_TIMEOUT_S),
@@ -105,113 +105,113 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     ),
     "an upload": (
         number(multipart.MAX_FORM_BYTES),
-        "test_agent_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further",
+        "test_stages_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further",
     ),
     "charsets of an upload's texts": (
         "UTF-8 and ISO 8859-1",
-        "test_agent_form_bodies.py::test_other_charsets_are_named_and_not_tried",
+        "test_http_multipart.py::test_other_charsets_are_named_and_not_tried",
     ),
     "a message in the log that strangers cause": (
         "the 1st, 2nd, 4th, 8th, ...",
-        "test_agent_server_log.py::test_requests_that_are_none_do_not_fill_the_log",
+        "test_observability_server_log.py::test_requests_that_are_none_do_not_fill_the_log",
     ),
     "time for an upload": (
         seconds(multipart.UPLOAD_TIMEOUT_S),
-        "test_agent_offline.py::test_one_that_never_ends_is_given_up",
+        "test_stages_offline.py::test_one_that_never_ends_is_given_up",
     ),
     "characters to read aloud": (
         number(speech_request.MAX_INPUT_CHARS),
-        "test_agent_speech.py::test_what_is_refused_says_why",
+        "test_openai_speech.py::test_what_is_refused_says_why",
     ),
     "uploads at once; texts to read aloud": (
         f"{concurrency_limit.MAX_AT_ONCE}; {concurrency_limit.MAX_AT_ONCE}",
-        "test_agent_offline.py::test_one_request_too_many_is_told_to_come_again",
+        "test_stages_offline.py::test_one_request_too_many_is_told_to_come_again",
     ),
     "time to read on in a response": (
         seconds(http_protocol.STALL_TIMEOUT_S),
-        "test_agent_connections.py::test_who_does_not_read_on_is_cut_off",
+        "test_hardening_http_protocol.py::test_who_does_not_read_on_is_cut_off",
     ),
     "listeners at `/v1/latency/events`": (
         number(MAX_LISTENERS),
-        "test_agent_live_events.py::test_too_many_listeners_are_refused",
+        "test_observability_live_events.py::test_too_many_listeners_are_refused",
     ),
     "a recording of a call, `agent.record_mb`": (
         f"{SERVICE.record_mb} MB",
-        "test_agent_recorder.py::test_a_recording_ends_at_its_largest_size",
+        "test_calls_recorder.py::test_a_recording_ends_at_its_largest_size",
     ),
     "sound that waits for the disk": (
         seconds(MAX_WAITING_S),
-        "test_agent_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up",
+        "test_calls_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up",
     ),
     "wrong keys from an address": (
         f"{throttle.FREE_TRIES}, one more every {throttle.FORGET_S:g} s",
-        "test_agent_door.py::test_only_so_many_wait",
+        "test_auth_middleware.py::test_only_so_many_wait",
     ),
     "client secrets; of one key": (
         f"{number(MAX_SECRETS)}; {number(MAX_OF_A_KEY)}",
-        "test_agent_client_secrets.py::test_there_is_an_end_to_secrets",
+        "test_auth_client_secrets.py::test_there_is_an_end_to_secrets",
     ),
     "calls at once, `agent.max_sessions`": (
         number(SERVICE.max_sessions),
-        "test_agent_server_http.py::test_many_at_once_get_no_more_lines_than_there_are",
+        "test_server_http.py::test_many_at_once_get_no_more_lines_than_there_are",
     ),
     "calls of a key, `access.calls_per_key`": (
         "all",
-        "test_agent_server_keys.py::test_a_key_has_only_its_calls",
+        "test_server_keys.py::test_a_key_has_only_its_calls",
     ),
     "calls from an address, `access.calls_per_address`": (
         "all",
-        "test_agent_limits_process.py::test_an_address_has_its_calls_and_an_end",
+        "test_limits_process.py::test_an_address_has_its_calls_and_an_end",
     ),
     "length of a call, `agent.session_limit_s`": (
         seconds(SERVICE.session_limit_s),
-        "test_agent_limits_process.py::test_an_address_has_its_calls_and_an_end",
+        "test_limits_process.py::test_an_address_has_its_calls_and_an_end",
     ),
     "a client that sends nothing, `access.idle_s`": (
         seconds(ACCESS.idle_s),
-        "test_agent_attacks_network.py::test_who_is_idle_is_told_so",
+        "test_attacks_network.py::test_who_is_idle_is_told_so",
     ),
     "a client that does not answer pings": (
         "20 s + 20 s",
-        "test_agent_connections.py::test_who_is_silent_is_gone",
+        "test_hardening_http_protocol.py::test_who_is_silent_is_gone",
     ),
     "a message": (
         number(frames.MAX_FRAME_BYTES),
-        "test_agent_server_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other",
+        "test_server_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other",
     ),
     "compression": (
         "none",
-        "test_agent_attacks_network.py::test_nothing_is_ever_decompressed",
+        "test_attacks_network.py::test_nothing_is_ever_decompressed",
     ),
     "messages": (
         f"{receive_limiter.MESSAGES_PER_S} a second after the first "
         f"{number(receive_limiter.MESSAGES_AT_ONCE)}",
-        "test_agent_intake.py::test_what_makes_work_counts_as_many_messages",
+        "test_realtime_receive_limiter.py::test_what_makes_work_counts_as_many_messages",
     ),
     "frames of messages, pings among them": (
         f"{number(websocket_protocol.FRAMES_PER_S)} a second after the first "
         f"{number(websocket_protocol.FRAMES_AT_ONCE)}",
-        "test_agent_voice_connection.py::test_frames_are_parsed_no_faster_than_allowed",
+        "test_hardening_websocket_protocol.py::test_frames_are_parsed_no_faster_than_allowed",
     ),
     "messages that the call has not dealt with": (
         f"{message_queue.MAX_WAITING_BYTES >> 20} MiB",
-        "test_agent_voice_connection.py::test_nothing_is_parsed_beyond_what_may_wait",
+        "test_hardening_websocket_protocol.py::test_nothing_is_parsed_beyond_what_may_wait",
     ),
     "text that is not UTF-8, frames that break RFC 6455": (
         "none",
-        "test_agent_attacks_network.py::test_a_broken_frame_ends_its_own_call",
+        "test_attacks_network.py::test_a_broken_frame_ends_its_own_call",
     ),
     "audio ahead of real time, `access.burst_s`": (
         seconds(ACCESS.burst_s),
-        "test_agent_attacks_network.py::test_who_sends_without_end_is_read_in_real_time",
+        "test_attacks_network.py::test_who_sends_without_end_is_read_in_real_time",
     ),
     "audio without a commit": (
         seconds(asr.ListenerConfig().max_buffer_s),
-        "test_asr_listener_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it",
+        "test_asr_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it",
     ),
     "what waits for a client, and how long": (
         f"{number(send_queue.MAX_BYTES)}; {socket.SEND_TIMEOUT_S:g} s",
-        "test_agent_outbox.py::test_who_does_not_read_for_long_is_cut_off",
+        "test_realtime_send_queue.py::test_who_does_not_read_for_long_is_cut_off",
     ),
     "JSON: levels": (
         number(frames.MAX_DEPTH),
@@ -223,7 +223,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     ),
     "items in a conversation": (
         number(conversation.MAX_ITEMS),
-        "test_agent_conversation.py::test_full_conversation_takes_no_more_until_something_is_deleted",
+        "test_session_api_conversation.py::test_full_conversation_takes_no_more_until_something_is_deleted",
     ),
     "characters of a text": (
         number(fields.MAX_TEXT_CHARS),
@@ -255,7 +255,7 @@ ROWS: Final[dict[str, tuple[str, str]]] = {
     ),
     "`session.update`s that wait for their answer": (
         number(protocol.MAX_PENDING_UPDATES),
-        "test_agent_wire_realtime_session_update.py::test_too_many_unanswered_updates_are_refused",
+        "test_realtime_protocol_session_update.py::test_too_many_unanswered_updates_are_refused",
     ),
     **PHONE_ROWS,
 }

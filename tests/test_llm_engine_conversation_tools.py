@@ -20,7 +20,7 @@ from llm_engine.core.output import Usage
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
 
-from .test_llm_engine_chats_tools import TEMPLATES, TOOLS, ZONE, save_model
+from .test_llm_engine_conversation_pool_tools import TEMPLATES, TOOLS, ZONE, save_model
 
 SAMPLING = SamplingParams(max_tokens=60, temperature=1.0, seed=3)
 

@@ -19,8 +19,8 @@ from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.models.decoder import Decoder, LayerCache, Linear
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
+from tests.test_llm_engine_decoder import LLAMA3_ROPE
 from tests.test_llm_engine_families import ALTERNATING, WINDOWED, YARN
-from tests.test_llm_engine_model import LLAMA3_ROPE
 
 INT8 = EngineConfig(precision=Precision.INT8)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

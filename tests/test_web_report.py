@@ -16,7 +16,7 @@ from latency_budget.__main__ import main
 from latency_budget.reporting.html_charts import COLOURS
 
 from .browser.pages import Launch
-from .test_latency_gate import run, store_of
+from .test_latency_budget_thresholds import run, store_of
 from .test_web_pictures import LOOKS, contrast
 
 pytest_plugins = ["tests.browser.fixtures"]
