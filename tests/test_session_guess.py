@@ -16,7 +16,7 @@ from agent.session.api.settings import ServerVad
 from agent.session.context import prefill_scheduler
 from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech
 from agent.turn_taking import events as ev
-from agent.turn_taking.preemptive import MAX_GUESSES
+from agent.turn_taking.thresholds import MAX_PREEMPTIVE
 from tts.text_chunker import SpeakablePiece
 
 from .fakes.stages import FakeVoice
@@ -105,11 +105,11 @@ async def test_a_caller_who_goes_on_takes_the_guess_back() -> None:
 
 
 async def test_after_many_guesses_in_vain_the_next_pause_is_waited_for() -> None:
-    in_vain = ["a"] * MAX_GUESSES
+    in_vain = ["a"] * MAX_PREEMPTIVE
     async with remembering(*in_vain, "Fine.") as (call, chat):
-        for number in range(MAX_GUESSES + 1):
+        for number in range(MAX_PREEMPTIVE + 1):
             await pause(call, "Well," + " I" * number)
-        assert [name for name, _ in told(call)].count("generate") == MAX_GUESSES
+        assert [name for name, _ in told(call)].count("generate") == MAX_PREEMPTIVE
         await end(call)
         await call.until(say.ReplyEnded)
         assert ended(call) == [("completed", "Fine.")]

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from agent.turn_taking.end_of_turn_model import (
     EAGERNESS,
-    MAX_DANGLING_MS,
-    MAX_NUMBER_MS,
     Evidence,
     PauseHistory,
     TurnScore,
@@ -23,6 +21,7 @@ from agent.turn_taking.end_of_turn_model import (
     shipped_score,
     word_class,
 )
+from agent.turn_taking.thresholds import MAX_DANGLING_MS, MAX_NUMBER_MS
 from benchmarks.end_of_turn.fit import newton
 
 LINE = Wait(base_ms=500, slope_ms=100, least_ms=250, most_ms=900)

@@ -1,4 +1,4 @@
-"""What each event of the agent's reply does to turn-taking."""
+"""Transitions for events of the agent's response: requested, audible, sent, played, failed."""
 
 from typing import Final
 
@@ -8,18 +8,11 @@ from . import events as ev
 from .commands import Command
 from .state import Handlers, TurnState
 from .tables import Agent
-from .transitions import (
-    PREPARING_DEADLINE_NS,
-    SPEAKING_DEADLINE_NS,
-    TRAILING_DEADLINE_NS,
-    begin_if_wanted,
-    cut,
-    fail_reply,
-    takes_requests,
-)
+from .thresholds import PREPARING_DEADLINE_NS, SPEAKING_DEADLINE_NS, TRAILING_DEADLINE_NS
+from .transitions import begin_if_wanted, cut, fail_reply, takes_requests
 
 _SILENT = (Agent.IDLE, Agent.HELD)
-"""What a reply that is over, or held, has on its way comes too late."""
+"""States in which late events of a response are stale: it is over, or held."""
 
 _GOING_ON: Final = {
     Agent.PREPARING: PREPARING_DEADLINE_NS,  # it runs tools

@@ -1,9 +1,9 @@
-"""What words mean that are said while the agent speaks: listening, an answer, an echo, or a turn.
+"""Classifies words spoken over the agent: backchannel, echo of the agent, answer, or a turn.
 
 People who listen say so ("mm-hmm", "right"), and mean "go on". A pipeline that stops for that has
 stopped for nothing. Only a whole utterance of such words counts, and only where they are no answer:
 after a question the same "yeah" is one. What the agent itself has just said comes back through
-loudspeaker and microphone, and is recognized as words: those are nobody's.
+loudspeaker and microphone and is recognized as words: echo.
 
 Pure functions of texts. The recognizer writes capitals and punctuation; a question mark of its own
 makes anything a question, which asks for the floor.
@@ -13,9 +13,17 @@ import re
 from difflib import SequenceMatcher
 from typing import Final, Literal
 
+from .thresholds import (
+    ANSWER_WITHIN_WORDS,
+    ECHO_SHARE,
+    ECHO_WINDOW_WORDS,
+    MAX_BACKCHANNEL_PARTS,
+    MIN_ECHO_WORDS,
+)
+
 Meaning = Literal["nothing", "echo", "listening", "words"]
-"""`nothing`: no words. `echo`: the agent's own. `listening`: go on. `words`: the caller wants the
-floor."""
+"""`nothing`: no words. `echo`: the agent's own words. `listening`: a backchannel. `words`: a turn
+or an answer."""
 
 BACKCHANNELS: Final = tuple(
     tuple(line.split())
@@ -29,35 +37,21 @@ BACKCHANNELS: Final = tuple(
 """Whole utterances, or parts of one ("yeah yeah, okay"). Not "no", "wait", "well", "but": they
 begin something. "You" and "thank you" are what Whisper writes for noise."""
 
-MAX_PARTS: Final = 3
-""""Yeah, yeah, okay" is listening; somebody who says more has something to say."""
 
 INTERRUPTIONS: Final = {
     "stop", "wait", "no", "nope", "hold", "hang", "but", "actually", "what", "sorry", "pardon",
     "hey", "excuse", "listen",
 }  # fmt: skip
-"""One such word is enough while the rest is still being spoken. Of any other single word the
-recognizer may make something else with the next 200 ms."""
+"""Words of which one is enough in a partial transcript. Any other single word may be recognized as
+another one with the next 200 ms of audio."""
 
-MIN_ECHO_WORDS: Final = 2
-"""One word that the agent has said as well proves nothing."""
-
-ECHO_SHARE: Final = 0.75
-"""Of the words stand in the same order in what the agent said: echo is recognized badly."""
-
-ECHO_WINDOW: Final = 40
-"""Words of the agent's, the newest, that may come back: 15 s. A room answers within half a second,
-but the caller's own stretch of audio goes back as far as it is long."""
-
-AFTER_QUESTION: Final = 3
-"""Words that the agent may have gone on with before the answer to its question comes."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _SENTENCE_END: Final = re.compile(r"[.?!]+(?=\s|$)")
 
 
 def meaning(text: str, heard: str, left: str) -> Meaning:
-    """Of a whole utterance, said while the agent had said `heard` and was to go on with `left`."""
+    """Classify a whole utterance. `heard`: response text played so far; `left`: the rest of it."""
     words = _words(text)
     if not words:
         return "nothing"
@@ -69,7 +63,7 @@ def meaning(text: str, heard: str, left: str) -> Meaning:
 
 
 def takes_floor(text: str, heard: str, left: str) -> bool:
-    """Whether the beginning of an utterance shows already that it will be words."""
+    """True if a partial transcript is certain to become a turn, whatever follows."""
     words = _words(text)
     if not words or _is_echo(text, words, heard, left) or _may_be_listening(words):
         return False
@@ -77,17 +71,17 @@ def takes_floor(text: str, heard: str, left: str) -> bool:
 
 
 def asks(heard: str, left: str) -> bool:
-    """Whether the agent is asking a question at this point, or just has."""
+    """True if the agent asks a question at this point, or has just asked one."""
     past, tail = _split_last(heard)
     end = _SENTENCE_END.search(left)
     whole = tail + (left[: end.end()] if end else left)
     if tail.strip() and whole.rstrip().endswith("?"):
         return True
-    return past.rstrip().endswith("?") and len(_words(tail)) <= AFTER_QUESTION
+    return past.rstrip().endswith("?") and len(_words(tail)) <= ANSWER_WITHIN_WORDS
 
 
 def _split_last(text: str) -> tuple[str, str]:
-    """Whole sentences, and what was said of the next one."""
+    """Split into complete sentences and the beginning of the next one."""
     ends = list(_SENTENCE_END.finditer(text))
     at = ends[-1].end() if ends else 0
     return text[:at], text[at:]
@@ -98,18 +92,18 @@ def _words(text: str) -> list[str]:
 
 
 def _is_listening(words: list[str]) -> bool:
-    """Whether the words are one to `MAX_PARTS` backchannels and nothing else."""
-    return _fewest_parts(words, whole=True) <= MAX_PARTS
+    """True for one to `MAX_BACKCHANNEL_PARTS` backchannels and nothing else."""
+    return _fewest_parts(words, whole=True) <= MAX_BACKCHANNEL_PARTS
 
 
 def _may_be_listening(words: list[str]) -> bool:
-    """The same of a beginning, whose last word may lack the rest of its part."""
-    return _fewest_parts(words, whole=False) <= MAX_PARTS
+    """True for a partial transcript that may still become only backchannels."""
+    return _fewest_parts(words, whole=False) <= MAX_BACKCHANNEL_PARTS
 
 
 def _fewest_parts(words: list[str], *, whole: bool) -> int:
-    """Parts that the words can be cut into; more than `MAX_PARTS` where they can't be."""
-    fewest = [0] + [MAX_PARTS + 1] * len(words)
+    """Fewest backchannels that the words consist of; above `MAX_BACKCHANNEL_PARTS`: they do not."""
+    fewest = [0] + [MAX_BACKCHANNEL_PARTS + 1] * len(words)
     for end in range(1, len(words) + 1):
         for part in BACKCHANNELS:
             start = end - len(part)
@@ -131,7 +125,7 @@ def _is_echo(text: str, words: list[str], heard: str, left: str) -> bool:
     if len(words) < MIN_ECHO_WORDS or ("?" in text and "?" not in heard + left):
         return False
     said = _words(heard)
-    said = said[-ECHO_WINDOW:] + _words(left)[:ECHO_WINDOW]
+    said = said[-ECHO_WINDOW_WORDS:] + _words(left)[:ECHO_WINDOW_WORDS]
     blocks = SequenceMatcher(None, said, words, autojunk=False).get_matching_blocks()
     matched = sum(block.size for block in blocks)
     longest = max(block.size for block in blocks)

@@ -1,4 +1,4 @@
-"""The caller speaks while the agent can be heard: an interruption, or nothing of the kind?
+"""Barge-in: speech over the agent's audio is an interruption, a backchannel, noise or echo.
 
 Theory of operation
 -------------------
@@ -6,16 +6,17 @@ Speech has to silence the agent within a quarter of a second, and what was said 
 second later at the earliest. So the agent falls silent first and the words are checked after that
 (`backchannel.py`); while they are, the machine remembers an `Overlap`.
 
-*Stock clients* stop playing at `speech_started` and can't be asked to go on. Their response ends
-(`HoldReply`), but the run behind it is kept: the agent is HELD. Words end it for good (`CutReply`);
+*Stock clients* stop playing at `speech_started` and have no way to continue. Their response ends
+(`HoldReply`), but its generation is kept: the agent is HELD. Words end it for good (`CutReply`);
 a backchannel or noise lets the rest be said in a response of its own (`ResumeReply`), as soon as
 the pause is long enough, and not only when a turn would be over.
 
-*Clients that duck* play on at a lower volume (`DuckReply`) and are told that somebody speaks when
-there are words, or voice for too long without any. Otherwise nothing has happened (`UnduckReply`).
+*Clients that duck* play on at a lower volume (`DuckReply`). They receive `speech_started` when
+there
+are words, or voice for too long without words; otherwise the volume comes back (`UnduckReply`).
 
-Either way an overlap that no words settle is settled by its deadline: whatever a recognizer or a
-caller does, no reply is held for much longer than `LIMIT_NS`.
+An overlap without words is settled by its deadline: whatever recognizer or caller do, no response
+is held for much longer than `MAX_HOLD_NS`.
 """
 
 from typing import Final
@@ -26,39 +27,25 @@ from .backchannel import meaning, takes_floor
 from .commands import Command
 from .state import Handlers, Overlap, TurnState
 from .tables import Agent, Caller, Signal
-from .transitions import (
+from .thresholds import (
+    MAX_HOLD_NS,
+    OVERLAP_RECHECK_NS,
+    OVERLAP_WITHOUT_WORDS_NS,
+    RESUME_AFTER_BACKCHANNEL_MS,
     SPEAKING_DEADLINE_NS,
     STALL_GRACE_NS,
-    cut,
-    decide,
-    drop_utterance,
-    fail_utterance,
 )
-
-GO_ON_MS: Final = 300
-"""Silence after a backchannel before the agent goes on. Lower talks over "yeah, but"; higher is a
-hole in the reply."""
-
-WITHOUT_WORDS_NS: Final = 540_000_000
-"""From the onset, which itself takes 160 ms of voice: somebody who has spoken for 700 ms and of
-whom no words are known is taken at his voice. The first pass begins 200 ms after the first voiced
-sample and takes 150 to 200."""
-
-LOOK_AGAIN_NS: Final = 500_000_000
-"""Where the words so far say nothing yet. Partials come every 600 ms of voice."""
-
-LIMIT_NS: Final = 5_000_000_000
-"""The longest that a reply is held: a final pass takes 2 s on a loaded machine."""
+from .transitions import cut, decide, drop_utterance, fail_utterance
 
 
 def can_be_heard(s: TurnState) -> bool:
-    """Whether speech at this moment overlaps with a reply that could go on. An apology can't."""
+    """True while speech overlaps with a response that could resume. An apology can not."""
     return s.agent in (Agent.SPEAKING, Agent.TRAILING) and not s.apologized
 
 
 def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]:
-    """Speech began over a reply that can be heard."""
-    after_ns = WITHOUT_WORDS_NS if s.rules.ducks else LIMIT_NS
+    """Start an overlap: hold or duck the response that is audible."""
+    after_ns = OVERLAP_WITHOUT_WORDS_NS if s.rules.ducks else MAX_HOLD_NS
     s.overlap = Overlap(s.turn, event.at_sample, now_ns, now_ns + after_ns)
     s.unheard_cut = False
     if s.rules.ducks:
@@ -71,14 +58,12 @@ def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]
     return [cmd.AnnounceSpeech(event.utterance, event.at_sample), cmd.HoldReply(s.turn)]
 
 
-def weigh(s: TurnState, now_ns: int) -> list[Command]:
-    """The pause has words, or more silence: is it a turn, or nothing that stops the agent?"""
-    over = s.overlap
-    if over is None or s.text is None:
-        return decide(s, now_ns)
+def decide_overlap(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
+    """Settle an overlap at a pause whose words are known: interruption, or resume the response."""
+    assert s.text is not None
     if meaning(s.text, over.heard, over.left) == "words":
         return [*stop(s), *decide(s, now_ns)]
-    missing_ms = GO_ON_MS - s.silence_ms
+    missing_ms = RESUME_AFTER_BACKCHANNEL_MS - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
         return []
@@ -86,7 +71,7 @@ def weigh(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]:
-    """It is an interruption: the reply ends for good. Nothing, where no reply is overlapped."""
+    """Interrupt: end the overlapped response for good. No effect without an overlap."""
     over, s.overlap = s.overlap, None
     if over is None:
         return []
@@ -100,7 +85,7 @@ def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]
 
 
 def let_go(s: TurnState, now_ns: int) -> list[Command]:
-    """The utterance comes to nothing. The reply that it overlapped, if any, goes on."""
+    """Drop the utterance and resume the response that it overlapped, if any."""
     over, s.overlap = s.overlap, None
     if over is None:
         return drop_utterance(s, now_ns)
@@ -117,7 +102,7 @@ def let_go(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def give_up(s: TurnState, now_ns: int) -> list[Command]:
-    """The utterance's words will never be known."""
+    """Close an utterance whose transcript will never arrive; its overlapped response is cut."""
     over, s.overlap = s.overlap, None
     out: list[Command] = []
     if over is not None and s.agent is Agent.HELD:
@@ -128,13 +113,13 @@ def give_up(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def on_deadline(s: TurnState, now_ns: int) -> list[Command]:
-    """No words have settled the overlap in time."""
+    """Settle an overlap at its deadline, by the voice alone where there are no words."""
     over = s.overlap
     assert over is not None
-    is_pausing = s.caller is Caller.PAUSING  # then words are on their way, with a deadline
-    is_early = now_ns < over.began_ns + LIMIT_NS and over.words is not None
+    is_pausing = s.caller is Caller.PAUSING  # a final transcript is due, with its own deadline
+    is_early = now_ns < over.began_ns + MAX_HOLD_NS and over.words is not None
     if is_pausing or is_early:
-        over.deadline_ns = now_ns + LOOK_AGAIN_NS
+        over.deadline_ns = now_ns + OVERLAP_RECHECK_NS
         return []
     if over.words is None or meaning(over.words, over.heard, over.left) == "words":
         return stop(s)
@@ -147,7 +132,7 @@ def _resume(s: TurnState, now_ns: int) -> None:
 
 
 def _go_on_over_it(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
-    """A noise that does not end, music say: the agent speaks, and words would still stop it."""
+    """Resume over endless noise, such as music; words still interrupt."""
     over.deadline_ns = None
     if s.agent is Agent.HELD:
         if over.has_failed:

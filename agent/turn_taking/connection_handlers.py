@@ -1,25 +1,26 @@
-"""What becomes of the turns when the client's connection breaks, and when it is back.
+"""Transitions for a lost client connection and its resumption.
 
-Theory of operation: what can't be heard is not said. The reply in progress ends at once; history
-keeps of it what was heard. Nothing begins while the client is away. But the caller had said what he
-had said: an utterance that was cut off ends there, is transcribed, and becomes his message.
+Theory of operation: a response that nobody can hear ends at once; history keeps the part that was
+heard, and no response begins while the client is away. Speech received before the disconnect is
+kept: the open utterance ends there, is transcribed and becomes a user message.
 
-Back again, he is answered, if he was waiting for it: the reply is made then, from all that was said
-by then, so nothing that was prepared for another moment is spoken. He was waiting where his turn
-was over, or ended while he was away, and not a word of the answer had been heard. An answer that
-was heard in part is not taken up: he knows what it was about, and asks for more if he wants more. A
-reply that the client asked for itself is its own business: it sees that it did not come. And
-who was cut off in mid-sentence, and goes on with it when he is back, re-opens his turn as always.
+After the resumption a waiting caller is answered, with a response generated then, from everything
+said so far. A caller is waiting if the turn was over (or ended during the absence) and no word of
+the answer had been heard. An answer that was heard in part is not continued: the caller knows what
+it was about and can ask for more. A response that the client had requested itself is not repeated:
+the client sees that it did not come. A caller who was cut off in mid-sentence and continues after
+the resumption re-opens the turn as always.
 """
 
 from typing import Final
 
 from . import events as ev
 from .commands import Command
-from .preemptive import drop_guess
+from .preemptive import discard_preemptive
 from .state import Handlers, TurnState
 from .tables import Agent, Caller
-from .transitions import STALL_SILENCE_MS, begin_if_wanted, cut, decide, start_final_pass
+from .thresholds import STALL_SILENCE_MS
+from .transitions import begin_if_wanted, cut, decide, start_final_pass
 
 
 def _on_client_lost(s: TurnState, event: ev.ClientLost, now_ns: int) -> list[Command]:
@@ -28,7 +29,7 @@ def _on_client_lost(s: TurnState, event: ev.ClientLost, now_ns: int) -> list[Com
     s.unheard_cut = False
     s.away = True
     s.overlap = None
-    out = drop_guess(s)
+    out = discard_preemptive(s)
     if s.agent is not Agent.IDLE:
         out += cut(s, "client_cancelled")
     if s.caller is Caller.SPEAKING:

@@ -1,7 +1,8 @@
-"""How long a silence ends the caller's turn.
+"""End-of-turn rules: the silence that ends the caller's turn.
 
-An explicit `server_vad` silence is taken literally. `semantic_vad` asks the fitted score
-(`end_of_turn_model.py`), anew with each thing that becomes known of the pause.
+An explicit `server_vad` silence is taken literally. `semantic_vad` uses the fitted score
+(`end_of_turn_model.py`: 416 to 1000 ms, at most 1200 after a dangling word, 2000 within a number),
+evaluated again with every new piece of evidence about the pause.
 """
 
 from dataclasses import dataclass, replace
@@ -14,50 +15,49 @@ from .end_of_turn_model import Evidence, shipped_score
 
 @dataclass(frozen=True, slots=True)
 class IdleRules:
-    """What is done about a caller who stays silent after a reply."""
+    """Rules for a caller who stays silent after a response."""
 
     idle_after_ms: int = 0
-    """Silence after which the caller is asked for a word; 0: never."""
+    """Silence before a prompt, ms; 0: never."""
     idle_commits: bool = False
-    """Asked by the model, in answer to a message without words. False: with a fixed sentence."""
+    """True: commit the silence and let the model answer. False: a fixed sentence."""
     idle_hangup_ms: int = 0
-    """Silence after which the call is ended, once nobody is asked any more; 0: never."""
+    """Silence before the call ends, once no prompt is left, ms; 0: never."""
 
 
 NOT_IDLE: Final = IdleRules()
-"""Nothing is done."""
+"""No prompt, no hang-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """What turn detection does, in terms of the machine."""
+    """Turn detection of a session, in the machine's terms."""
 
     enabled: bool = True
     """False: push-to-talk; the client commits."""
     silence_ms: int | None = None
-    """An explicit silence. None: by the words."""
+    """Explicit silence, ms; None: by the end-of-turn model."""
     eagerness: Eagerness = "auto"
     replies: bool = True
-    """Whether a finished turn starts a reply by itself."""
+    """A finished turn starts a response by itself."""
     interrupts: bool = True
-    """Whether the caller's speech stops the reply."""
+    """The caller's speech interrupts a response."""
     ducks: bool = False
-    """The client turns the reply down while the words of a caller who speaks over it are checked.
-    Others stop it, and it is taken up again where the words are none."""
+    """The client lowers the volume while overlapping speech is checked. Other clients stop playing,
+    and the rest is sent as a new response where there were no words."""
     idle: IdleRules = NOT_IDLE
 
 
 def asked_wait_ms(detection: TurnDetection | None) -> int:
-    """Silence that the client wants to be waited for, whatever is known sooner: the budget of a
-    turn grows by it. With push-to-talk nothing is waited for."""
+    """Explicit silence of `server_vad`, ms, by which the turn's budget is widened; else 0."""
     return detection.silence_duration_ms if isinstance(detection, ServerVad) else 0
 
 
 def rules_for(
     detection: TurnDetection | None, idle: IdleRules = NOT_IDLE, *, ducks: bool = False
 ) -> TurnRules:
-    """`idle`: what the operator wants done about silence. With `server_vad` the client says itself
-    whether callers are asked, and with push-to-talk their silence means nothing."""
+    """Rules for a turn detection. `idle`: the operator's. With `server_vad` the client decides
+    about prompts itself; with push-to-talk silence means nothing."""
     if detection is None:
         return TurnRules(enabled=False, ducks=ducks)
     if isinstance(detection, ServerVad):
@@ -82,13 +82,13 @@ def rules_for(
 
 
 def rules_of(settings: SessionSettings, idle: IdleRules, *, ducks: bool = False) -> TurnRules:
-    """Those of a session."""
+    """Rules for a session's settings."""
     rules = rules_for(settings.turn_detection, idle, ducks=ducks)
     return replace(rules, replies=False, idle=NOT_IDLE) if settings.transcribes_only else rules
 
 
 def required_silence_ms(rules: TurnRules, evidence: Evidence) -> int:
-    """Silence after which an utterance of which this is known is a finished turn."""
+    """Silence that ends the turn, given this evidence, ms."""
     if rules.silence_ms is not None:
         return rules.silence_ms
     return shipped_score().wait_ms(evidence, rules.eagerness)

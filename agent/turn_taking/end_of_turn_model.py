@@ -33,18 +33,7 @@ from typing import Final, Literal
 
 from agent.session.api.settings import Eagerness
 
-MAX_DANGLING_MS: Final = 1200
-"""Silence after "and", "the", "um": longer than pauses of thought, which are up to 900 ms, and not
-longer, because a caller who lost the thread wants help."""
-
-MAX_NUMBER_MS: Final = 2000
-"""The same in the middle of a number or of spelling, where callers look things up."""
-
-SOUND_LIMIT: Final = 6.0
-"""Log-odds of the sound count up to here: no single witness is to outvote all others."""
-
-NEUTRAL_MS: Final = 300
-"""Pauses count as multiples of this: about the median pause inside a sentence."""
+from .thresholds import MAX_DANGLING_MS, MAX_NUMBER_MS, NEUTRAL_PAUSE_MS, SOUND_LIMIT
 
 EAGERNESS: Final[tuple[Eagerness, ...]] = ("high", "auto", "medium", "low")
 """From the quickest to the most patient."""
@@ -79,7 +68,7 @@ class Evidence:
     """Of the utterance up to it."""
     sound: float | None = None
     """The turn model's log-odds that the turn is over; None: not known."""
-    own_pause_ms: int = NEUTRAL_MS
+    own_pause_ms: int = NEUTRAL_PAUSE_MS
     """This caller's long pauses: see `PauseHistory`."""
 
 
@@ -96,7 +85,7 @@ class PauseHistory:
     """Shorter ones are stops inside words."""
     MOST_MS: Final = 5000
     """No pause inside a turn is longer: audio that stopped coming is credited with more."""
-    PRIOR_MS: Final = (NEUTRAL_MS, NEUTRAL_MS)
+    PRIOR_MS: Final = (NEUTRAL_PAUSE_MS, NEUTRAL_PAUSE_MS)
     """As if every caller had paused like this before: one long pause makes no hesitant caller."""
 
     def __init__(self) -> None:
@@ -146,7 +135,7 @@ def is_mid_number(text: str) -> bool:
 def features(evidence: Evidence) -> dict[str, float]:
     """Names and values of what the regression sees; what is not named is 0."""
     found = {"one": 1.0, word_class(evidence.words): 1.0}
-    found["own_pause"] = math.log(max(evidence.own_pause_ms, 64) / NEUTRAL_MS)
+    found["own_pause"] = math.log(max(evidence.own_pause_ms, 64) / NEUTRAL_PAUSE_MS)
     if evidence.sound is not None:
         found["sound"] = max(-SOUND_LIMIT, min(SOUND_LIMIT, evidence.sound))
     return found

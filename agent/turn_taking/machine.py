@@ -1,4 +1,4 @@
-"""Who may speak: the caller's automaton, the agent's automaton, and how they are coupled.
+"""Turn-taking machine: one automaton for the caller, one for the agent, and their coupling.
 
 Theory of operation
 -------------------
@@ -22,30 +22,33 @@ Both see every event that concerns them. The coupling, in the order in which it 
 3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
    caller was not done. The reply never was, and the utterance goes on with the message before it
    (`ReopenTurn`). See `reopening.py`.
-4. *Barge-in.* SpeechStarted later than that silences the agent: first the client is told that the
-   caller speaks (stock clients stop playing on that), then the response ends. A reply of which
+4. *Barge-in.* SpeechStarted later than that silences the agent: first `speech_started` is sent
+   (stock clients stop playing on it), then the response ends. A reply of which
    nothing was heard is cut at once; one that can be heard is held, or only turned down, until it is
    known whether there are words. See `barge_in.py`.
 5. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
    counts as heard, the reply begins anew: otherwise a cough would leave the line dead.
-6. *Guess.* Words of which it is not known yet whether they end the turn get a reply in secret
-   (`GuessReply`): model and voice work while the silence grows. The end of the turn then only lets
-   it be heard; a caller who goes on makes it vanish (`DropGuess`). See `preemptive.py`.
+6. *Preemptive generation.* Words that may or may not end the turn get a response in advance
+   (`GuessReply`): model and voice work while the silence grows. The end of the turn only releases
+   it; a caller who continues discards it (`DropGuess`). See `preemptive.py`.
 7. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
    needs is outstanding, waits in `wanted` and begins when both are settled.
-8. *Idle.* A caller who stays silent after a reply is asked, if the rules say so, and in the end the
-   call is hung up. See `user_idle.py`.
-9. *Away.* A client whose connection broke is not spoken to; what was said by then is understood all
-   the same, and answered when it is back. See `connection_handlers.py`.
+8. *Idle.* A caller who stays silent after a reply is prompted, if the rules say so, and in the end
+   the call is hung up. See `user_idle.py`.
+9. *Away.* A disconnected client gets no audio; what the caller said before is transcribed all the
+   same, and answered after the resumption. See `connection_handlers.py`.
 
 Deterministic and total: `apply(event, now_ns)` and `on_timer(now_ns)` return commands, nothing else
 happens, no clock is read. Events of an older utterance, revision or turn are dropped and counted in
 `stale_events`: threads answer late, and a late answer is no error. Every state in which the machine
-waits for somebody else has a deadline (`watchdogs.py`), so that no silence of ears, stage or client
-can leave it there: from any state the timer alone leads back to QUIET and IDLE.
+waits for another part has a deadline (`watchdogs.py`), so that a silent detector, stage or client
+can not leave it there: from any state the timer alone leads back to QUIET and IDLE.
 
 What was tried: deciding the end of turn from wall-clock timers alone. A client that sends a file
-faster than real time, or in bursts, then gets cut in on; samples do not lie about silence.
+faster than real time, or in bursts, then gets cut in on; silence is counted in samples for that
+reason.
+
+Every number is in `thresholds.py`.
 """
 
 from typing import Final
@@ -77,55 +80,55 @@ class TurnTaking:
 
     @property
     def turn(self) -> TurnId:
-        """Of the newest reply; 0 before the first."""
+        """Number of the newest response; 0 before the first."""
         return self._state.turn
 
     @property
     def utterance(self) -> int:
-        """The newest one heard of."""
+        """Number of the newest utterance."""
         return self._state.utterance
 
     @property
     def takes_requests(self) -> bool:
-        """Whether a ReplyRequested would be honoured."""
+        """True if a ReplyRequested would be accepted."""
         return takes_requests(self._state)
 
     @property
     def is_asked(self) -> bool:
-        """Whether a reply waits for the end of the present one, or for a transcript."""
+        """True if a response waits for the end of the current one, or for a transcript."""
         return self._state.wanted
 
     @property
     def awaits_words(self) -> bool:
-        """Whether a final pass runs over what would be answered next."""
+        """True while the transcript that would be answered next is outstanding."""
         s = self._state
         is_open = s.caller is Caller.PAUSING and s.text is None
         return s.agent is Agent.IDLE and (is_open or bool(s.awaited))
 
     @property
     def checks_words(self) -> bool:
-        """Whether WordsHeard would tell it something."""
+        """True if partial transcripts (WordsHeard) matter: an overlap is open."""
         return self._state.overlap is not None
 
     @property
     def stale_events(self) -> int:
-        """Late answers that were dropped so far."""
+        """Number of late events dropped."""
         return self._state.stale_events
 
     def apply(self, event: Event, now_ns: int) -> tuple[Command, ...]:
-        """Take in one event. Raises IllegalEvent for a pair that no table and no rule knows."""
+        """Apply one event and return commands in order. Raises IllegalEvent for an illegal pair."""
         commands = tuple(_HANDLERS[type(event)](self._state, event, now_ns))
         user_idle.follow(self._state, commands, now_ns)
         return commands
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` is due, unless an event comes first."""
+        """Time at which `on_timer` is due, ns; None: never."""
         s = self._state
         deadlines = (*watchdogs.deadlines(s), user_idle.idle_deadline_ns(s))
         return min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
 
     def on_timer(self, now_ns: int) -> tuple[Command, ...]:
-        """Act on the deadlines that have passed. Harmless when none has."""
+        """Act on expired deadlines. No effect when none has expired."""
         s = self._state
         idle_ns = user_idle.idle_deadline_ns(s)
         out = watchdogs.expire(s, now_ns)

@@ -1,4 +1,4 @@
-"""When the caller goes on with a turn that was taken for over.
+"""Re-opened turns: the caller continues a turn that was taken for over.
 
 A caller who is only thinking, and speaks again just as the agent begins, has not been answered and
 does not interrupt: the turn was taken for over too early. It is re-opened. The agent stops at once,
@@ -12,25 +12,15 @@ apology of a turn that failed, or for a reply that was held and went on (`barge_
 heard of it by then counts, and the rest is cut to what is heard like any other.
 """
 
-from typing import Final
-
 from . import commands as cmd
 from .commands import Command
 from .state import TurnState
 from .tables import Agent, Signal
-
-REOPEN_MS: Final = 450
-"""From the reply's first sound to the event of the caller's speech, which the detector gives 96 ms
-after the onset: an onset in the first 350 ms. Whoever begins so early was about to go on anyway,
-for nobody answers a voice in less than 200 ms, and has heard a word at most. Lower, and the two
-halves of a hesitant sentence become two messages with a scrap of an answer between them; higher,
-and the model denies words that the caller heard and objects to."""
-
-REOPEN_NS: Final = REOPEN_MS * 1_000_000
+from .thresholds import REOPEN_NS
 
 
 def reopens(s: TurnState, now_ns: int) -> bool:
-    """Whether speech that begins now goes on with the message that is being answered."""
+    """True if speech that begins now continues the message that is being answered."""
     if s.agent is Agent.IDLE or not s.answers_caller or s.wanted or s.apologized:
         return False
     if s.agent is Agent.PREPARING:
@@ -39,7 +29,7 @@ def reopens(s: TurnState, now_ns: int) -> bool:
 
 
 def reopen(s: TurnState) -> list[Command]:
-    """Stop the answer: the present utterance goes on with its message. Noise begins it anew."""
+    """Stop the answer; the current utterance continues its message. Noise restarts the answer."""
     s.move_agent(Signal.CUT)
     s.reply_deadline_ns = None
     s.unheard_cut = True
@@ -47,5 +37,5 @@ def reopen(s: TurnState) -> list[Command]:
 
 
 def caller_said(s: TurnState) -> None:
-    """The caller's turn is over: is what was said answered without anybody's asking for it?"""
+    """Note at the end of a turn whether it is answered without a request of the client."""
     s.answers_caller = s.rules.replies and (s.answers_caller or not s.wanted)

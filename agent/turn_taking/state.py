@@ -1,4 +1,4 @@
-"""What the turn-taking machine remembers between two events."""
+"""State of the turn-taking machine between two events."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,28 +16,28 @@ BEFORE_THE_FIRST = TurnId(0)
 
 @dataclass(slots=True)
 class Overlap:
-    """The caller speaks while the agent can be heard, and it is not known yet what that means."""
+    """Speech over the agent's audio that is not settled yet: interruption or not."""
 
     turn: TurnId
     onset: int
-    """Sample of the utterance's first voice."""
+    """First voiced sample of the utterance, 16 kHz."""
     began_ns: int
     deadline_ns: int | None
-    """When it is settled without words, if there are none by then."""
+    """Time at which it is settled without words, ns; None: only words settle it."""
     heard: str = ""
     left: str = ""
-    """Of the reply: see ReplyStands."""
+    """Response text already played, and the rest: see ReplyStands."""
     words: str | None = None
-    """As last understood; None before the first pass over them."""
+    """Newest partial transcript; None before the first pass."""
     has_failed: bool = False
-    """The held reply can't go on: a stage of it failed meanwhile."""
+    """The held response can not resume: one of its stages failed meanwhile."""
     is_ducked: bool = False
-    """The client plays the reply on, turned down."""
+    """The client plays the response at a lower volume."""
 
 
 @dataclass(slots=True)
 class TurnState:
-    """All that the machine remembers."""
+    """Whole state of the machine."""
 
     rules: TurnRules
     caller: Caller = Caller.QUIET
@@ -45,49 +45,49 @@ class TurnState:
     turn: TurnId = BEFORE_THE_FIRST
     stale_events: int = 0
     utterance: int = 0
-    """The newest utterance heard of."""
+    """Number of the newest utterance."""
     announced: bool = False
-    """The client was told that the caller speaks."""
+    """`speech_started` was sent for the current utterance."""
     revision: int = 0
-    """Of the utterance's final pass: one for each pause."""
+    """Revision of the utterance's final transcript: one per pause."""
     silence_ms: int = 0
     text: str | None = None
-    """Of the present pause; None while its final pass runs."""
+    """Transcript up to the current pause; None while its final pass runs."""
     sound: float | None = None
-    """The turn model's log-odds that the present pause ends the turn, once it is known."""
+    """Audio turn model's log-odds that the current pause ends the turn; None: not known yet."""
     own_pauses: PauseHistory = field(default_factory=PauseHistory)
-    """Of this caller, inside turns."""
+    """This caller's pauses inside turns."""
     guess: str | None = None
-    """What a reply is being prepared for, as long as the caller may go on."""
+    """Words that a preemptive response is being prepared for; None: none is."""
     num_guesses: int = 0
-    """Of the present utterance."""
+    """Preemptive responses started for the current utterance."""
     awaited: dict[int, int] = field(default_factory=dict)
-    """Utterances committed without their words, and the revision that will bring them."""
+    """Utterances committed before their transcript, with the revision that brings it."""
     wanted: bool = False
-    """A reply is to begin as soon as it can."""
+    """A response begins as soon as it may."""
     away: bool = False
-    """The client has no connection: no reply begins."""
+    """The client is disconnected: no response begins."""
     answers_caller: bool = False
-    """What the caller said last is answered, or will be, because the turn was over."""
+    """The caller's last words are or will be answered because the turn was over."""
     audible_ns: int | None = None
-    """Since when the present reply can be heard; None: it can't, or has been held meanwhile."""
+    """Time of the current response's first audio, ns; None: not audible, or held meanwhile."""
     unheard_cut: bool = False
-    """The present utterance cut a reply of which nothing counts as heard."""
+    """The current utterance cut a response of which nothing counts as heard."""
     overlap: Overlap | None = None
-    """Of the present utterance with the present reply, until it is settled."""
+    """Unsettled overlap of the current utterance with the current response."""
     apologized: bool = False
-    """The present reply has ended as failed: its stages may still answer, late."""
+    """The current response failed; late events of its stages are stale."""
     awaits_caller: bool = False
-    """The last word was the agent's, or will be."""
+    """The agent spoke last, or will: the caller is expected to answer."""
     idle_since_ns: int | None = None
-    """When everybody came to rest; None while somebody is busy."""
+    """Start of the silence of both parties, ns; None while one is busy."""
     num_prompts: int = 0
-    """How often in a row the caller was asked for a word."""
+    """Idle prompts in a row."""
     pause_deadline_ns: int | None = None
-    """While SPEAKING: of the pause that is to come. While PAUSING: of its end."""
+    """Deadline of the next pause (SPEAKING) or of its end (PAUSING), ns."""
     awaited_deadline_ns: int | None = None
     reply_deadline_ns: int | None = None
-    """Of the agent's next step, in every state but IDLE."""
+    """Deadline of the agent's next step, ns; None in IDLE."""
 
     def move_caller(self, cause: Cause) -> None:
         self.caller = next_state(CALLER, self.caller, cause)
@@ -99,7 +99,7 @@ class TurnState:
         return utterance == self.utterance and self.caller is not Caller.QUIET
 
     def is_pause(self, utterance: int, revision: int) -> bool:
-        """The present one, so named."""
+        """True if this is the current pause."""
         pausing = self.caller is Caller.PAUSING
         return pausing and (utterance, revision) == (self.utterance, self.revision)
 
@@ -115,4 +115,4 @@ class TurnState:
 
 
 Handlers = Mapping[type, Callable[[TurnState, Any, int], list[Command]]]
-"""What each type of event does to the state, at this time."""
+"""Handler per event type: (state, event, now_ns) -> commands."""

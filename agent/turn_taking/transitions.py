@@ -1,10 +1,7 @@
-"""How the two automata of turn-taking move each other: decide, commit, drop, begin, cut.
+"""Coupling of the two automata: decide, commit, drop, begin, cut.
 
-The rules are told in `machine.py`. Everything here changes the state that it is given and
-returns the commands that follow, in order.
+`machine.py` has the rules. Each function changes the given state and returns commands in order.
 """
-
-from typing import Final
 
 from latency_budget.account.turn import TurnId
 
@@ -13,48 +10,30 @@ from . import events as ev
 from .commands import Command
 from .end_of_turn import required_silence_ms
 from .end_of_turn_model import Evidence
-from .preemptive import drop_guess, guess
+from .preemptive import discard_preemptive, start_preemptive
 from .reopening import caller_said
 from .state import TurnState
 from .tables import Agent, Signal
-
-STALL_GRACE_NS: Final = 400_000_000
-"""Added to the silence that is still missing, when no audio arrives to count it. Lower would race
-ordinary network jitter; higher is dead air for clients that stop sending when the caller does."""
-
-TRANSCRIPT_DEADLINE_NS: Final = 30_000_000_000
-"""The ears give a final pass 10 s, and longer utterances more. This one is the last resort: lower
-than theirs, it would end turns that they still mean to answer, as a minute's speech that comes at
-once to a busy machine."""
-
-SPEECH_DEADLINE_NS: Final = 120_000_000_000
-"""Of speech without a pause. People breathe every few seconds, so this is noise, or ears that have
-lost the utterance; lower would cut off somebody who reads aloud beside a running fan."""
-
-PREPARING_DEADLINE_NS: Final = 20_000_000_000
-"""The stages have deadlines of their own, all shorter. This one is the last resort."""
-
-SPEAKING_DEADLINE_NS: Final = 60_000_000_000
-"""Without a sign that the reply goes on. It says so every five seconds while it sends; a stage that
-others keep busy may be silent for long in between, but not for so long."""
-
-TRAILING_DEADLINE_NS: Final = 20_000_000_000
-"""Audio is sent at most five seconds ahead (the bound of `agent.lead_ms`), so after that it must
-have been played."""
-
-STALL_SILENCE_MS: Final = 60_000
-"""The silence an utterance is credited with when its audio stops: more than any rule asks for."""
+from .thresholds import (
+    PREPARING_DEADLINE_NS,
+    SPEAKING_DEADLINE_NS,
+    STALL_GRACE_NS,
+    TRANSCRIPT_DEADLINE_NS,
+)
 
 
 def decide(s: TurnState, now_ns: int) -> list[Command]:
-    """Is the caller's turn over? If not, re-arm the watchdog for audio that stops coming."""
+    """End of turn: commit if the silence suffices for the evidence, else wait and prepare.
+
+    Re-arms the watchdog for audio that stops arriving.
+    """
     if s.text is None:
         return []
     evidence = Evidence(s.text, s.sound, s.own_pauses.quantile_ms)
     missing_ms = required_silence_ms(s.rules, evidence) - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
-        return guess(s)
+        return start_preemptive(s)
     text = s.text
     if not text.strip():
         return drop_utterance(s, now_ns)
@@ -66,11 +45,11 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
     if _may_begin(s) and s.guess == text:
         s.guess = None  # what StartReply begins with
         return [committed, *begin_if_wanted(s, now_ns)]
-    return [*drop_guess(s), committed, *begin_if_wanted(s, now_ns)]
+    return [*discard_preemptive(s), committed, *begin_if_wanted(s, now_ns)]
 
 
 def start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command]:
-    """The guess stays where a pause only begins anew: its words may be the same."""
+    """Request the final transcript of a pause. A preemptive response stays: its words may match."""
     s.revision += 1
     s.text = None
     s.sound = None
@@ -80,7 +59,7 @@ def start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command
 
 
 def drop_utterance(s: TurnState, now_ns: int, *, was_echo: bool = False) -> list[Command]:
-    out = drop_guess(s)
+    out = discard_preemptive(s)
     out.append(cmd.DropUtterance(s.utterance, s.announced, was_echo))
     s.close_utterance()
     if s.unheard_cut:
@@ -90,8 +69,8 @@ def drop_utterance(s: TurnState, now_ns: int, *, was_echo: bool = False) -> list
 
 
 def fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
-    """The recognizer is broken: close the utterance and say so."""
-    out = drop_guess(s)
+    """Close an utterance that the recognizer failed on, and apologize."""
+    out = discard_preemptive(s)
     out.append(cmd.DropUtterance(s.utterance, s.announced))
     s.close_utterance()
     if s.away or s.agent in (Agent.PREPARING, Agent.SPEAKING):
@@ -120,7 +99,7 @@ def _may_begin(s: TurnState) -> bool:
 
 
 def _begin(s: TurnState, now_ns: int) -> list[Command]:
-    out = drop_guess(s)
+    out = discard_preemptive(s)
     s.move_agent(Signal.BEGUN)
     s.turn = TurnId(s.turn + 1)
     s.apologized = False
@@ -138,7 +117,7 @@ def cut(s: TurnState, reason: cmd.CutReason) -> list[Command]:
 
 
 def fail_reply(s: TurnState, now_ns: int) -> list[Command]:
-    """A stage that the present reply needs is broken: it ends with an apology."""
+    """End the current response with an apology: one of its stages failed."""
     s.move_agent(ev.ReplyFailed)
     s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.apologized = True

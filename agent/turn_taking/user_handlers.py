@@ -1,4 +1,4 @@
-"""What each event of the caller's speech does to turn-taking."""
+"""Transitions for events of the caller's speech: onset, pause, silence, transcript, commit."""
 
 from typing import Final
 
@@ -6,18 +6,12 @@ from . import barge_in
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
-from .preemptive import drop_guess, would_reply
+from .preemptive import discard_preemptive, would_reply
 from .reopening import reopen, reopens
 from .state import Handlers, TurnState
 from .tables import Agent, Caller
-from .transitions import (
-    SPEECH_DEADLINE_NS,
-    STALL_SILENCE_MS,
-    TRANSCRIPT_DEADLINE_NS,
-    cut,
-    settle_awaited,
-    start_final_pass,
-)
+from .thresholds import SPEECH_DEADLINE_NS, STALL_SILENCE_MS, TRANSCRIPT_DEADLINE_NS
+from .transitions import cut, decide, settle_awaited, start_final_pass
 
 
 def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]:
@@ -42,6 +36,17 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     return out
 
 
+def pause_evidence(s: TurnState, now_ns: int) -> list[Command]:
+    """Decide a pause anew: its words, its silence or the turn model's answer has changed.
+
+    Over the agent's audio the question is barge-in (`barge_in.py`); otherwise it is the end of the
+    turn (`transitions.decide`).
+    """
+    if s.overlap is not None and s.text is not None:
+        return barge_in.decide_overlap(s, s.overlap, now_ns)
+    return decide(s, now_ns)
+
+
 def _on_speech_paused(s: TurnState, event: ev.SpeechPaused, now_ns: int) -> list[Command]:
     if not s.is_current(event.utterance):
         return s.stale()
@@ -57,7 +62,7 @@ def _on_audio_stalled(s: TurnState, event: ev.AudioStalled, now_ns: int) -> list
     if was_speaking:
         return start_final_pass(s, STALL_SILENCE_MS, now_ns)
     s.silence_ms = STALL_SILENCE_MS
-    return barge_in.weigh(s, now_ns)
+    return pause_evidence(s, now_ns)
 
 
 def _on_silence_grew(s: TurnState, event: ev.SilenceGrew, now_ns: int) -> list[Command]:
@@ -65,7 +70,7 @@ def _on_silence_grew(s: TurnState, event: ev.SilenceGrew, now_ns: int) -> list[C
         return s.stale()
     s.move_caller(type(event))
     s.silence_ms = event.silence_ms
-    return barge_in.weigh(s, now_ns)
+    return pause_evidence(s, now_ns)
 
 
 def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> list[Command]:
@@ -75,7 +80,7 @@ def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> li
     s.own_pauses.add(s.silence_ms)
     s.text = None
     s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
-    return drop_guess(s)
+    return discard_preemptive(s)
 
 
 def _on_transcript_ready(s: TurnState, event: ev.TranscriptReady, now_ns: int) -> list[Command]:
@@ -85,14 +90,14 @@ def _on_transcript_ready(s: TurnState, event: ev.TranscriptReady, now_ns: int) -
     if not s.is_pause(event.utterance, event.revision):
         return s.stale()
     s.text = event.text
-    return barge_in.weigh(s, now_ns)
+    return pause_evidence(s, now_ns)
 
 
 def _on_pause_judged(s: TurnState, event: ev.PauseJudged, now_ns: int) -> list[Command]:
     if not s.is_pause(event.utterance, event.revision):
         return s.stale()
     s.sound = event.log_odds
-    return barge_in.weigh(s, now_ns)
+    return pause_evidence(s, now_ns)
 
 
 def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int) -> list[Command]:
@@ -107,7 +112,7 @@ def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int)
 def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -> list[Command]:
     by_itself = s.caller is not Caller.QUIET and event.utterance == s.utterance
     if not by_itself:
-        if event.utterance <= s.utterance:  # nobody has spoken since it was committed, here
+        if event.utterance <= s.utterance:  # no speech since the last commit
             return [*s.stale(), cmd.RefuseRequest("input_audio_buffer_commit_empty")]
         s.utterance = event.utterance
         s.revision = 0
@@ -121,7 +126,7 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS
     return [
         *out,
-        *drop_guess(s),
+        *discard_preemptive(s),
         cmd.CommitUtterance(event.utterance, None, by_client=True),
         cmd.Transcribe(event.utterance, s.revision),
     ]
@@ -137,7 +142,7 @@ def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list
     s.rules = event.rules
     if not event.rules.enabled and s.caller is not Caller.QUIET:
         return barge_in.let_go(s, now_ns)
-    return [] if would_reply(s) else drop_guess(s)
+    return [] if would_reply(s) else discard_preemptive(s)
 
 
 HANDLERS: Final[Handlers] = {

@@ -1,4 +1,4 @@
-"""What is done about a caller who says nothing.
+"""Silent caller: prompt, then hang up.
 
 Theory of operation: a clock runs while everybody is at rest after a reply, from the end of the
 agent's last sound (or of a noise that came after it). It stands while the caller is being heard or
@@ -7,27 +7,24 @@ the caller waits for the agent rather than the agent for the caller. When it has
 `idle_after_ms` the caller is asked; asking is a reply like any other, and at its end the clock
 begins again.
 
-There are two ways of asking. Ours says a fixed sentence, `MAX_PROMPTS` times in a row and no more.
-That of OpenAI's `idle_timeout_ms` commits the silence as a message without words and lets the model
-answer; it is done as often as it is due, for so it is documented, unless the operator wants silent
-calls to end. Words of the caller begin the count anew.
+There are two kinds of prompt. Ours is a fixed sentence, at most `MAX_IDLE_PROMPTS` times in a row.
+OpenAI's `idle_timeout_ms` commits the silence as a message without words and lets the model answer;
+that is documented to repeat whenever it is due, so it does, unless the operator wants silent calls
+to end. Words of the caller reset the count.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from . import commands as cmd
 from .commands import Command
 from .state import TurnState
 from .tables import Agent, Caller
+from .thresholds import MAX_IDLE_PROMPTS
 from .transitions import begin_if_wanted
-
-MAX_PROMPTS: Final = 2
-"""In a row. A third "Are you still there?" talks to an empty room."""
 
 
 def follow(s: TurnState, commands: Sequence[Command], now_ns: int) -> None:
-    """Start, stop or leave the clock, after whatever led to these commands."""
+    """Start, stop or keep the idle clock after these commands."""
     for command in commands:
         if isinstance(command, cmd.CommitUtterance):
             s.awaits_caller = False
@@ -41,7 +38,7 @@ def follow(s: TurnState, commands: Sequence[Command], now_ns: int) -> None:
 
 
 def idle_deadline_ns(s: TurnState) -> int | None:
-    """When the silence has become too long; None where nothing is done about it."""
+    """Time of the next prompt or hang-up, ns; None: none is due."""
     wait_ms = s.rules.idle.idle_after_ms if _asks(s) else s.rules.idle.idle_hangup_ms
     if s.idle_since_ns is None or wait_ms == 0:
         return None
@@ -49,7 +46,7 @@ def idle_deadline_ns(s: TurnState) -> int | None:
 
 
 def end_silence(s: TurnState, now_ns: int) -> list[Command]:
-    """The deadline has passed: ask the caller, or end the call."""
+    """Prompt the caller, or end the call, at the deadline."""
     if not _asks(s):
         s.awaits_caller = False
         return [cmd.HangUp()]
@@ -69,4 +66,4 @@ def _at_rest(s: TurnState) -> bool:
 def _asks(s: TurnState) -> bool:
     idle = s.rules.idle
     is_endless = idle.idle_commits and idle.idle_hangup_ms == 0
-    return idle.idle_after_ms > 0 and (is_endless or s.num_prompts < MAX_PROMPTS)
+    return idle.idle_after_ms > 0 and (is_endless or s.num_prompts < MAX_IDLE_PROMPTS)

@@ -1,4 +1,4 @@
-"""What ends a wait for somebody who never answers: ears, recognizer, stages, or the client.
+"""Deadlines for every state that waits for an outside event: detector, recognizer, stage, client.
 
 Every state of the two automata but QUIET and IDLE waits for an event from outside, so each has a
 deadline here, and what follows it leads towards QUIET and IDLE without any further event:
@@ -24,11 +24,13 @@ from . import events as ev
 from .commands import Command
 from .state import TurnState
 from .tables import Agent, Caller, Signal
-from .transitions import STALL_SILENCE_MS, begin_if_wanted, fail_reply, start_final_pass
+from .thresholds import STALL_SILENCE_MS
+from .transitions import begin_if_wanted, fail_reply, start_final_pass
+from .user_handlers import pause_evidence
 
 
 def deadlines(s: TurnState) -> tuple[int | None, ...]:
-    """Of all that is waited for."""
+    """Deadline of each wait, ns; None: not waiting."""
     overlap_ns = None if s.overlap is None else s.overlap.deadline_ns
     return s.pause_deadline_ns, s.awaited_deadline_ns, s.reply_deadline_ns, overlap_ns
 
@@ -57,7 +59,7 @@ def _end_speech(s: TurnState, now_ns: int) -> list[Command]:
         return start_final_pass(s, STALL_SILENCE_MS, now_ns)
     s.pause_deadline_ns = None
     s.silence_ms = STALL_SILENCE_MS
-    return barge_in.give_up(s, now_ns) if s.text is None else barge_in.weigh(s, now_ns)
+    return barge_in.give_up(s, now_ns) if s.text is None else pause_evidence(s, now_ns)
 
 
 def _end_awaiting(s: TurnState, now_ns: int) -> list[Command]:

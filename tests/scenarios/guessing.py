@@ -3,8 +3,8 @@
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
-from agent.turn_taking.preemptive import MAX_GUESSES
 from agent.turn_taking.tables import Agent, Caller
+from agent.turn_taking.thresholds import MAX_PREEMPTIVE
 
 from .steps import (
     NO_INTERRUPTS,
@@ -30,7 +30,7 @@ from .timeline import at, timeline
 
 _IN_VAIN = [
     entry
-    for number in range(1, MAX_GUESSES + 1)
+    for number in range(1, MAX_PREEMPTIVE + 1)
     for entry in (
         pauses(500 * number, 1, number),
         known(500 * number + 200, 1, number, "Well," + " I" * number, ONE),
@@ -43,8 +43,8 @@ THINKS_ALOUD = timeline(
     "after so many guesses in vain the next pause is waited for",
     starts(0, 1),
     *_IN_VAIN,
-    pauses(6000, 1, MAX_GUESSES + 1),
-    words(6200, 1, MAX_GUESSES + 1, "Well, I would go."),
+    pauses(6000, 1, MAX_PREEMPTIVE + 1),
+    words(6200, 1, MAX_PREEMPTIVE + 1, "Well, I would go."),
     silence(6250, 1, 350, commit(1, "Well, I would go."), cmd.StartReply(ONE)),
     *answered(ONE, 6300),
     *asked(TWO, 8000),

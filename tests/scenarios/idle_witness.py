@@ -2,7 +2,7 @@
 
 from agent.turn_taking import commands as cmd
 from agent.turn_taking.end_of_turn import IdleRules
-from agent.turn_taking.user_idle import MAX_PROMPTS
+from agent.turn_taking.thresholds import MAX_IDLE_PROMPTS
 from latency_budget.account.turn import TurnId
 
 
@@ -59,6 +59,6 @@ class IdleWitness:
         """0: for ever."""
         rules = self.rules
         is_endless = rules.idle_commits and not rules.idle_hangup_ms
-        if rules.idle_after_ms and (is_endless or self._num_prompts < MAX_PROMPTS):
+        if rules.idle_after_ms and (is_endless or self._num_prompts < MAX_IDLE_PROMPTS):
             return rules.idle_after_ms
         return rules.idle_hangup_ms

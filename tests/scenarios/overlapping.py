@@ -2,9 +2,9 @@
 
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
-from agent.turn_taking.barge_in import LIMIT_NS, WITHOUT_WORDS_NS
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.tables import Agent, Caller
+from agent.turn_taking.thresholds import MAX_HOLD_NS, OVERLAP_WITHOUT_WORDS_NS
 
 from .steps import (
     DUCKS,
@@ -29,8 +29,8 @@ from .steps import (
 )
 from .timeline import NS_PER_MS, at, timeline, timer
 
-LIMIT_MS = LIMIT_NS // NS_PER_MS
-PATIENCE_MS = WITHOUT_WORDS_NS // NS_PER_MS
+LIMIT_MS = MAX_HOLD_NS // NS_PER_MS
+PATIENCE_MS = OVERLAP_WITHOUT_WORDS_NS // NS_PER_MS
 CUT = cmd.CutReply(ONE, "turn_detected")
 DROPPED = cmd.DropUtterance(2, announced=True)
 UNHEARD_OF = cmd.DropUtterance(2, announced=False)

@@ -3,8 +3,8 @@
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
-from agent.turn_taking.reopening import REOPEN_MS
 from agent.turn_taking.tables import Agent, Caller
+from agent.turn_taking.thresholds import REOPEN_MS
 
 from .steps import (
     NO_INTERRUPTS,

@@ -3,12 +3,10 @@
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.backchannel import meaning
-from agent.turn_taking.barge_in import GO_ON_MS
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.machine import TurnTaking
-from agent.turn_taking.preemptive import MAX_GUESSES
-from agent.turn_taking.reopening import REOPEN_NS
 from agent.turn_taking.tables import Agent, Caller
+from agent.turn_taking.thresholds import MAX_PREEMPTIVE, REOPEN_NS, RESUME_AFTER_BACKCHANNEL_MS
 from latency_budget.account.turn import TurnId
 
 from .idle_witness import IdleWitness
@@ -207,7 +205,10 @@ class Witness:
             return True
         if text is None:
             return event is None  # a deadline has passed
-        return meaning(text, *self._stood) != "words" and self._pause.silence_ms >= GO_ON_MS
+        return (
+            meaning(text, *self._stood) != "words"
+            and self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
+        )
 
     def _open(self, utterance: int, *, announced: bool) -> None:
         assert self.open is None
@@ -226,7 +227,7 @@ class Witness:
         assert not self._pause.is_over(self._rules, text), "the turn is over"
         self._guess = (turn, text)
         self._num_guesses += 1
-        assert self._num_guesses <= MAX_GUESSES
+        assert self._num_guesses <= MAX_PREEMPTIVE
 
     def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
         assert turn == self.turn + 1

@@ -1,0 +1,108 @@
+"""Every number of turn-taking, each with what breaks when it is lower or higher.
+
+Three more are measured in audio and belong to the voice detector, below this package:
+`asr.EndpointingConfig` has the onset of speech (96 ms; over the agent's own voice 160 ms), the
+pause that starts a final pass (80 ms, setting `asr.pause_ms`) and the voice that resumes an
+utterance (64 ms). The weights of the end-of-turn model, and the silence per score, are data:
+`end_of_turn_model.json`.
+"""
+
+from typing import Final
+
+# End of turn
+
+MAX_DANGLING_MS: Final = 1200
+"""Longest silence after "and", "the", "um". Pauses of thought last up to 900 ms: lower cuts in on
+them. Higher is no help: a caller who lost the thread waits for the agent."""
+
+MAX_NUMBER_MS: Final = 2000
+"""Longest silence in the middle of a number or of spelling, where callers look things up."""
+
+SOUND_LIMIT: Final = 6.0
+"""Bound of the audio turn model's log-odds in the score: no single feature outvotes all others."""
+
+NEUTRAL_PAUSE_MS: Final = 300
+"""Unit of the caller's own pauses in the score: about the median pause inside a sentence."""
+
+STALL_GRACE_NS: Final = 400_000_000
+"""Wait for audio beyond the silence that is still required. Lower races ordinary network jitter;
+higher is dead air for clients that stop sending when the caller stops speaking."""
+
+STALL_SILENCE_MS: Final = 60_000
+"""Silence credited to an utterance whose audio stopped: more than any rule requires."""
+
+# Preemptive generation
+
+MAX_PREEMPTIVE: Final = 8
+"""Preemptive responses per utterance. One in three hesitant turns has three pauses or more before
+its end, and an end without a prepared response is answered later by the whole preparation. One in
+fifteen has eight; such a caller is not about to be answered."""
+
+# Re-opened turn
+
+REOPEN_MS: Final = 450
+"""From the response's first audio to the event of the caller's speech, which comes 96 ms after its
+onset: an onset within the first 350 ms. A caller who begins so early was going on anyway, for
+nobody answers a voice in less than 200 ms, and has heard one word at most. Lower: the two halves
+of a hesitant sentence become two messages with a scrap of an answer between them. Higher: the model
+denies words that the caller heard and objects to."""
+
+REOPEN_NS: Final = REOPEN_MS * 1_000_000
+
+# Barge-in
+
+RESUME_AFTER_BACKCHANNEL_MS: Final = 300
+"""Silence after a backchannel before the response resumes. Lower talks over "yeah, but"; higher is
+a hole in the response."""
+
+OVERLAP_WITHOUT_WORDS_NS: Final = 540_000_000
+"""Overlapping voice without a transcript that counts as an interruption, from the onset event
+(which itself takes 160 ms of voice): 700 ms of voice. The first partial pass begins 200 ms after
+the first voiced sample and takes 150 to 200 ms."""
+
+OVERLAP_RECHECK_NS: Final = 500_000_000
+"""Next look at an overlap whose words decide nothing yet. Partials come every 600 ms of voice."""
+
+MAX_HOLD_NS: Final = 5_000_000_000
+"""Longest hold of a response. A final pass takes 2 s on a loaded machine."""
+
+MAX_BACKCHANNEL_PARTS: Final = 3
+""""Yeah, yeah, okay" is a backchannel; a longer sequence is a turn."""
+
+MIN_ECHO_WORDS: Final = 2
+"""Consecutive words shared with the agent's speech. One shared word proves nothing."""
+
+ECHO_SHARE: Final = 0.75
+"""Share of the words that match the agent's, in order: echo is recognized badly."""
+
+ECHO_WINDOW_WORDS: Final = 40
+"""Newest words of the agent that may come back as echo: 15 s. A room answers within half a second,
+but the caller's own stretch of audio goes back as far as it is long."""
+
+ANSWER_WITHIN_WORDS: Final = 3
+"""Words that the agent may have gone on with when the answer to its question arrives."""
+
+# Silent caller
+
+MAX_IDLE_PROMPTS: Final = 2
+"""Prompts in a row. A third "Are you still there?" talks to an empty room."""
+
+# Watchdogs: the last resort where an event never arrives
+
+SPEECH_DEADLINE_NS: Final = 120_000_000_000
+"""Speech without a pause. People breathe every few seconds, so this is noise, or a detector that
+lost the utterance. Lower would cut off a caller who reads aloud beside a running fan."""
+
+TRANSCRIPT_DEADLINE_NS: Final = 30_000_000_000
+"""Final transcript. The speech input waits 10 s, and longer for long utterances; lower than that
+would end turns that it still answers, such as a minute of speech sent at once to a busy machine."""
+
+PREPARING_DEADLINE_NS: Final = 20_000_000_000
+"""First audio of a response. The stages have deadlines of their own, all shorter."""
+
+SPEAKING_DEADLINE_NS: Final = 60_000_000_000
+"""Heartbeat of a response that is being sent; it comes every 5 s. A stage that other calls keep
+busy may be silent for long in between, but not for so long."""
+
+TRAILING_DEADLINE_NS: Final = 20_000_000_000
+"""End of playback. Audio is sent at most 5 s ahead (the bound of `agent.lead_ms`)."""
