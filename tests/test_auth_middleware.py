@@ -162,7 +162,7 @@ def closed(house: House) -> House:
 
 
 async def test_what_is_open_without_a_key(closed: House) -> None:
-    for path in ("/", "/app.js", "/style.css", "/healthz", "/readyz", "/health"):
+    for path in ("/", "/app.js", "/styles/page.css", "/healthz", "/readyz", "/health"):
         assert (await closed.knock(path)).status == 200
     assert (await closed.knock("/app.js", method="POST")).status == 401
 

@@ -23,4 +23,4 @@ async def test_pages_are_served_by_their_names() -> None:
 
 
 def test_pages_need_no_key() -> None:
-    assert {"/", "/dashboard", "/dashboard/main.js", "/base.css"} <= open_paths(WEB_DEMO)
+    assert {"/", "/dashboard", "/dashboard/main.js", "/styles/base.css"} <= open_paths(WEB_DEMO)

@@ -11,8 +11,8 @@ from agent.http.static_files import WEB_DEMO, Pages
     [
         ("/", True),
         ("/app.js", True),
-        ("/style.css", True),
-        ("/elements.js", False),
+        ("/styles/page.css", True),
+        ("/ui/dom.js", False),
         ("/sample-question.wav", False),
     ],
 )

@@ -218,7 +218,7 @@ def test_what_happens_before_its_keeper_is_fetched_is_kept(
     server.script = script
     page = open_page()
     held: list[Route] = []
-    page.route("**/telling.js", lambda route: held.append(route))
+    page.route("**/call-views.js", lambda route: held.append(route))
     page.get_by_role("button", name="Play a sample question").click()
     call = server.wait_for_call()
     expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)

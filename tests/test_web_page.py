@@ -329,8 +329,8 @@ def test_the_page_is_light_before_anybody_touches_it(open_page: Open, server: Fa
             .map(({ name, decodedBodySize }) => [new URL(name).pathname, decodedBodySize]))""")
     assert loaded["/"] > 0
     assert loaded["/app.js"] > 0
-    assert "/telling.js" not in loaded  # what only a call needs
-    assert "/settings-panel.js" not in loaded
+    assert "/ui/call-views.js" not in loaded  # what only a call needs
+    assert "/ui/settings-panel.js" not in loaded
     names = {name.lstrip("/") or "index.html" for name in loaded if name != "/readyz"}
     packed = sum(len(gzip.compress((WEB_DEMO / name).read_bytes(), LEVEL)) for name in names)
     print(f"the page loads {packed} bytes, {sum(loaded.values())} unpacked, in {len(names)} files")

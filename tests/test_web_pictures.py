@@ -118,7 +118,7 @@ def contrast(first: str, second: str) -> float:
 
 
 def test_words_can_be_read_in_both_schemes() -> None:
-    style = (WEB_DEMO / "base.css").read_text(encoding="utf-8")
+    style = (WEB_DEMO / "styles/base.css").read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
         for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)

@@ -195,7 +195,7 @@ def test_marks_before_the_bar_is_fetched_are_drawn(open_page: Open, server: Fake
     server.script = script
     page = open_page()
     held: list[Route] = []
-    page.route("**/telling.js", lambda route: held.append(route))
+    page.route("**/call-views.js", lambda route: held.append(route))
     press_talk(page, server)
     expect(page.locator(".message.caller")).to_contain_text(QUESTION)
     expect(page.locator(".turn.live")).to_have_count(0)

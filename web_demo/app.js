@@ -1,22 +1,22 @@
 /** Ties the page's elements to a call. What is decided here is only what to show. */
 
-import { Access } from './access.js';
-import { Call } from './call.js';
-import { Controls, urlOf } from './controls.js';
-import { HeldEvents } from './held-events.js';
-import { KeyDialog } from './key-dialog.js';
-import { Notice } from './notice.js';
-import { PreferenceStore } from './preferences.js';
-import { problemOfClose, problemOfRefusal, PROBLEMS } from './problems.js';
-import { ReadinessWatch } from './readiness.js';
-import { RealtimeClient } from './realtime.js';
-import { askWhyRefused } from './refusal.js';
-import { Transcript } from './transcript.js';
-import { WrittenLine } from './written-line.js';
+import { Access } from './call/access.js';
+import { Call } from './call/call.js';
+import { Controls, urlOf } from './ui/controls.js';
+import { EventBuffer } from './call/event-buffer.js';
+import { KeyDialog } from './ui/key-dialog.js';
+import { Notice } from './ui/notice.js';
+import { PreferenceStore } from './call/preferences.js';
+import { problemOfClose, problemOfRefusal, PROBLEMS } from './ui/problems.js';
+import { ReadinessWatch } from './call/readiness.js';
+import { RealtimeClient } from './call/realtime-client.js';
+import { askWhyRefused } from './call/refusal.js';
+import { Transcript } from './ui/transcript.js';
+import { TextInput } from './ui/text-input.js';
 
 /**
- * @typedef {import('./readiness.js').Readiness} Readiness
- * @typedef {import('./realtime.js').Status} Status
+ * @typedef {import('./call/readiness.js').Readiness} Readiness
+ * @typedef {import('./call/realtime-client.js').Status} Status
  */
 
 const SERVER_PROBLEMS = new Set([
@@ -63,14 +63,14 @@ const notice = new Notice(page.notice, act);
 const controls = new Controls({ call, preferences, notice, access });
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
-/** @type {Promise<typeof import('./telling.js')> | null} */
-let telling = null;
+/** @type {Promise<typeof import('./ui/call-views.js')> | null} */
+let callViews = null;
 let isTelling = false;
-const happened = new HeldEvents(
+const events = new EventBuffer(
   [
     [call, ['resumed', 'renewed', 'audio', 'played']],
     [call.client, ['event', 'status']],
-    [call.devices, ['batch', 'tape']],
+    [call.devices, ['batch', 'output']],
     [call.conversation, ['message', 'removed', 'sent', 'turn', 'tool']],
   ],
   () => ({
@@ -81,7 +81,7 @@ const happened = new HeldEvents(
   MAX_EARLY,
 );
 
-/** @param {import('./problems.js').Action} action */
+/** @param {import('./ui/problems.js').Action} action */
 function act(action) {
   if (action === 'talk') void call.startTalking();
   if (action === 'resume') void call.devices.resume();
@@ -186,14 +186,14 @@ function showConnection(status) {
 
 /** Fetched at the first touch of the page: before the call that it leads to has begun. */
 async function tellOfCall() {
-  telling ??= import('./telling.js');
+  callViews ??= import('./ui/call-views.js');
   try {
-    const { tellOf } = await telling;
+    const { showCall } = await callViews;
     if (isTelling) return;
     isTelling = true;
-    tellOf(call, transcript, access, page.download, happened);
+    showCall(call, transcript, access, page.download, events);
   } catch {
-    telling = null; // the server is gone; the page goes on without, and asks again
+    callViews = null; // the server is gone; the page goes on without, and asks again
   }
 }
 
@@ -231,7 +231,7 @@ function byId(id) {
 
 on(call, 'phase', (phase) => {
   controls.showPhase(phase);
-  if (phase === 'off') happened.drop();
+  if (phase === 'off') events.drop();
   else void tellOfCall();
 });
 on(call, 'connection', showConnection);
@@ -253,7 +253,7 @@ on(call.conversation, 'sent', (itemId) => transcript.remove(itemId));
 on(call.conversation, 'turn', ({ itemId, turn }) => transcript.addTurn(itemId, turn));
 
 page.sample.addEventListener('click', () => void call.playSample(SAMPLE_URL));
-new WrittenLine(page.form, (text) => void call.sendText(text));
+new TextInput(page.form, (text) => void call.sendText(text));
 for (const touch of ['pointerdown', 'keydown']) {
   document.addEventListener(touch, () => void tellOfCall(), { once: true, capture: true });
 }

@@ -3,12 +3,12 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 
-import { DEFAULTS, isValid, parse, PreferenceStore } from '../../web_demo/preferences.js';
-import { problemOfRefusal, PROBLEMS, secureAddresses } from '../../web_demo/problems.js';
-import { PushToTalk, SHORTEST_MS } from '../../web_demo/push-to-talk.js';
-import { askWhyRefused } from '../../web_demo/refusal.js';
-import { difference } from '../../web_demo/session-settings.js';
-import { WakeWatch } from '../../web_demo/wake-watch.js';
+import { DEFAULTS, isValid, parse, PreferenceStore } from '../../web_demo/call/preferences.js';
+import { problemOfRefusal, PROBLEMS, secureAddresses } from '../../web_demo/ui/problems.js';
+import { PushToTalk, SHORTEST_MS } from '../../web_demo/call/push-to-talk.js';
+import { askWhyRefused } from '../../web_demo/call/refusal.js';
+import { difference } from '../../web_demo/call/session-settings.js';
+import { SleepDetector } from '../../web_demo/call/sleep-detector.js';
 
 class FakeStorage {
   items = new Map();
@@ -200,7 +200,7 @@ test('sleep is noticed, by sound or by the timer, and a slow timer is not sleep'
   t.after(() => mock.timers.reset());
   let now = 0;
   const woken = [];
-  const watch = new WakeWatch((awayMs) => woken.push(awayMs), () => now);
+  const watch = new SleepDetector((awayMs) => woken.push(awayMs), () => now);
   const later = (ms) => {
     now += ms;
   };

@@ -3,11 +3,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ServerError } from '../../web_demo/dashboard/api.js';
-import { EventParser } from '../../web_demo/dashboard/events.js';
-import { count, milliseconds, percent } from '../../web_demo/dashboard/format.js';
-import { rowOf } from '../../web_demo/dashboard/rows.js';
-import { MAX_ROWS, TurnList } from '../../web_demo/dashboard/turn-list.js';
+import { ServerError } from '../../web_demo/dashboard/data/api.js';
+import { EventParser } from '../../web_demo/dashboard/data/events.js';
+import { count, milliseconds, percent } from '../../web_demo/dashboard/data/format.js';
+import { rowOf } from '../../web_demo/dashboard/data/turn-row.js';
+import { MAX_ROWS, TurnList } from '../../web_demo/dashboard/data/turn-list.js';
 
 const ALL = { since: '0', until: '', profile: '', session: '' };
 

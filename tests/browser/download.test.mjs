@@ -1,11 +1,11 @@
-// What a call is downloaded as: recording, transcript, and the tape they are made of.
+// What a call is downloaded as: recording, transcript, and the output recorder.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { BLOCK_FRAMES, CallRecording, wavHeader } from '../../web_demo/call-recording.js';
-import { Tape } from '../../web_demo/tape.js';
-import { transcriptText } from '../../web_demo/transcript-text.js';
+import { BLOCK_FRAMES, CallRecording, wavHeader } from '../../web_demo/audio/call-recording.js';
+import { OutputRecorder } from '../../web_demo/audio/output-recorder.js';
+import { transcriptText } from '../../web_demo/call/transcript-text.js';
 
 const BLOCK_MS = BLOCK_FRAMES / 24;
 
@@ -76,17 +76,17 @@ test('the oldest sound goes when there is too much, and little of it is in memor
   assert.ok(frames.every(([left, right]) => left === 5 && right === 0));
 });
 
-test('a tape gives all that sounded, once, and says where it was', () => {
+test('the output recorder emits all audible samples once, with their position', () => {
   const pieces = [];
-  const tape = new Tape(512, (samples, frame) => pieces.push([samples.length, frame]));
+  const recorder = new OutputRecorder(512, (samples, frame) => pieces.push([samples.length, frame]));
   const loud = new Float32Array(128).fill(0.5);
   const silent = new Float32Array(128);
-  for (let i = 0; i < 6; i += 1) tape.take(loud, 1000 + 128 * i);
+  for (let i = 0; i < 6; i += 1) recorder.take(loud, 1000 + 128 * i);
   assert.deepEqual(pieces, [[512, 1000]]);
-  tape.take(silent, 1768);
-  tape.take(silent, 1896);
-  tape.take(loud, 2024);
-  tape.take(silent, 2152);
+  recorder.take(silent, 1768);
+  recorder.take(silent, 1896);
+  recorder.take(loud, 2024);
+  recorder.take(silent, 2152);
   assert.deepEqual(pieces, [
     [512, 1000],
     [256, 1512],

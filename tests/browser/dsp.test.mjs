@@ -3,10 +3,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { DUCKED, Gain } from '../../web_demo/gain.js';
-import { HeardText } from '../../web_demo/heard-text.js';
-import { PlaybackRing } from '../../web_demo/playback-ring.js';
-import { Resampler } from '../../web_demo/resampler.js';
+import { DUCKED_GAIN, Gain } from '../../web_demo/audio/gain.js';
+import { HeardText } from '../../web_demo/call/heard-text.js';
+import { PlaybackBuffer } from '../../web_demo/audio/playback-buffer.js';
+import { Resampler } from '../../web_demo/audio/resampler.js';
 
 const RATES = [
   [48000, 24000],
@@ -110,7 +110,7 @@ function pull(ring, length) {
 }
 
 test('samples come out as they went in, across the seam of the ring', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   const input = noise(5000);
   const parts = [];
   for (let at = 0; at < input.length; at += 250) {
@@ -123,7 +123,7 @@ test('samples come out as they went in, across the seam of the ring', () => {
 });
 
 test('flush leaves a short fade and nothing else, and counts it', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(900).fill(1));
   pull(ring, 128);
   const cut = ring.flush();
@@ -135,7 +135,7 @@ test('flush leaves a short fade and nothing else, and counts it', () => {
 });
 
 test('a reply after a flush is played whole', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(500).fill(1));
   pull(ring, 128);
   ring.flush();
@@ -148,14 +148,14 @@ test('a reply after a flush is played whole', () => {
 });
 
 test('a reply that is not playing yet is flushed with nothing heard', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(50).fill(1));
   assert.deepEqual(ring.flush(), [{ itemId: 'a', played: 0 }]);
   assert.ok(pull(ring, 128).output.every((sample) => sample === 0));
 });
 
 test('a short reply starts below the cushion once it is known to be complete', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(50).fill(1));
   assert.equal(pull(ring, 128).output[0], 0);
   ring.end('a');
@@ -165,7 +165,7 @@ test('a short reply starts below the cushion once it is known to be complete', (
 });
 
 test('an underrun fades out, waits for a cushion and fades in', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(100).fill(1));
   const dry = pull(ring, 128).output;
   assert.ok(dry[100] < 1 && dry[100] > 0 && dry[100 + LIMITS.fade] === 0);
@@ -180,7 +180,7 @@ test('an underrun fades out, waits for a cushion and fades in', () => {
 });
 
 test('two replies are counted apart', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(200).fill(1));
   ring.end('a');
   ring.push('b', new Float32Array(300).fill(1));
@@ -190,7 +190,7 @@ test('two replies are counted apart', () => {
 });
 
 test('a ring that is full drops what is new and counts it', () => {
-  const ring = new PlaybackRing(LIMITS);
+  const ring = new PlaybackBuffer(LIMITS);
   ring.push('a', new Float32Array(900));
   ring.push('a', new Float32Array(300));
   assert.equal(ring.waiting, 1000);
@@ -200,7 +200,7 @@ test('a ring that is full drops what is new and counts it', () => {
 test('any order of pushes, pulls and flushes accounts for every sample', () => {
   const random = lcg(3);
   for (let round = 0; round < 200; round += 1) {
-    const ring = new PlaybackRing(LIMITS);
+    const ring = new PlaybackBuffer(LIMITS);
     let pushed = 0;
     let played = 0;
     let lost = 0;
@@ -255,8 +255,8 @@ test('a voice is ducked within 20 ms and comes back within 100, without a step',
   const before = heard(128, false);
   assert.ok(before.every((sample) => sample === 1));
   const fall = concat([heard(128, true), heard(896, true)]);
-  assert.ok(Math.abs(fall[960] - DUCKED) < 1e-6);
-  assert.ok(fall[900] > DUCKED);
+  assert.ok(Math.abs(fall[960] - DUCKED_GAIN) < 1e-6);
+  assert.ok(fall[900] > DUCKED_GAIN);
   const rise = heard(4900, false);
   assert.equal(rise[4899], 1);
   assert.ok(rise[4700] < 1);
@@ -268,13 +268,13 @@ test('a voice that is called back halfway turns around where it is', () => {
   const gain = new Gain(48000);
   gain.apply(new Float32Array(480), true);
   const level = gain.level;
-  assert.ok(level > DUCKED && level < 1);
+  assert.ok(level > DUCKED_GAIN && level < 1);
   gain.apply(new Float32Array(1), false);
   assert.ok(gain.level > level && gain.level - level < 1e-3);
 });
 
 test('the ring says whose samples come next', () => {
-  const ring = new PlaybackRing({ capacity: 100, fade: 2, startCushion: 1, resumeCushion: 1 });
+  const ring = new PlaybackBuffer({ capacity: 100, fade: 2, startCushion: 1, resumeCushion: 1 });
   assert.equal(ring.current, '');
   ring.push('a', new Float32Array(4));
   ring.push('b', new Float32Array(4));

@@ -3,11 +3,11 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 
-import { samplesFromBase64, toBase64 } from '../../web_demo/base64.js';
-import { Conversation } from '../../web_demo/conversation.js';
-import { toInt16 } from '../../web_demo/pcm.js';
-import { RealtimeClient } from '../../web_demo/realtime.js';
-import { Uplink } from '../../web_demo/uplink.js';
+import { samplesFromBase64, toBase64 } from '../../web_demo/call/base64.js';
+import { Conversation } from '../../web_demo/call/conversation.js';
+import { toInt16 } from '../../web_demo/audio/pcm.js';
+import { RealtimeClient } from '../../web_demo/call/realtime-client.js';
+import { Uplink } from '../../web_demo/call/uplink.js';
 
 class FakeSocket {
   static sockets = [];

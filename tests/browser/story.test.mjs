@@ -3,10 +3,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { FirstSound } from '../../web_demo/first-sound.js';
-import { HeardText } from '../../web_demo/heard-text.js';
-import { told } from '../../web_demo/tool-lines.js';
-import { TurnMarks } from '../../web_demo/turn-marks.js';
+import { FirstSound } from '../../web_demo/audio/first-sound.js';
+import { HeardText } from '../../web_demo/call/heard-text.js';
+import { told } from '../../web_demo/ui/tool-calls.js';
+import { TurnTiming } from '../../web_demo/call/turn-timing.js';
 
 /** The page's clock is ahead of the server's by this much, and by the way there. */
 const AHEAD_MS = 50_000;
@@ -35,7 +35,7 @@ function rounded(stretches) {
 }
 
 test('a bar begins where the caller ended, at the time that has passed already', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, ...PAUSE.slice(0, 4));
   assert.equal(turns.at(AHEAD_MS + 1162), null);
   tell(turns, ...PAUSE.slice(4, 6));
@@ -51,7 +51,7 @@ test('a bar begins where the caller ended, at the time that has passed already',
 });
 
 test('what is prepared ahead does not end the wait for the end of the turn', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, ...PAUSE, [null, 'first_piece', 1240], [null, 'tts_start', 1241]);
   const shown = turns.at(AHEAD_MS + 1300);
   assert.deepEqual(rounded(shown.waited), [
@@ -67,7 +67,7 @@ test('what is prepared ahead does not end the wait for the end of the turn', () 
 });
 
 test('the stretches follow each other without a gap up to the first sound', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(
     turns,
     ...PAUSE,
@@ -93,7 +93,7 @@ test('the stretches follow each other without a gap up to the first sound', () =
 });
 
 test('where only the words were missing, they were waited for', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, ...PAUSE.slice(0, 3), [null, 'asr_final', 1500], [null, 'endpoint', 1500.4]);
   tell(turns, [null, 'caller_last_voiced', 1000, 1501], [null, 'audio_received', 1008, 1501]);
   tell(turns, [1, 'reply_requested', 1502]);
@@ -108,7 +108,7 @@ test('where only the words were missing, they were waited for', () => {
 });
 
 test('a caller who goes on takes the bar away, and the next pause brings another', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, ...PAUSE, [null, 'void', 1300]);
   assert.equal(turns.at(AHEAD_MS + 1310), null);
   tell(turns, [null, 'discarded', 1300], [null, 'first_piece', 1310]); // work that had not stopped
@@ -118,14 +118,14 @@ test('a caller who goes on takes the bar away, and the next pause brings another
 });
 
 test('marks that were held up on their way do not move the clock', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, [null, 'speech_started', 100, 100, 3], [null, 'speech_paused', 1085, 1085, 800]);
   tell(turns, [null, 'caller_last_voiced', 1000, 1162, 5]);
   assert.equal(turns.at(AHEAD_MS + 1200).elapsedMs, 197);
 });
 
 test('tools are waited for in their own colour, and what follows them in its', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(
     turns,
     ...PAUSE,
@@ -145,7 +145,7 @@ test('tools are waited for in their own colour, and what follows them in its', (
 });
 
 test('a written turn begins with the message; a greeting has nobody who waits', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, [1, 'asked', 500], [1, 'reply_requested', 500], [1, 'llm_first_token', 560]);
   assert.deepEqual(rounded(turns.at(AHEAD_MS + 600).waited), [
     ['llm_prefill', 0, 60],
@@ -162,14 +162,14 @@ test('a reply that is taken back or cut before it is heard leaves no bar', () =>
     [null, 'reopened', 1500],
     [1, 'interrupted', 1500],
   ]) {
-    const turns = new TurnMarks();
+    const turns = new TurnTiming();
     tell(turns, ...PAUSE, [null, 'endpoint', 1400], [1, 'first_piece', 1450], end);
     assert.equal(turns.at(AHEAD_MS + 1510), null, end[1]);
   }
 });
 
 test('nothing runs for ever', () => {
-  const turns = new TurnMarks();
+  const turns = new TurnTiming();
   tell(turns, ...PAUSE);
   assert.equal(turns.at(AHEAD_MS + 1000 + 60_000), null);
 });

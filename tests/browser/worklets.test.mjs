@@ -18,8 +18,8 @@ globalThis.AudioWorkletProcessor = class {
 };
 globalThis.registerProcessor = (name, processor) => processors.set(name, processor);
 Object.assign(globalThis, { sampleRate: WIRE_HZ, currentTime: 0, currentFrame: 0 });
-await import('../../web_demo/capture-worklet.js');
-await import('../../web_demo/playback-worklet.js');
+await import('../../web_demo/audio/capture-worklet.js');
+await import('../../web_demo/audio/playback-worklet.js');
 
 function make(name, rateHz) {
   globalThis.sampleRate = rateHz;

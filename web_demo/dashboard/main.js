@@ -1,49 +1,49 @@
 /** The dashboard: puts its parts together, and gives each of them what the server tells. */
 
-import { Access } from '../access.js';
-import { KeyDialog } from '../key-dialog.js';
-import { Analysis } from './analysis.js';
-import { Api, ServerError } from './api.js';
-import { Banner } from './banner.js';
-import { LiveCalls } from './calls.js';
-import { Engine } from './engine.js';
-import { EventStream } from './events.js';
-import { FiguresWatch } from './figures.js';
-import { Filters } from './filters.js';
-import { count, plural } from './format.js';
-import { Head } from './head.js';
-import { HealthWatch } from './health.js';
-import { find, Painter, write } from './painter.js';
-import { Refusals } from './refusals.js';
-import { MAX_ROWS, TurnList } from './turn-list.js';
-import { TurnTable } from './turn-table.js';
+import { Access } from '../call/access.js';
+import { KeyDialog } from '../ui/key-dialog.js';
+import { Analysis } from './charts/analysis.js';
+import { Api, ServerError } from './data/api.js';
+import { Banner } from './tables/banner.js';
+import { LiveCalls } from './tables/live-calls.js';
+import { Engine } from './tables/engine.js';
+import { EventStream } from './data/events.js';
+import { FiguresWatch } from './data/figures.js';
+import { Filters } from './tables/filters.js';
+import { count, plural } from './data/format.js';
+import { SummaryRow } from './tables/summary.js';
+import { HealthWatch } from './data/health.js';
+import { find, Renderer, write } from './renderer.js';
+import { Refusals } from './tables/refusals.js';
+import { MAX_ROWS, TurnList } from './data/turn-list.js';
+import { TurnTable } from './tables/turn-table.js';
 
 /**
- * @typedef {import('./banner.js').Code} Code
- * @typedef {import('./events.js').StreamState} StreamState
- * @typedef {import('./health.js').Health} Health
+ * @typedef {import('./tables/banner.js').Code} Code
+ * @typedef {import('./data/events.js').StreamState} StreamState
+ * @typedef {import('./data/health.js').Health} Health
  */
 
 /** The list of calls is asked for when a turn has ended: it knows their middle waits. */
 const CALLS_AFTER_MS = 1000;
 
-const painter = new Painter();
+const renderer = new Renderer();
 const dialog = new KeyDialog(find(document, '#key-dialog'));
 const access = new Access((problem) => dialog.ask(problem));
 const api = new Api(access);
 const banner = new Banner(find(document, '#banner'), onBanner);
 const notes = new Banner(find(document, '#notes'), onBanner);
-const head = new Head(find(document, '#head'), painter);
-const refusals = new Refusals(find(document, '#refusals'), painter, (total) => head.setRefused(total));
-const engine = new Engine(find(document, '#engine'), find(document, '#guesses'), painter);
-const analysis = new Analysis(find(document, '#analysis'), painter, engine);
+const head = new SummaryRow(find(document, '#head'), renderer);
+const refusals = new Refusals(find(document, '#refusals'), renderer, (total) => head.setRefused(total));
+const engine = new Engine(find(document, '#engine'), find(document, '#guesses'), renderer);
+const analysis = new Analysis(find(document, '#analysis'), renderer, engine);
 const filters = new Filters(find(document, '#filters'), () => api.now(), onFilters);
-const calls = new LiveCalls(find(document, '#live'), painter, {
+const calls = new LiveCalls(find(document, '#live'), renderer, {
   onCount: (number) => head.setCalls(number),
   onChoose: (session) => filters.showSession(session),
 });
 const list = new TurnList(api, (numNew) => onTurns(numNew));
-const table = new TurnTable(find(document, '#turns'), list, painter, (row) => openTurn(row.key));
+const table = new TurnTable(find(document, '#turns'), list, renderer, (row) => openTurn(row.key));
 const figures = new FiguresWatch(api, filters, {
   onFigures: (answer) => {
     head.setSummary(answer.summary);
@@ -51,7 +51,7 @@ const figures = new FiguresWatch(api, filters, {
     analysis.set(answer);
     disable('#export-distributions', answer.summary.answered === 0);
     table.setTotal(list.noHistory ? list.length : answer.summary.turns);
-    painter.want(drawStatus);
+    renderer.want(drawStatus);
   },
   onBurn: (shares) => analysis.setBurn(shares),
   onProfiles: (names) => filters.offerProfiles(names),
@@ -62,7 +62,7 @@ const stream = new EventStream(api, onEvent, onStream);
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let callsTimer;
-/** @type {import('./turn-panel.js').TurnPanel | null} */
+/** @type {import('./tables/turn-panel.js').TurnPanel | null} */
 let panel = null;
 
 /** What is known is read anew: at the start, and whenever events may have been missed. */
@@ -121,7 +121,7 @@ function onEvent(kind, data) {
   }
 }
 
-/** @param {import('./rows.js').Turn} turn */
+/** @param {import('./data/turn-row.js').Turn} turn */
 function onTurn(turn) {
   calls.onTurn(turn);
   if (filters.isLive) list.add({ ...turn, at: turn.at ?? new Date(api.now()).toISOString() });
@@ -169,7 +169,7 @@ function onBanner(code) {
 /** @param {number} numNew */
 function onTurns(numNew) {
   table.changed(numNew);
-  painter.want(drawStatus);
+  renderer.want(drawStatus);
 }
 
 function drawStatus() {
@@ -209,18 +209,18 @@ function openTurn(key) {
 async function showTurn() {
   const key = filters.openTurn;
   if (panel === null && key === '') return;
-  const { TurnPanel } = await import('./turn-panel.js');
+  const { TurnPanel } = await import('./tables/turn-panel.js');
   panel ??= new TurnPanel(find(document, '#turn-dialog'), api, () => filters.setOpenTurn(''));
   if (key === '') panel.close();
   else await panel.show(key, list.rowOf(key));
 }
 
-/** @param {(module: typeof import('./csv.js')) => Promise<void>} run */
+/** @param {(module: typeof import('./data/csv.js')) => Promise<void>} run */
 async function exportCsv(run) {
   const said = find(document, '#export-status');
   try {
     write(said, 'Collecting …');
-    await run(await import('./csv.js'));
+    await run(await import('./data/csv.js'));
     write(said, '');
   } catch (error) {
     write(said, error instanceof ServerError ? error.message : 'The export failed.');

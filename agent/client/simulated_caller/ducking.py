@@ -1,7 +1,7 @@
 """How loud a reply is played: quieter while the server wonders whether the caller interrupts it.
 
 A step in level is heard as a click, so every change is a ramp. The same rule as the page's
-(`web_demo/gain.js`): a duck belongs to one item and ends with it.
+(`web_demo/audio/gain.js`): a duck belongs to one item and ends with it.
 """
 
 from typing import Final

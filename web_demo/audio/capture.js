@@ -1,0 +1,178 @@
+/**
+ * Where the caller's audio comes from: the microphone, or a recorded question in its place.
+ *
+ * Both go through the same worklet (`capture-worklet.js`), so a page without a microphone exercises
+ * the same path. Batches of 20 ms arrive as `batch` events; `lost` says that the device went away,
+ * `hushed` (detail: boolean) that the system has silenced it or lets it be heard again, `sample-ended`
+ * that the recording has been played.
+ */
+
+import { CaptureError, requestMicrophone } from './microphone.js';
+
+/** @typedef {import('./microphone.js').Choice} Choice */
+
+/** The recording is also heard, a little softer than the agent who answers it. */
+const SAMPLE_GAIN = 0.7;
+
+export class Capture extends EventTarget {
+  /**
+   * Load the worklet into a running context.
+   * @param {AudioContext} context
+   * @returns {Promise<Capture>}
+   */
+  static async create(context) {
+    await context.audioWorklet.addModule('audio/capture-worklet.js');
+    return new Capture(context);
+  }
+
+  /**
+   * Use `Capture.create`: the worklet has to be loaded first.
+   * @param {AudioContext} context
+   */
+  constructor(context) {
+    super();
+    /** @private */
+    this.context = context;
+    /** @private @type {MediaStream | null} */
+    this.stream = null;
+    /** @private @type {MediaStreamAudioSourceNode | null} */
+    this.microphone = null;
+    /** @private @type {AudioBufferSourceNode | null} */
+    this.sample = null;
+    /** Batches are passed on only while this is true. */
+    this.running = false;
+    /** @private */
+    this.muted = false;
+    /** @private */
+    this.closed = false;
+    /** @private */
+    this.node = new AudioWorkletNode(context, 'capture', { numberOfOutputs: 1 });
+    // The output is silent; connecting it makes every browser pull the node.
+    this.node.connect(context.destination);
+    this.node.port.onmessage = ({ data }) => {
+      if (this.running) this.dispatchEvent(new CustomEvent('batch', { detail: data }));
+    };
+  }
+
+  get hasMicrophone() {
+    return this.microphone !== null;
+  }
+
+  /**
+   * Ask for the microphone and listen to it; again, for another one. The old one is heard until the
+   * new one is there, and goes on where there is none.
+   * @param {Choice} choice
+   * @returns {Promise<boolean>} false where the device that was chosen is not there, and the system
+   *   has chosen another one
+   * @throws {CaptureError}
+   */
+  async openMicrophone(choice) {
+    const { stream, isChosen } = await requestMicrophone(choice);
+    if (this.closed) {
+      stop(stream); // it was allowed too late
+      return isChosen;
+    }
+    let microphone;
+    try {
+      microphone = this.context.createMediaStreamSource(stream);
+    } catch {
+      stop(stream);
+      throw new CaptureError('other-rate');
+    }
+    this.closeMicrophone();
+    this.stream = stream;
+    this.microphone = microphone;
+    this.mute(this.muted);
+    if (!this.sample) microphone.connect(this.node);
+    for (const track of stream.getAudioTracks()) this.watch(track);
+    this.running = true;
+    return isChosen;
+  }
+
+  /**
+   * Muted, it hears silence, and goes on sending it: silence is what ends a turn.
+   * @param {boolean} muted
+   */
+  mute(muted) {
+    this.muted = muted;
+    for (const track of this.stream?.getAudioTracks() ?? []) track.enabled = !muted;
+  }
+
+  /**
+   * @private
+   * @param {MediaStreamTrack} track
+   */
+  watch(track) {
+    const isOurs = () => this.stream?.getAudioTracks().includes(track) ?? false;
+    track.addEventListener('ended', () => {
+      if (!isOurs()) return;
+      this.closeMicrophone();
+      this.dispatchEvent(new Event('lost'));
+    });
+    for (const type of ['mute', 'unmute']) {
+      track.addEventListener(type, () => {
+        if (isOurs()) this.dispatchEvent(new CustomEvent('hushed', { detail: type === 'mute' }));
+      });
+    }
+  }
+
+  /**
+   * Play a recording to the agent in place of the microphone, from its beginning.
+   * @param {string} url
+   * @returns {Promise<void>} when it has started
+   */
+  async playSample(url) {
+    const response = await fetch(url);
+    if (!response.ok) throw new CaptureError('sample-missing');
+    const recording = await this.context.decodeAudioData(await response.arrayBuffer());
+    this.stopSample();
+    const sample = this.context.createBufferSource();
+    sample.buffer = recording;
+    const gain = this.context.createGain();
+    gain.gain.value = SAMPLE_GAIN;
+    sample.connect(this.node);
+    sample.connect(gain).connect(this.context.destination);
+    this.microphone?.disconnect();
+    sample.onended = () => {
+      gain.disconnect();
+      if (this.sample !== sample) return;
+      this.stopSample();
+      this.dispatchEvent(new Event('sample-ended'));
+    };
+    this.sample = sample;
+    this.running = true;
+    sample.start();
+  }
+
+  /** @private */
+  stopSample() {
+    const sample = this.sample;
+    this.sample = null;
+    sample?.stop();
+    sample?.disconnect();
+    this.microphone?.connect(this.node);
+  }
+
+  /** Let go of the device. Capture goes on, in silence. */
+  closeMicrophone() {
+    this.microphone?.disconnect();
+    this.microphone = null;
+    if (this.stream) stop(this.stream);
+    this.stream = null;
+  }
+
+  /** Let go of the device. The object is of no use afterwards. */
+  close() {
+    this.closed = true;
+    this.running = false;
+    this.stopSample();
+    this.closeMicrophone();
+    this.node.port.postMessage('close');
+    this.node.disconnect();
+  }
+}
+
+/** @param {MediaStream} stream */
+function stop(stream) {
+  for (const track of stream.getTracks()) track.stop();
+}

@@ -1,0 +1,186 @@
+/**
+ * The agent's voice on the page's side: resamples what arrives, hands it to the worklet, and knows
+ * how many milliseconds of each reply have really been played.
+ *
+ * Resampling happens here rather than in the audio thread: a burst of a second of speech must never
+ * hold up the sound that is already due.
+ */
+
+import { WIRE_RATE_HZ } from './pcm.js';
+import { Resampler } from './resampler.js';
+
+/**
+ * @typedef {object} Heard
+ * @property {string} itemId
+ * @property {number} playedMs handed to the device since the item began
+ */
+
+/** A suspended context answers no message; then the last report has to do. */
+const FLUSH_TIMEOUT_MS = 150;
+
+/** Items whose late audio is still recognized as cut. */
+const MAX_CUT_ITEMS = 32;
+
+export class Playback extends EventTarget {
+  /**
+   * @param {AudioContext} context
+   * @returns {Promise<Playback>}
+   */
+  static async create(context) {
+    await context.audioWorklet.addModule('audio/playback-worklet.js');
+    return new Playback(context);
+  }
+
+  /**
+   * Use `Playback.create`: the worklet has to be loaded first.
+   * @param {AudioContext} context
+   */
+  constructor(context) {
+    super();
+    /** @private */
+    this.context = context;
+    /** @private */
+    this.resampler = new Resampler(WIRE_RATE_HZ, context.sampleRate);
+    /** @private The item the resampler is in the middle of. */
+    this.current = '';
+    /** @private Items with audio not played out, and their last known count. @type {Map<string, number>} */
+    this.outstanding = new Map();
+    /** Items whose late audio is dropped. @type {Set<string>} */
+    this.cut = new Set();
+    /** @private @type {Map<number, (items: {itemId: string, played: number}[]) => void>} */
+    this.flushes = new Map();
+    /** @private */
+    this.numFlushes = 0;
+    this.underruns = 0;
+    this.droppedMs = 0;
+    /** @private */
+    this.node = new AudioWorkletNode(context, 'playback', {
+      numberOfInputs: 0,
+      outputChannelCount: [2],
+    });
+    this.node.connect(context.destination);
+    this.node.port.onmessage = ({ data }) => this.receive(data);
+  }
+
+  /** Whether any reply has audio that has not been heard yet. */
+  get active() {
+    return this.outstanding.size > 0;
+  }
+
+  /**
+   * Audio of a reply, in order. Late audio of a reply that was cut is dropped.
+   * @param {string} itemId
+   * @param {Float32Array} samples at the wire's rate
+   */
+  push(itemId, samples) {
+    if (this.cut.has(itemId)) return;
+    if (this.current && this.current !== itemId) this.end(this.current);
+    this.current = itemId;
+    if (!this.outstanding.has(itemId)) this.outstanding.set(itemId, 0);
+    this.post(itemId, this.resampler.process(samples));
+  }
+
+  /**
+   * The reply is complete.
+   * @param {string} itemId
+   */
+  end(itemId) {
+    if (this.current !== itemId) return;
+    this.current = '';
+    this.post(itemId, this.resampler.flush());
+    this.node.port.postMessage({ end: itemId });
+  }
+
+  /**
+   * Silence, now. Whatever waits is dropped, and what still arrives for those items too.
+   * @returns {Promise<Heard[]>} the items that were cut, with what was heard of each
+   */
+  async flush() {
+    const expected = new Map(this.outstanding);
+    for (const itemId of expected.keys()) this.cut.add(itemId);
+    for (const itemId of [...this.cut].slice(0, -MAX_CUT_ITEMS)) this.cut.delete(itemId);
+    this.resampler.reset();
+    this.current = '';
+    this.outstanding.clear();
+    const token = (this.numFlushes += 1);
+    const items = await new Promise((resolve) => {
+      const giveUp = setTimeout(() => resolve([]), FLUSH_TIMEOUT_MS);
+      this.flushes.set(token, (counted) => {
+        clearTimeout(giveUp);
+        resolve(counted);
+      });
+      this.node.port.postMessage({ flush: token });
+    });
+    this.flushes.delete(token);
+    for (const { itemId, played } of items) {
+      if (expected.has(itemId)) expected.set(itemId, this.toMs(played));
+    }
+    return [...expected].map(([itemId, playedMs]) => ({ itemId, playedMs }));
+  }
+
+  /**
+   * Play this reply quietly: the caller may be interrupting it. It ends with the reply at the latest.
+   * @param {string} itemId
+   */
+  duck(itemId) {
+    this.node.port.postMessage({ duck: itemId });
+  }
+
+  /** Back to full: nobody interrupts. */
+  unduck() {
+    this.node.port.postMessage({ duck: '' });
+  }
+
+  /** Take the voice off the speakers. The object is of no use afterwards. */
+  close() {
+    this.outstanding.clear();
+    this.node.port.postMessage({ close: true });
+    this.node.disconnect();
+  }
+
+  /**
+   * @private
+   * @param {string} itemId
+   * @param {Float32Array} samples
+   */
+  post(itemId, samples) {
+    if (samples.length > 0) this.node.port.postMessage({ push: samples, itemId });
+  }
+
+  /**
+   * @private
+   * @param {any} message
+   */
+  receive(message) {
+    if (message.flushed) {
+      this.flushes.get(message.flushed)?.(message.items);
+      return;
+    }
+    if (message.output) {
+      const detail = { samples: message.output, frame: message.frame, rateHz: this.context.sampleRate };
+      this.dispatchEvent(new CustomEvent('output', { detail }));
+      return;
+    }
+    if (message.progress) {
+      this.underruns = message.underruns;
+      this.droppedMs = this.toMs(message.dropped);
+    }
+    for (const { itemId, played } of message.progress ?? message.finished) {
+      if (!this.outstanding.has(itemId)) continue;
+      const playedMs = this.toMs(played);
+      if (message.finished) this.outstanding.delete(itemId);
+      else this.outstanding.set(itemId, playedMs);
+      const type = message.finished ? 'finished' : 'progress';
+      const detail = { itemId, playedMs, level: message.level ?? 0 };
+      this.dispatchEvent(new CustomEvent(type, { detail }));
+    }
+  }
+
+  /**
+   * @private
+   * @param {number} samples at the context's rate
+   */
+  toMs(samples) {
+    return (samples * 1000) / this.context.sampleRate;
+  }
+}

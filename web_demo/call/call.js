@@ -1,0 +1,397 @@
+/**
+ * One call: microphone, socket and loudspeaker, and what couples them.
+ *
+ * Interrupting: on `speech_started` the loudspeaker is flushed before anything else, then the server
+ * is told what was really heard of each reply that was cut. The decision is the server's, because it
+ * alone can tell a voice from a cough or a "mhm". While it listens for that, it lets a reply be played
+ * quietly: `halfsec.duck`, and `halfsec.unduck` where it was nothing.
+ *
+ * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail: {code, text}, codes as in
+ * `problems.js`), `level` (detail: {source, level}), `resumed` when the call goes on after the
+ * connection was lost, `renewed` when a new connection means that the server has forgotten the
+ * conversation, `audio` (detail: {itemId, samples}) of a reply that has arrived, `played` (detail: {itemId,
+ * playedMs}). `conversation` has what was said.
+ */
+
+import { AudioDevices } from '../audio/audio-devices.js';
+import { samplesFromBase64 } from './base64.js';
+import { Conversation } from './conversation.js';
+import { CaptureError } from '../audio/microphone.js';
+import { WIRE_RATE_HZ } from '../audio/pcm.js';
+import { CHANGES, phaseOf } from './call-phase.js';
+import { PlaybackReports } from './playback-reports.js';
+import { SessionSettings } from './session-settings.js';
+import { Uplink } from './uplink.js';
+
+/**
+ * @typedef {import('./call-phase.js').Phase} Phase
+ * @typedef {import('./call-phase.js').Work} Work
+ * @typedef {import('./realtime-client.js').RealtimeClient} RealtimeClient
+ * @typedef {import('./realtime-client.js').RealtimeEvent} RealtimeEvent
+ * @typedef {import('./realtime-client.js').Status} Status
+ */
+
+/** After a recorded question silence is sent for so long: the end of a turn is heard in it. */
+const LINGER_MS = 15_000;
+
+/** Errors that only say "too late": the reply had ended by itself. */
+const HARMLESS = new Set([
+  'response_cancel_not_active',
+  'item_truncate_invalid_item_id',
+  'input_audio_buffer_commit_empty',
+]);
+
+export class Call extends EventTarget {
+  /**
+   * @param {RealtimeClient} client
+   * @param {import('./preferences.js').PreferenceStore} preferences
+   */
+  constructor(client, preferences) {
+    super();
+    this.client = client;
+    this.settings = new SessionSettings(client, preferences);
+    this.uplink = new Uplink(client);
+    /** Held while one speaks, with push-to-talk. */
+    this.floor = this.uplink.floor;
+    this.devices = new AudioDevices();
+    this.conversation = new Conversation();
+    this.reports = new PlaybackReports(client);
+    /** @type {Phase} */
+    this.phase = 'off';
+    /** @private @type {Work} */
+    this.is = { asking: false, hearing: false, thinking: false, responding: false };
+    /** @private */
+    this.wasLost = false;
+    /** @private What was heard of the reply that the loss of the connection cut. @type {{itemId: string, playedMs: number}[]} */
+    this.cutByLoss = [];
+    /** @private @type {string[]} */
+    this.unsent = [];
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.linger = undefined;
+    this.listen();
+  }
+
+  /** Open the microphone, then the line. Call it from a user's gesture. */
+  async startTalking() {
+    if (this.is.asking) return;
+    this.update({ asking: true });
+    try {
+      await this.devices.openMicrophone();
+      clearTimeout(this.linger);
+      this.conversation.silent = false;
+      this.client.connect();
+    } catch (error) {
+      this.fail(error);
+    }
+    this.update({ asking: false });
+  }
+
+  /**
+   * Ask a recorded question in place of the microphone.
+   * @param {string} url
+   */
+  async playSample(url) {
+    try {
+      await this.devices.playSample(url);
+      this.floor.press(); // the question lets go when it has been asked
+      clearTimeout(this.linger);
+      this.conversation.silent = false;
+      this.client.connect();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /**
+   * Ask in writing. Works without any audio; the answer is then read.
+   * @param {string} text
+   */
+  async sendText(text) {
+    try {
+      await this.devices.open();
+    } catch {
+      this.conversation.silent = true;
+    }
+    await this.interrupt();
+    this.unsent.push(text);
+    if (this.client.status.state !== 'open') this.conversation.waits(this.unsent);
+    this.update({ thinking: true });
+    if (this.client.status.state === 'open') this.sendUnsent();
+    else this.client.connect();
+  }
+
+  /** Stop the agent in mid-sentence, without saying anything. */
+  async interrupt() {
+    if (this.is.responding) this.client.cancelResponse();
+    await this.silence();
+  }
+
+  /** @param {import('../audio/audio-devices.js').Choice} choice */
+  async chooseDevices(choice) {
+    try {
+      await this.devices.choose(choice);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /**
+   * Another agent answers from now on, in a call of its own.
+   * @param {string} url of its voice socket
+   */
+  async callAnother(url) {
+    const isCalling = this.client.status.state !== 'closed';
+    this.client.close();
+    this.client.url = url;
+    if (!isCalling) return;
+    await this.silence();
+    this.conversation.reset();
+    this.devices.forgetReplies();
+    this.forget();
+    this.emit('renewed', null);
+    this.client.connect();
+  }
+
+  /** Let go of the microphone; the call goes on without it. */
+  dropMicrophone() {
+    this.floor.release();
+    this.devices.stopCapture();
+    this.devices.closeMicrophone();
+    this.update({ hearing: false });
+  }
+
+  /** Hang up and let go of every device. */
+  async end() {
+    clearTimeout(this.linger);
+    this.client.close();
+    this.conversation.reset();
+    this.forget();
+    await this.devices.close();
+    this.update({});
+  }
+
+  /** @private */
+  listen() {
+    const { client, devices, uplink } = this;
+    uplink.addEventListener('slow', () => this.emit('problem', { code: 'slow-connection' }));
+    uplink.addEventListener('taken', () => this.onFloorTaken());
+    uplink.addEventListener('yielded', (event) => {
+      this.update({ hearing: false, thinking: detailOf(event) });
+    });
+    client.addEventListener('status', (event) => void this.onStatus(detailOf(event)));
+    client.addEventListener('event', (event) => this.onServerEvent(detailOf(event)));
+    devices.addEventListener('batch', (event) => this.onBatch(detailOf(event)));
+    devices.addEventListener('played', (event) => this.onPlayed(detailOf(event)));
+    devices.addEventListener('sound', (event) => {
+      this.emit(detailOf(event) ? 'solved' : 'problem', { code: 'sound-suspended' });
+    });
+    devices.addEventListener('lost', () => {
+      this.fail(new CaptureError('microphone-lost'));
+      this.dropMicrophone();
+    });
+    devices.addEventListener('sample-ended', () => {
+      this.floor.release();
+      if (!devices.hasMicrophone) this.linger = setTimeout(() => devices.stopCapture(), LINGER_MS);
+    });
+    this.conversation.addEventListener('removed', () => this.update({ thinking: false }));
+  }
+
+  /** @private Whoever takes the floor, with push-to-talk, interrupts. */
+  onFloorTaken() {
+    if (this.is.thinking && !this.is.responding) this.client.cancelResponse();
+    void this.interrupt();
+    this.update({ hearing: true, thinking: false });
+  }
+
+  /**
+   * @private
+   * @param {Status} status
+   */
+  async onStatus(status) {
+    if (status.state === 'open') this.onOpen(status.resumed ?? false);
+    else if (status.state !== 'connecting') await this.onGone(status);
+    this.emit('connection', status);
+    this.update({});
+  }
+
+  /**
+   * @private
+   * @param {boolean} resumed
+   */
+  onOpen(resumed) {
+    this.settings.apply(resumed);
+    const cut = this.cutByLoss.splice(0);
+    if (resumed) {
+      for (const { itemId, playedMs } of cut) this.client.truncate(itemId, playedMs);
+      this.emit('resumed', null);
+    } else if (this.wasLost) {
+      this.conversation.reset();
+      this.devices.forgetReplies();
+      this.emit('renewed', null);
+    }
+    this.wasLost = false;
+    this.uplink.flush();
+    this.sendUnsent();
+  }
+
+  /**
+   * @private
+   * @param {Status} status
+   */
+  async onGone(status) {
+    this.wasLost ||= status.state === 'waiting';
+    this.forget();
+    const heard = await this.silence();
+    if (status.resumable) {
+      this.cutByLoss.push(...heard);
+    } else {
+      this.wasLost = status.state === 'waiting';
+      this.cutByLoss = [];
+      this.conversation.reset();
+    }
+    // The server ended it for good: no reason to keep the microphone.
+    if (status.code && status.state === 'closed') await this.devices.close();
+  }
+
+  /**
+   * @private
+   * @param {RealtimeEvent} event
+   */
+  onServerEvent(event) {
+    if (event.type === 'response.output_audio.delta') this.onAudio(event);
+    else if (event.type === 'error') this.onError(event.error);
+    else this.conversation.handle(event);
+    const change = CHANGES[event.type];
+    if (change) this.update(change);
+    if (event.type === 'input_audio_buffer.speech_started') void this.silence();
+    if (event.type === 'halfsec.duck') this.devices.duck(event.item_id);
+    if (event.type === 'halfsec.unduck') this.devices.unduck();
+    if (event.type === 'response.output_audio.done') this.devices.endReply(event.item_id);
+    if (event.type === 'response.done') this.onResponseDone(event.response);
+    // An answer to what came before the caller took the floor again.
+    if (event.type === 'response.created' && this.floor.held) void this.interrupt();
+  }
+
+  /**
+   * @private
+   * @param {RealtimeEvent} event
+   */
+  onAudio({ item_id: itemId, delta }) {
+    const samples = samplesFromBase64(delta);
+    this.conversation.addAudio(itemId, (samples.length * 1000) / WIRE_RATE_HZ);
+    if (!this.floor.held) this.devices.play(itemId, samples);
+    this.emit('audio', { itemId, samples });
+  }
+
+  /**
+   * @private
+   * @param {{status: string, output?: {id: string}[], status_details?: any}} response
+   */
+  onResponseDone(response) {
+    for (const { id } of response.output ?? []) this.devices.endReply(id);
+    if (response.status === 'failed') {
+      const text = response.status_details?.error?.message;
+      this.emit('problem', { code: 'reply-failed', text });
+    }
+  }
+
+  /**
+   * @private
+   * @param {{code?: string, message: string, event_id?: string | null}} error
+   */
+  onError(error) {
+    if (!HARMLESS.has(error.code ?? '') && !this.settings.isOurs(error)) {
+      this.emit('problem', { code: 'server-error', text: error.message });
+    }
+  }
+
+  /**
+   * @private
+   * @param {{pcm: Int16Array, level: number}} batch
+   */
+  onBatch({ pcm, level }) {
+    this.uplink.add(pcm, !this.wasLost);
+    this.emit('level', { source: 'caller', level });
+  }
+
+  /**
+   * @private
+   * @param {import('../audio/audio-devices.js').Played} played
+   */
+  onPlayed({ itemId, playedMs, level, finished }) {
+    this.reports.played(itemId, playedMs, finished);
+    this.conversation.played(itemId, playedMs, finished);
+    this.emit('played', { itemId, playedMs });
+    this.emit('level', { source: 'agent', level: finished ? 0 : level });
+    this.update({ thinking: false });
+  }
+
+  /**
+   * Cut what is being said, and tell the server what was heard of it.
+   * @private
+   * @returns {Promise<{itemId: string, playedMs: number}[]>}
+   */
+  async silence() {
+    this.devices.unduck();
+    const heard = await this.devices.flush();
+    for (const { itemId, playedMs } of heard) {
+      this.reports.played(itemId, playedMs, true);
+      this.client.truncate(itemId, playedMs);
+      this.conversation.cut(itemId, playedMs);
+    }
+    this.emit('level', { source: 'agent', level: 0 });
+    this.update({});
+    return heard;
+  }
+
+  /** @private */
+  sendUnsent() {
+    for (const text of this.unsent.splice(0)) this.client.sendText(text);
+    this.conversation.waits([]);
+  }
+
+  /** @private */
+  forget() {
+    this.uplink.forget();
+    const thinking = this.unsent.length > 0;
+    this.is = { ...this.is, hearing: this.floor.held, thinking, responding: false };
+  }
+
+  /**
+   * @private
+   * @param {unknown} error
+   */
+  fail(error) {
+    if (error instanceof CaptureError) this.emit('problem', { code: error.code });
+    else this.emit('problem', { code: 'audio-failed', text: String(error) });
+  }
+
+  /**
+   * @private
+   * @param {Partial<Work>} change
+   */
+  update(change) {
+    this.is = { ...this.is, ...change };
+    const phase = phaseOf(this.is, this.client.status.state, this.devices);
+    if (phase === this.phase) return;
+    this.phase = phase;
+    this.emit('phase', phase);
+  }
+
+  /**
+   * @private
+   * @param {string} type
+   * @param {unknown} detail
+   */
+  emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+/**
+ * @param {Event} event
+ * @returns {any}
+ */
+function detailOf(event) {
+  return /** @type {CustomEvent} */ (event).detail;
+}

@@ -1,0 +1,394 @@
+/**
+ * Client of the OpenAI Realtime protocol (GA dialect) over a WebSocket, for browsers.
+ *
+ * Knows frames and the connection's life, nothing of audio devices or pages, so that other pages
+ * can use it as it is. It offers the subprotocol `halfsec.v1` beside the standard one; a server that
+ * selects it also sends `halfsec.*` events (live partial transcripts, latency of each turn) and
+ * understands reports of what was really played. With any other server it is a plain client.
+ *
+ * Events: `status` (detail: Status) on every change, `event` (detail: the server's event) for each
+ * frame.
+ *
+ * A lost connection is tried again with growing pauses until `close`. With a server that speaks
+ * `halfsec.v1` the call waits for that, a minute as a rule: the next `open` is then `resumed`, the
+ * agent remembers, and the event `halfsec.resumed` has the items of the conversation. Of what was on
+ * its way to the server it is sent again what did not arrive, but for sound, which is dropped: what
+ * was said into a gap is no answer to anything later. No reply is in progress then; stop what you are
+ * playing when the connection goes, and `truncate` it to what was heard when it is back. Otherwise,
+ * and with other servers, the next `open` is a new call, and what you had set has to be set again.
+ *
+ * To use it in a page of your own, copy this file, `base64.js` and `resend-buffer.js`, or import them
+ * from the server (whose setting `agent.allowed_origins` has to name your page's origin):
+ *
+ *     import { RealtimeClient } from './realtime-client.js';
+ *     const client = new RealtimeClient('wss://voice.example/v1/realtime');
+ *     client.addEventListener('status', ({ detail }) => {
+ *       if (detail.state === 'open' && !detail.resumed) client.sendText('Hello!');
+ *     });
+ *     client.addEventListener('event', ({ detail: event }) => {
+ *       if (event.type === 'response.output_audio_transcript.delta') console.log(event.delta);
+ *     });
+ *     client.connect();
+ *
+ * `call.js` shows how sound is coupled to it.
+ */
+
+import { toBase64 } from './base64.js';
+import { ResendBuffer } from './resend-buffer.js';
+
+/**
+ * @typedef {import('./resend-buffer.js').RealtimeEvent} RealtimeEvent
+ *
+ * @typedef {object} Status
+ * @property {'closed' | 'connecting' | 'open' | 'waiting'} state
+ * @property {number} [code] close code of the connection that ended
+ * @property {string} [reason] the server's words for it
+ * @property {number} [retryInMs] in state `waiting`
+ * @property {boolean} [wasOpen] in state `waiting`: there was a session, now lost
+ * @property {boolean} [resumable] in state `waiting`: the server may still have the call
+ * @property {boolean} [resumed] in state `open`: it is the call that was lost
+ */
+
+export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
+
+/** Begins the subprotocol by which a browser shows its key. Servers don't echo it. */
+const KEY_PROTOCOL = 'openai-insecure-api-key.';
+
+/**
+ * Audio waiting in the socket beyond this is dropped rather than delayed: 1.5 s, at which point the
+ * conversation has broken down anyway. (64 kB is one second in base64.)
+ */
+const MAX_BUFFERED_BYTES = 96_000;
+
+/** `WebSocket.OPEN`. */
+const OPEN = 1;
+
+const FIRST_RETRY_MS = 500;
+const MAX_RETRY_MS = 10_000;
+
+/** A server that accepts the socket but says nothing counts as gone. */
+const HANDSHAKE_TIMEOUT_MS = 10_000;
+
+/** Normal closure and policy violation, where trying again would end the same way; and a call that
+ * goes on at another connection. */
+const FINAL_CODES = new Set([1000, 1008, 4409]);
+
+/** The server has no call to come back to. */
+const NOTHING_TO_RESUME = 4404;
+
+/** Told to the server: this connection is given up, but not the call. */
+const COMES_BACK = 4408;
+
+/** Of the first attempt to come back: a Wi-Fi that changes cells is there again at once. */
+const FIRST_RESUME_MS = 100;
+
+/** Nothing gets through any more, although nobody says so. */
+const STUCK_MS = 4_000;
+
+/** An answer takes a few milliseconds, and a second where the network has just woken up as well. */
+const PROBE_MS = 2_000;
+
+/** @returns {string} the voice socket of the server this page came from */
+export function defaultUrl() {
+  const url = new URL('/v1/realtime', globalThis.location.href);
+  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
+  const model = new URLSearchParams(globalThis.location.search).get('model');
+  url.searchParams.set('model', model ?? 'default');
+  return url.href;
+}
+
+export class RealtimeClient extends EventTarget {
+  /**
+   * @param {string} url
+   * @param {object} [options]
+   * @param {string[]} [options.protocols]
+   * @param {typeof WebSocket} [options.WebSocket] another implementation (Node, tests)
+   * @param {() => Promise<string | null>} [options.getSecret] asked before each connection for the
+   *   key or client secret to offer; null for none. Where it rejects, that is tried again as well
+   */
+  constructor(url, options = {}) {
+    super();
+    /** Of the next connection. Close the call before it is that of another agent. */
+    this.url = url;
+    /** @private */
+    this.protocols = options.protocols ?? SUBPROTOCOLS;
+    /** @private */
+    this.WebSocket = options.WebSocket ?? globalThis.WebSocket;
+    /** @private */
+    this.getSecret = options.getSecret;
+    /** @private Counts connections that were begun or ended. */
+    this.attempt = 0;
+    /** @private @type {WebSocket | null} */
+    this.socket = null;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    /** @private */
+    this.numFailures = 0;
+    /** @type {Status} */
+    this.status = { state: 'closed' };
+    /** Milliseconds of audio that a slow connection made us drop. */
+    this.droppedMs = 0;
+    /** The newest session's name at the server. */
+    this.sessionId = '';
+    /** @private By which the call can be resumed. @type {string | null} */
+    this.token = null;
+    /** @private */
+    this.kept = new ResendBuffer();
+    /** @private Since when the socket takes no audio. */
+    this.stuckSinceMs = 0;
+    /** The session as the server described it last. @type {{[field: string]: any} | null} */
+    this.session = null;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.probe = undefined;
+  }
+
+  /** Whether the server selected `halfsec.v1`. */
+  get extended() {
+    return this.socket?.protocol === 'halfsec.v1';
+  }
+
+  /** Open the session; again, and at once, if it is waiting to be tried again. */
+  connect() {
+    if (this.status.state === 'open' || this.status.state === 'connecting') return;
+    clearTimeout(this.timer);
+    this.attempt += 1;
+    this.setStatus({ state: 'connecting' });
+    if (this.getSecret) void this.openWithSecret(this.getSecret, this.attempt);
+    else this.open(this.protocols);
+  }
+
+  /**
+   * @private
+   * @param {() => Promise<string | null>} getSecret
+   * @param {number} attempt
+   */
+  async openWithSecret(getSecret, attempt) {
+    try {
+      const secret = await getSecret();
+      if (this.attempt !== attempt) return;
+      this.open(secret === null ? this.protocols : [...this.protocols, KEY_PROTOCOL + secret]);
+    } catch (error) {
+      if (this.attempt === attempt) this.ended(1006, String(error), false);
+    }
+  }
+
+  /**
+   * @private
+   * @param {string[]} protocols
+   */
+  open(protocols) {
+    const url = new URL(this.url);
+    if (this.token) url.searchParams.set('resume', this.token);
+    const socket = new this.WebSocket(url.href, protocols);
+    this.socket = socket;
+    this.timer = setTimeout(() => this.lost(socket, 1006, 'no answer'), HANDSHAKE_TIMEOUT_MS);
+    socket.onmessage = ({ data }) => {
+      if (this.socket === socket) this.receive(data);
+    };
+    socket.onclose = ({ code, reason }) => this.lost(socket, code, reason);
+  }
+
+  /** End the session; nothing is tried again. */
+  close() {
+    clearTimeout(this.timer);
+    this.attempt += 1;
+    const socket = this.socket;
+    this.socket = null;
+    this.numFailures = 0;
+    this.forgetCall();
+    socket?.close(1000);
+    this.setStatus({ state: 'closed' });
+  }
+
+  /**
+   * @param {RealtimeEvent} event
+   * @returns {boolean} whether it was handed to the socket
+   */
+  send(event) {
+    // A socket that is closing logs an error for each frame.
+    if (this.status.state !== 'open' || this.socket?.readyState !== OPEN) return false;
+    this.kept.add(event);
+    this.socket.send(JSON.stringify(event));
+    return true;
+  }
+
+  /**
+   * @param {Int16Array} pcm at 24 kHz
+   * @returns {boolean} false where it was dropped
+   */
+  appendAudio(pcm) {
+    if (this.socket && this.socket.bufferedAmount > MAX_BUFFERED_BYTES) {
+      this.droppedMs += pcm.length / 24;
+      const now = performance.now();
+      this.stuckSinceMs ||= now;
+      if (this.token && now - this.stuckSinceMs > STUCK_MS) this.lost(this.socket, 1006, 'stuck');
+      return false;
+    }
+    this.stuckSinceMs = 0;
+    const bytes = new Uint8Array(pcm.buffer, pcm.byteOffset, pcm.byteLength);
+    return this.send({ type: 'input_audio_buffer.append', audio: toBase64(bytes) });
+  }
+
+  /**
+   * Say something in writing and ask for an answer.
+   * @param {string} text
+   */
+  sendText(text) {
+    const content = [{ type: 'input_text', text }];
+    this.send({
+      type: 'conversation.item.create',
+      item: { type: 'message', role: 'user', content },
+    });
+    this.send({ type: 'response.create' });
+  }
+
+  /** What was appended is a whole utterance: answer it. For sessions without turn detection. */
+  commitAudio() {
+    this.send({ type: 'input_audio_buffer.commit' });
+    this.send({ type: 'response.create' });
+  }
+
+  /** What was appended since the last utterance is none. */
+  clearAudio() {
+    this.send({ type: 'input_audio_buffer.clear' });
+  }
+
+  /**
+   * Is anybody there? Time has passed without us, and the socket may be open on this side only. A
+   * server that does not answer counts as gone; then the call is taken up at once.
+   */
+  check() {
+    const socket = this.socket;
+    const session = { type: this.session?.type ?? 'realtime' }; // nothing is changed by it
+    if (!socket || !this.send({ type: 'session.update', session })) return;
+    clearTimeout(this.probe);
+    this.probe = setTimeout(() => this.lost(socket, 1006, 'no answer after a pause'), PROBE_MS);
+  }
+
+  /**
+   * The server has said when it can be tried again.
+   * @param {number} ms
+   */
+  retryIn(ms) {
+    if (this.status.state !== 'waiting') return;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.connect(), ms * (1 + Math.random() / 4));
+  }
+
+  /** Stop the reply that is being made. */
+  cancelResponse() {
+    this.send({ type: 'response.cancel' });
+  }
+
+  /**
+   * Tell the server how much of a reply was heard, so that it forgets the rest.
+   * @param {string} itemId
+   * @param {number} heardMs
+   */
+  truncate(itemId, heardMs) {
+    this.send({
+      type: 'conversation.item.truncate',
+      item_id: itemId,
+      content_index: 0,
+      audio_end_ms: Math.floor(heardMs),
+    });
+  }
+
+  /**
+   * @param {string} itemId
+   * @param {number} playedMs
+   */
+  reportPlayback(itemId, playedMs) {
+    if (!this.extended) return;
+    this.send({ type: 'halfsec.playback', item_id: itemId, played_ms: Math.floor(playedMs) });
+  }
+
+  /**
+   * @private
+   * @param {string} data
+   */
+  receive(data) {
+    /** @type {RealtimeEvent} */
+    const event = JSON.parse(data);
+    if (event.session?.type) this.session = event.session;
+    // Other frames may have lain on this side since before the pause.
+    if (event.type === 'session.updated' || event.type === 'error') clearTimeout(this.probe);
+    if (event.type === 'session.created') {
+      this.forgetCall();
+      this.sessionId = event.session?.id ?? '';
+      this.opened(false);
+    }
+    if (event.type === 'halfsec.session') this.token = event.resume_token;
+    if (event.type === 'halfsec.resumed') {
+      const missing = this.kept.takeMissing(event.received);
+      this.opened(true);
+      for (const each of missing) this.send(each);
+    }
+    this.dispatchEvent(new CustomEvent('event', { detail: event }));
+  }
+
+  /**
+   * @private
+   * @param {boolean} resumed
+   */
+  opened(resumed) {
+    clearTimeout(this.timer);
+    this.numFailures = 0;
+    this.stuckSinceMs = 0;
+    this.setStatus({ state: 'open', resumed });
+  }
+
+  /** @private The next connection is another call. */
+  forgetCall() {
+    this.token = null;
+    this.kept.forget();
+  }
+
+  /**
+   * @private
+   * @param {WebSocket} socket
+   * @param {number} code
+   * @param {string} reason
+   */
+  lost(socket, code, reason) {
+    if (this.socket !== socket) return;
+    clearTimeout(this.timer);
+    clearTimeout(this.probe);
+    const wasOpen = this.status.state === 'open';
+    this.socket = null;
+    socket.close(COMES_BACK);
+    this.ended(code, reason, wasOpen);
+  }
+
+  /**
+   * @private
+   * @param {number} code
+   * @param {string} reason
+   * @param {boolean} wasOpen
+   */
+  ended(code, reason, wasOpen) {
+    if (FINAL_CODES.has(code)) {
+      this.forgetCall();
+      this.setStatus({ state: 'closed', code, reason });
+      return;
+    }
+    if (code === NOTHING_TO_RESUME) this.forgetCall();
+    const resumable = this.token !== null;
+    const first = resumable ? FIRST_RESUME_MS : FIRST_RETRY_MS;
+    const pause = Math.min(MAX_RETRY_MS, first * 2 ** this.numFailures);
+    // Up to a quarter more, so that a room full of pages does not return in one instant.
+    const retryInMs = Math.round(pause * (1 + Math.random() / 4));
+    this.numFailures += 1;
+    this.timer = setTimeout(() => this.connect(), retryInMs);
+    this.setStatus({ state: 'waiting', code, reason, retryInMs, wasOpen, resumable });
+  }
+
+  /**
+   * @private
+   * @param {Status} status
+   */
+  setStatus(status) {
+    this.status = status;
+    this.dispatchEvent(new CustomEvent('status', { detail: status }));
+  }
+}

@@ -1,0 +1,178 @@
+/**
+ * Makes the server's session what the user prefers, by standard `session.update`.
+ *
+ * Each setting travels in an update of its own, because the server takes an update whole or not at
+ * all: a voice that is gone must not keep the instructions from arriving. Only what differs from the
+ * session as the server described it is sent, so somebody who changed nothing sends nothing, and
+ * after a renewed call everything is set again.
+ *
+ * Events: `refused` (detail: {field, message}) where the server did not take a setting, `accepted`
+ * once it has taken one that it had refused.
+ */
+
+/**
+ * @typedef {import('./preferences.js').Preferences} Preferences
+ * @typedef {import('./realtime-client.js').RealtimeEvent} RealtimeEvent
+ * @typedef {'voice' | 'instructions' | 'turns'} Field
+ *
+ * @typedef {object} TurnDetection
+ * @property {string} type
+ * @property {string} [eagerness]
+ * @property {number} [silence_duration_ms]
+ *
+ * @typedef {object} Session the parts of a session's JSON that can be set here
+ * @property {string} [instructions]
+ * @property {{input?: {turn_detection?: TurnDetection | null}, output?: {voice?: string}}} [audio]
+ */
+
+/** @type {readonly Field[]} */
+const FIELDS = ['turns', 'voice', 'instructions'];
+
+/** Begins the `event_id` of an update; then its field and a number. */
+const PREFIX = 'set';
+
+/**
+ * What has to be changed of one setting.
+ * @param {Field} field
+ * @param {Readonly<Preferences>} preferences
+ * @param {Session} session as it is
+ * @param {Session} original as it was when the call began
+ * @returns {Session | null} null: nothing
+ */
+export function difference(field, preferences, session, original) {
+  if (field === 'instructions') {
+    const instructions = preferences.instructions || original.instructions;
+    return differs(instructions, session.instructions) ? { instructions } : null;
+  }
+  if (field === 'voice') {
+    const voice = preferences.voice || original.audio?.output?.voice;
+    return differs(voice, session.audio?.output?.voice) ? { audio: { output: { voice } } } : null;
+  }
+  const wanted = turnDetection(preferences);
+  const now = session.audio?.input?.turn_detection;
+  return isThere(wanted, now) ? null : { audio: { input: { turn_detection: wanted } } };
+}
+
+/**
+ * @param {Readonly<Preferences>} preferences
+ * @returns {TurnDetection | null} null: the client says when a turn is over
+ */
+export function turnDetection({ turns, silenceMs }) {
+  if (turns === 'hold') return null;
+  if (turns === 'silence') return { type: 'server_vad', silence_duration_ms: silenceMs };
+  return { type: 'semantic_vad', eagerness: turns };
+}
+
+/**
+ * @param {unknown} wanted
+ * @param {unknown} now
+ */
+function differs(wanted, now) {
+  return wanted !== undefined && wanted !== now;
+}
+
+/**
+ * @param {TurnDetection | null} wanted
+ * @param {TurnDetection | null | undefined} now undefined: a server that does not say has its default
+ */
+function isThere(wanted, now) {
+  const there = now === undefined ? { type: 'semantic_vad', eagerness: 'auto' } : now;
+  if (wanted === null || there === null) return wanted === there;
+  return Object.entries(wanted).every(
+    ([name, value]) => there[/** @type {keyof TurnDetection} */ (name)] === value,
+  );
+}
+
+export class SessionSettings extends EventTarget {
+  /**
+   * @param {import('./realtime-client.js').RealtimeClient} client
+   * @param {import('./preferences.js').PreferenceStore} preferences
+   */
+  constructor(client, preferences) {
+    super();
+    /** @private */
+    this.client = client;
+    /** @private */
+    this.preferences = preferences;
+    /** @private @type {Session} */
+    this.original = {};
+    /** @private */
+    this.numSent = 0;
+    /** What the server said last against a setting. @type {Map<Field, string>} */
+    this.refusals = new Map();
+    preferences.addEventListener('change', (event) => {
+      const { detail } = /** @type {CustomEvent<string[]>} */ (event);
+      if (this.client.status.state !== 'open') return;
+      for (const field of FIELDS) {
+        const isMeant = detail.includes(field) || (field === 'turns' && detail.includes('silenceMs'));
+        if (isMeant) this.send(field);
+      }
+    });
+    client.addEventListener('event', (event) => {
+      this.receive(/** @type {CustomEvent<RealtimeEvent>} */ (event).detail);
+    });
+  }
+
+  /**
+   * A connection is open: set what it lacks, before anything else is sent.
+   * @param {boolean} resumed it is the same call as before
+   */
+  apply(resumed) {
+    if (!resumed) this.original = this.client.session ?? {};
+    for (const field of FIELDS) this.send(field);
+  }
+
+  /**
+   * Whether an error of the server answers one of these updates; it is then dealt with here.
+   * @param {{event_id?: string | null}} error
+   */
+  isOurs(error) {
+    return fieldOf(error.event_id) !== null;
+  }
+
+  /**
+   * @private
+   * @param {Field} field
+   */
+  send(field) {
+    const session = this.client.session ?? {};
+    const change = difference(field, this.preferences.now, session, this.original);
+    if (this.refusals.delete(field)) this.emit('accepted', { field });
+    if (!change) return;
+    this.numSent += 1;
+    this.client.send({
+      type: 'session.update',
+      event_id: `${PREFIX}-${field}-${this.numSent}`,
+      session: { type: 'realtime', ...change },
+    });
+  }
+
+  /**
+   * @private
+   * @param {RealtimeEvent} event
+   */
+  receive(event) {
+    const field = event.type === 'error' ? fieldOf(event.error.event_id) : null;
+    if (!field) return;
+    this.refusals.set(field, event.error.message);
+    this.emit('refused', { field, message: event.error.message });
+  }
+
+  /**
+   * @private
+   * @param {string} type
+   * @param {{field: Field, message?: string}} detail
+   */
+  emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+/**
+ * @param {string | null | undefined} eventId
+ * @returns {Field | null}
+ */
+function fieldOf(eventId) {
+  const [prefix, field] = (eventId ?? '').split('-');
+  return prefix === PREFIX ? (FIELDS.find((each) => each === field) ?? null) : null;
+}

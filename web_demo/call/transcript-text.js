@@ -1,0 +1,66 @@
+/** The words of a call as a file (Markdown): who said what when, and what of it was not heard. Pure. */
+
+/** @typedef {import('./call-log.js').Line} Line */
+
+const SPEAKERS = { caller: 'You', agent: 'Agent' };
+
+/**
+ * @param {object} entries
+ * @param {Line[]} entries.lines
+ * @param {Date} entries.beganAt
+ * @param {string[]} entries.sessions
+ * @param {boolean} entries.hasForgotten
+ * @param {number} soundFromMs where the recording begins
+ * @returns {string}
+ */
+export function transcriptText({ lines, beganAt, sessions, hasForgotten }, soundFromMs) {
+  const head = [`# Call of ${beganAt.toLocaleString()}`, ''];
+  if (sessions.length > 0) head.push(`Session: ${sessions.join(', ')}`, '');
+  head.push('Times count from the beginning of the call. Words that were not heard are ~~struck~~.');
+  if (soundFromMs > 0) head.push(`The recording begins at ${clock(soundFromMs)}.`);
+  if (hasForgotten) head.push('The beginning is missing: the page keeps the last lines only.');
+  const told = lines.map(lineText).filter((text) => text !== '');
+  return [...head, '', ...told, ''].join('\n');
+}
+
+/**
+ * @param {Line} line
+ * @returns {string}
+ */
+function lineText({ atMs, message, note, waitMs }) {
+  if (!message) return `- ${clock(atMs)} *${escaped(note)}*`;
+  const { role, text, sureChars, state } = message;
+  const wait = waitMs === null ? '' : ` (after ${Math.round(waitMs)} ms)`;
+  const said = state === 'cut' ? cutText(text, sureChars) : escaped(text);
+  if (!said) return '';
+  const rest = state === 'live' ? ' …' : state === 'unsent' ? ' (not sent)' : '';
+  return `- ${clock(atMs)} **${SPEAKERS[role]}**${wait}: ${said}${rest}`;
+}
+
+/**
+ * @param {string} text
+ * @param {number} heardChars
+ */
+function cutText(text, heardChars) {
+  const unheard = escaped(text.slice(heardChars));
+  const heard = escaped(text.slice(0, heardChars));
+  return `${heard}${unheard && ` ~~${unheard}~~`} (interrupted)`.trim();
+}
+
+/**
+ * @param {number} ms
+ * @returns {string} minutes, seconds and tenths
+ */
+function clock(ms) {
+  const tenths = Math.floor(ms / 100);
+  const seconds = String(Math.floor(tenths / 10) % 60).padStart(2, '0');
+  return `${String(Math.floor(tenths / 600)).padStart(2, '0')}:${seconds}.${tenths % 10}`;
+}
+
+/** @param {string} text on one line, with nothing in it that Markdown reads */
+function escaped(text) {
+  return text
+    .trim()
+    .replace(/\s+/g, ' ')
+    .replace(/[\\`*_~[\]<>#|]/g, '\\$&');
+}

@@ -1,0 +1,107 @@
+/** A turn as the table has it: little enough that a day of them fits into the page. */
+
+import { STAGE_NAMES } from '../../ui/stages.js';
+
+export const STAGES = Object.keys(STAGE_NAMES);
+
+/**
+ * A turn as the server tells of it; what it does not know is null or missing.
+ * @typedef {object} Turn
+ * @property {string} session
+ * @property {number} turn
+ * @property {number | null} [row] its place in the store
+ * @property {string | null} [at] when it ended
+ * @property {string | null} [agent]
+ * @property {string} [caller_text]
+ * @property {string} [agent_text]
+ * @property {number | null} [e2e_ear_ms]
+ * @property {number | null} [e2e_server_ms]
+ * @property {number | null} [e2e_raw_ms]
+ * @property {number | null} [paced_ms]
+ * @property {boolean} [opener]
+ * @property {boolean} [cut_in]
+ * @property {boolean} [interrupted]
+ * @property {number | null} [reply_s]
+ * @property {Action[]} [actions]
+ * @property {Record<string, {spent_ms: number, exposed_ms: number}>} [stages]
+ * @property {{profile: string, total_ms: number, widened_ms?: number}} [budget]
+ * @property {Waterfall} [waterfall]
+ * @property {{name: string, ms: number}[] | null} [marks]
+ * @property {{from_s: number, to_s: number} | null} [recording]
+ *
+ * @typedef {{action: string, predicted_ms: number, saved_ms: number | null}} Action
+ * @typedef {{stage: string, start_ms: number, end_ms: number}} Span
+ *
+ * @typedef {object} Waterfall
+ * @property {string} [origin]
+ * @property {Span[]} [spans]
+ * @property {Span[]} [path]
+ * @property {number} [wasted_ms]
+ * @property {number} [wasted_prompt_tokens]
+ * @property {number} [wasted_output_tokens]
+ * @property {string[]} [incomplete]
+ *
+ * @typedef {object} Row
+ * @property {string} key
+ * @property {string} session
+ * @property {number} turn
+ * @property {number | null} row
+ * @property {number | null} atMs since 1970
+ * @property {string} agent
+ * @property {string} profile
+ * @property {number} budgetMs
+ * @property {number | null} waitMs from the caller's last word to the first sound
+ * @property {boolean} heard that time is the caller's ear's, not the server's
+ * @property {boolean | null} within its budget; null where nothing was waited for
+ * @property {string} note what is to be known of it, in words
+ * @property {number[]} exposedMs in the order of STAGES
+ */
+
+/** @param {{session: string, turn: number}} turn */
+export function keyOf({ session, turn }) {
+  return `${session}/${turn}`;
+}
+
+/**
+ * @param {Turn} turn
+ * @returns {Row}
+ */
+export function rowOf(turn) {
+  const waitMs = turn.e2e_ear_ms ?? turn.e2e_server_ms ?? null;
+  const budgetMs = turn.budget?.total_ms ?? 500;
+  const rawMs = turn.e2e_raw_ms ?? waitMs;
+  const at = Date.parse(turn.at ?? '');
+  return {
+    key: keyOf(turn),
+    session: turn.session,
+    turn: turn.turn,
+    row: turn.row ?? null,
+    atMs: Number.isNaN(at) ? null : at,
+    agent: turn.agent ?? '',
+    profile: turn.budget?.profile ?? '',
+    budgetMs,
+    waitMs,
+    heard: typeof turn.e2e_ear_ms === 'number',
+    within: rawMs === null ? null : rawMs <= budgetMs,
+    note: note(turn, waitMs),
+    exposedMs: STAGES.map((stage) => turn.stages?.[stage]?.exposed_ms ?? 0),
+  };
+}
+
+/**
+ * @param {Turn} turn
+ * @param {number | null} waitMs
+ */
+function note(turn, waitMs) {
+  const origin = turn.waterfall?.origin;
+  const words = [];
+  if (origin === 'greeting') words.push('greeting');
+  else if (turn.cut_in) words.push('cut in');
+  else if (waitMs === null) words.push(turn.reply_s ? 'time unknown' : 'not answered');
+  if (origin === 'reply_requested') words.push('typed');
+  if (turn.opener) words.push('opener');
+  if (turn.interrupted) words.push('interrupted');
+  if (turn.actions?.some(({ action }) => action !== 'opener')) words.push('acted on');
+  if (turn.waterfall?.incomplete?.length) words.push('incomplete');
+  return words.join(', ');
+}

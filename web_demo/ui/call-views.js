@@ -1,0 +1,31 @@
+/**
+ * What tells of a call, fetched when one begins: a page that is only looked at stays light.
+ */
+
+import { CallLog } from '../call/call-log.js';
+import { DownloadMenu } from './download-menu.js';
+import { LiveTurn } from './live-turn.js';
+import { ToolCalls } from './tool-calls.js';
+
+/**
+ * @param {import('../call/call.js').Call} call
+ * @param {import('./transcript.js').Transcript} transcript
+ * @param {import('../call/access.js').Access} access
+ * @param {HTMLDetailsElement} menu
+ * @param {import('../call/event-buffer.js').EventBuffer} events of the call: the server's events, what
+ *   devices heard and played, and the conversation's, from the first on, though nobody listened then
+ */
+export function showCall(call, transcript, access, menu, events) {
+  new LiveTurn(call, transcript, events);
+  const tools = new ToolCalls(transcript);
+  events.addEventListener('tool', (event) => {
+    tools.show(/** @type {CustomEvent} */ (event).detail);
+  });
+  events.addEventListener('status', (event) => {
+    if (/** @type {CustomEvent} */ (event).detail.state !== 'open') tools.leave();
+  });
+  new DownloadMenu(menu, new CallLog(call, events), access);
+  call.addEventListener('phase', () => (menu.hidden = false), { once: true });
+  menu.hidden = call.phase === 'off';
+  events.release();
+}

@@ -1,0 +1,79 @@
+/** Lines in the conversation about tools that the server runs: `halfsec.tool`. */
+
+/**
+ * @typedef {import('./transcript.js').Transcript} Transcript
+ *
+ * @typedef {object} ToolEvent
+ * @property {string} item_id of the reply for which it runs
+ * @property {string} name
+ * @property {'started' | 'done' | 'failed' | 'cancelled'} state
+ * @property {number} ms since it started
+ */
+
+/** Lines that may still change. */
+const MAX_RUNNING = 64;
+
+export class ToolCalls {
+  /** @param {Transcript} transcript */
+  constructor(transcript) {
+    /** @private */
+    this.transcript = transcript;
+    /** @private Several of one reply may have one name. @type {{tool: ToolEvent, line: HTMLElement}[]} */
+    this.running = [];
+  }
+
+  /** @param {ToolEvent} tool */
+  show(tool) {
+    if (tool.state === 'started') this.begin(tool);
+    else this.end(tool);
+  }
+
+  /** The connection is gone: nobody will say how these ended. */
+  leave() {
+    for (const { tool, line } of this.running.splice(0)) write(line, { ...tool, state: 'cancelled' });
+  }
+
+  /**
+   * @private
+   * @param {ToolEvent} tool
+   */
+  begin(tool) {
+    const line = this.transcript.addLine('tool', '');
+    write(line, tool);
+    this.running.push({ tool, line });
+    this.running.splice(0, this.running.length - MAX_RUNNING);
+    this.transcript.announce(told(tool));
+  }
+
+  /**
+   * @private
+   * @param {ToolEvent} tool
+   */
+  end(tool) {
+    const index = this.running.findIndex(
+      (each) => each.tool.item_id === tool.item_id && each.tool.name === tool.name,
+    );
+    const [known] = index < 0 ? [] : this.running.splice(index, 1);
+    write(known?.line ?? this.transcript.addLine('tool', ''), tool);
+    if (tool.state === 'failed') this.transcript.announce(told(tool));
+  }
+}
+
+/**
+ * @param {ToolEvent} tool
+ * @returns {string} what is to be read of it
+ */
+export function told({ name, state, ms }) {
+  if (state === 'started') return `Looking that up: ${name} …`;
+  const time = ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
+  return `Looking that up: ${name} … ${state === 'cancelled' ? state : `${state}, ${time}`}`;
+}
+
+/**
+ * @param {HTMLElement} line
+ * @param {ToolEvent} tool
+ */
+function write(line, tool) {
+  line.dataset.state = tool.state;
+  line.textContent = told(tool);
+}
