@@ -100,7 +100,7 @@ PURE = {
     "agent/telephony/carriers": "*",
     "agent/telephony/carriers/webhooks": "*",
     "agent/telephony/media": "dtmf dtmf_aggregator dtmf_redaction paced_sender reorder_buffer",
-    "agent/tools": "api mcp_sanitize offered tool",
+    "agent/tools": "api mcp_sanitize offered decorator",
     "agent/turn_taking": "*",
     "asr": "errors",
     "asr/audio": "dc_blocker samples",
