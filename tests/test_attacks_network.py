@@ -116,14 +116,20 @@ async def test_two_thousand_connections_leave_nothing(live: LiveServer) -> None:
         await flood(target(live), 300)
         await until_gone(live, 1)
         await asyncio.to_thread(live.ask, collect)
-        tasks, megabytes = await num_tasks(live), resident_mb()
-        before = len(alive(HttpConnection, WebSocketProtocol))
-        await flood(target(live), 2000)
-        await until_gone(live, 1)
-        await asyncio.to_thread(live.ask, collect)
-        assert await num_tasks(live) <= tasks
-        assert len(alive(HttpConnection, WebSocketProtocol)) <= before
-        assert resident_mb() - megabytes <= MAX_GROWTH_MB
+        tasks, before = await num_tasks(live), len(alive(HttpConnection, WebSocketProtocol))
+        grown: list[int] = []
+        for _ in range(3):  # a leak grows each time; the allocator's pools grow once
+            megabytes = resident_mb()
+            await flood(target(live), 2000)
+            await until_gone(live, 1)
+            await asyncio.to_thread(live.ask, collect)
+            assert await num_tasks(live) <= tasks
+            assert len(alive(HttpConnection, WebSocketProtocol)) <= before
+            grown.append(resident_mb() - megabytes)
+            if grown[-1] <= MAX_GROWTH_MB:
+                break
+        else:
+            pytest.fail(f"2000 connections leave {grown} MB behind, each time")
 
 
 async def collect() -> None:

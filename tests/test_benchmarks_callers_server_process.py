@@ -14,7 +14,7 @@ from .service_process import PATIENCE_S, ROOT
 
 MEASUREMENT = """
 import asyncio
-from agent.own_server import own_server
+from benchmarks.callers.server_process import own_server
 
 async def call():
     async with asyncio.TaskGroup() as group:
