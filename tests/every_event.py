@@ -38,7 +38,6 @@ from agent.session.api.server_events import (
 )
 from agent.session.api.settings import ServerVad, SessionSettings
 
-
 KINDS = frozenset(
     ["session.created", "session.updated", "error", "rate_limits.updated",
      "input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped",

@@ -1,4 +1,4 @@
-"""The table of limits in the documentation: its defaults are the code's, and every row has a test."""
+"""Limits in the documentation: defaults are read from the code, and every row has a test."""
 
 import ast
 import json

@@ -44,7 +44,7 @@ def help_of(command: Sequence[str]) -> str:
         contextlib.suppress(SystemExit),
     ):
         main([*command, "--help"])
-    return out.getvalue().rstrip()
+    return out.getvalue().rstrip().replace(str(Path.home()), "~")
 
 
 def page() -> str:

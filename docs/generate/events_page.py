@@ -69,10 +69,10 @@ EXTENSIONS: Final = {
     "halfsec.mark": (
         "`turn`, `name`, `at_ms`, `now_ms`, `guess`",
         "A mark of a turn as soon as it is known, at most 64 a turn. `turn` is null until the turn "
-        "has a number; the first mark with a number gives it to those before. The name `void` takes "
-        "back the marks without a number: the caller goes on. Times count from the session's start; "
-        "`now_ms` is the time of sending. `guess`: work for a response that is prepared in case "
-        "the caller has finished.",
+        "has a number; the first mark with one gives it to those before. The name `void` takes "
+        "back the marks without a number: the caller goes on. Times count from the session's "
+        "start; `now_ms` is the time of sending. `guess`: work for a response that is prepared in "
+        "case the caller has finished.",
     ),
     "halfsec.duck": (
         "`item_id`",

@@ -33,12 +33,13 @@ def page() -> str:
 
 def _sockets() -> Iterator[str]:
     """WebSocket paths, for which OpenAPI has no words."""
+    from starlette.routing import WebSocketRoute
+
     from agent.config.schema import Config
     from agent.server.server import create_app
     from agent.stages.model_store.catalogue import ModelStore
     from agent.stages.registry import Stages
     from latency_budget.account.clock import SystemClock
-    from starlette.routing import WebSocketRoute
 
     clock = SystemClock()
     app = create_app(Config(), Stages(Config(), ModelStore(), clock), clock)

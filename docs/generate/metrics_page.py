@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+from prometheus_client.core import Metric
+
 from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
 from agent.http.endpoints import metrics
@@ -13,7 +15,6 @@ from agent.tools.server_tools import ServerTools
 from latency_budget.account.clock import SystemClock
 from latency_budget.statistics.histogram import Histogram
 from llm_engine import EngineStats
-from prometheus_client.core import Metric
 
 _HEAD: Final = """\
 # Metrics
@@ -37,9 +38,7 @@ def families() -> Iterable[Metric]:
     exporter = SimpleNamespace(
         exported=0, dropped=0, refused=0, failures=0, waiting=0, problem=None
     )
-    calls = CallRegistry(
-        config, clock, cast(Any, store), cast(Any, exporter), cast(Any, recorder)
-    )
+    calls = CallRegistry(config, clock, cast(Any, store), cast(Any, exporter), cast(Any, recorder))
     stages = Stages(config, ModelStore(), clock)
     scrape = metrics.Metrics(stages, calls, ServerTools(config, clock))
     yield from scrape._service()

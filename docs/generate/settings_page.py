@@ -14,8 +14,8 @@ _HEAD: Final = """\
 # Settings
 
 Every setting with its meaning, bounds and default (preset `embedded`). The page is generated from
-the code; `halfsec settings` prints the same as a file to begin with, and `halfsec doctor` says which
-value is in force on a machine and where it comes from.
+the code; `halfsec settings` prints the same as a file to begin with, and `halfsec doctor` says
+which value is in force on a machine and where it comes from.
 
 Sources, later ones win: the preset, `halfsec.toml` in the working directory (or `--config FILE`, or
 the file named by `HALFSEC_CONFIG`), the environment (`HALFSEC_SECTION__KEY`), flags
