@@ -199,6 +199,8 @@ def check_halfsec(words: list[str]) -> None:
         return
     command = next((each for each in named if each in known), None)
     assert command, f"no command {words[:2]}"
+    if command == ("bench",):
+        assert words[1:] in ([], ["..."]), f"no bench {words[1]}"
     text = commands_page.help_of(command)
     for word in words:
         if re.fullmatch(r"--[a-z][a-z0-9-]*", word):
@@ -257,6 +259,7 @@ def test_generated_pages_are_not_written_by_hand() -> None:
 
 def test_every_event_and_close_code_is_described() -> None:
     assert set(events_page.CLIENT) == set(_READERS)
+    assert set(events_page.SERVER) == set(events_page.server_events())
     folders = ("calls", "realtime", "session", "tools")
     files = [path for folder in folders for path in (ROOT / "agent" / folder).rglob("*.py")]
     files += (ROOT / "agent" / "observability").glob("live_*.py")

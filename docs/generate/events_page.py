@@ -47,6 +47,44 @@ CLIENT: Final = {
 }
 """Client events and their meaning."""
 
+SERVER: Final = {
+    "session.created": "The first event of a call: the whole session, with its defaults.",
+    "session.updated": "The whole session after a change, or after a resumption.",
+    "error": "What is wrong with an event of the client (`event_id`, `param`), or with the call. "
+    "The session goes on.",
+    "rate_limits.updated": "Always an empty list; clients expect the event.",
+    "input_audio_buffer.speech_started": "The caller began to speak: stop what is playing. "
+    "`audio_start_ms` counts all audio of the session.",
+    "input_audio_buffer.speech_stopped": "The turn is over, by the server's turn detection.",
+    "input_audio_buffer.committed": "The audio has become the item `item_id`.",
+    "input_audio_buffer.cleared": "Audio that was not committed is forgotten.",
+    "input_audio_buffer.timeout_triggered": "The caller was silent for `idle_timeout_ms`.",
+    "conversation.item.added": "An item is in the conversation, behind `previous_item_id`.",
+    "conversation.item.done": "The item is complete.",
+    "conversation.item.retrieved": "The item that was asked for.",
+    "conversation.item.deleted": "The item is gone.",
+    "conversation.item.truncated": "The item ends where it was heard.",
+    "conversation.item.input_audio_transcription.delta": "Words of the caller that do not change "
+    "any more.",
+    "conversation.item.input_audio_transcription.completed": "All words of the caller's turn.",
+    "conversation.item.input_audio_transcription.failed": "There is no transcript, and why.",
+    "response.created": "A response begins.",
+    "response.done": "It is over: `completed`, `cancelled`, `incomplete` or `failed`, with usage.",
+    "response.output_item.added": "A message or a function call of the response begins.",
+    "response.output_item.done": "It is complete.",
+    "response.content_part.added": "The text or audio of a message begins.",
+    "response.content_part.done": "It is complete.",
+    "response.output_audio.delta": "Audio, base64, in the session's output format: at most 200 ms.",
+    "response.output_audio.done": "No more audio of this message.",
+    "response.output_audio_transcript.delta": "Words, just before the audio that speaks them.",
+    "response.output_audio_transcript.done": "All words that were spoken.",
+    "response.output_text.delta": "Words of a response in text.",
+    "response.output_text.done": "All of its words.",
+    "response.function_call_arguments.delta": "Arguments of a function call.",
+    "response.function_call_arguments.done": "The call is complete: run the function.",
+}
+"""Server events and their meaning."""
+
 EXTENSIONS: Final = {
     "halfsec.session": (
         "`session`, `resume_token`, `resume_s`",
@@ -134,11 +172,11 @@ def server_events() -> dict[str, list[dict[str, Any]]]:
 
 def _event(name: str, examples: list[dict[str, Any]]) -> str:
     fields = {key: None for event in examples for key in event if key not in ("type", "event_id")}
-    listed = ", ".join(f"`{key}`" for key in fields) or "no field of its own"
+    listed = ", ".join(f"`{key}`" for key in fields) or "none of its own"
     example = json.dumps(_shortened(examples[0]), indent=2, ensure_ascii=False)
     indented = "\n".join(f"    {line}" for line in example.splitlines())
     return (
-        f"### {name}\n\n`event_id`, {listed}\n\n"
+        f"### {name}\n\n{SERVER[name]}\n\nFields: `event_id`, {listed}.\n\n"
         f'??? example "Example"\n\n    ```json\n{indented}\n    ```\n'
     )
 
