@@ -2,6 +2,7 @@
 # make test    set up, with the tools of development, and run the tests  (ARGS="-k name")
 # make test-clients  stock clients of others against the service, each in its own environment
 # make check   formatting, lint, types
+# make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
 # make help    this text
 # make clean   remove the environments; the models in ~/.halfsec stay
@@ -29,7 +30,7 @@ endif
 
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 
-.PHONY: run test test-clients check models clean help
+.PHONY: run test test-clients check docs models clean help
 
 run:
 	@$(BOOTSTRAP)
@@ -57,6 +58,13 @@ check:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m tests.browser.check_types
+
+docs:
+	@$(BOOTSTRAP) --extra docs
+	$(VENV)/bin/python -m docs.generate build/docs-source
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict
+	$(VENV)/bin/python -m docs.generate.offline build/docs
+	@echo "build/docs/index.html (with search: python3 -m http.server -d build/docs)"
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//; p' $(firstword $(MAKEFILE_LIST))
