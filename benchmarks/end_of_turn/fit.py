@@ -405,7 +405,7 @@ def main(argv: list[str] | None = None) -> int:
             figures_of = {"bench": "end of turn", "machine": machine(), **result}
             args.json.write_text(json.dumps(figures_of, indent=1) + "\n", encoding="utf-8")
     except (AudioError, OSError) as error:
-        print(f"agent.fit_turns: {error}", file=sys.stderr)
+        print(f"benchmarks.end_of_turn.fit: {error}", file=sys.stderr)
         return 2
     return 0
 
