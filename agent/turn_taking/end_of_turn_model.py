@@ -15,8 +15,8 @@ be read. Eagerness chooses among four such lines. Without the sound (its thread 
 another regression knows the words alone. A caller who stops at "and" or in the middle of a number
 gets longer, whatever the score.
 
-Weights and lines are data (`end_of_turn_model.json`); `python -m benchmarks.end_of_turn.fit` makes them
-and prints what they are worth on the half that they were not fitted on.
+Weights and lines are data (`end_of_turn_model.json`). `python -m benchmarks.end_of_turn.fit` makes
+them, and prints what they are worth on the half that they were not fitted on.
 
 Pure, but for reading that file.
 """
