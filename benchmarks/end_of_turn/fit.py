@@ -1,5 +1,4 @@
-"""`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn decision, and say what it is
-worth.
+"""`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn model and evaluate it.
 
 All that is fitted comes from half "a" of the recordings (see `turn_data.py`); what is printed as
 held back comes from half "b", in the same run as the best plain rules: one silence for all, and one
