@@ -1,4 +1,4 @@
-/** Ties the page's elements to a call. What is decided here is only what to show. */
+/** Entry of the voice page: connects the page's elements to a call, and decides what is shown. */
 
 import { Access } from './call/access.js';
 import { Call } from './call/call.js';
@@ -31,10 +31,10 @@ const SERVER_PROBLEMS = new Set([
 /** "What should I cook for dinner tonight?", spoken by hibari (Apache-2.0), 24 kHz. */
 const SAMPLE_URL = 'sample-question.wav';
 
-/** Refresh of the figures under "About this call". */
+/** Refresh interval of the figures under "About this call". */
 const FIGURES_EVERY_MS = 250;
 
-/** Events of a call that begins before what keeps it has been fetched: ten seconds, and 5 MB. */
+/** Events held until `call-views.js` has loaded: ten seconds, and 5 MB. */
 const MAX_EARLY = 1500;
 
 const page = {
@@ -127,7 +127,9 @@ function showReadiness(readiness) {
   setUsable(readiness.ready);
 }
 
-/** The server is up, and did not take the call: say why, and come back when it says. */
+/**
+ * The server is up but rejected the call: show the reason, and retry after the time that it gives.
+ */
 async function explainRefusal() {
   const refusal = await askWhyRefused(client.url, (path) => access.get(path));
   if (client.status.state !== 'waiting') return;
@@ -138,7 +140,7 @@ async function explainRefusal() {
   notice.show(problem, refusal ? `${refusal.message} ${next}` : next);
 }
 
-/** Take back what was said about the server, but not what was said about the microphone. */
+/** Clear notices about the server, but not those about the microphone. */
 function clearServerNotice() {
   if (SERVER_PROBLEMS.has(notice.code) || !(notice.code in PROBLEMS)) notice.clear();
 }
@@ -164,7 +166,7 @@ function tryingAgain() {
 function showConnection(status) {
   if (status.state === 'waiting') {
     const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
-    // A refusal looks like a server that is gone, until it was asked.
+    // A rejection looks like a server that is gone until the reason was fetched.
     const isSure = status.wasOpen || problem !== 'server-gone';
     if (isSure) notice.show(problem, tryingAgain());
     page.server.dataset.state = 'gone';
@@ -184,7 +186,7 @@ function showConnection(status) {
   }
 }
 
-/** Fetched at the first touch of the page: before the call that it leads to has begun. */
+/** Loaded at the first interaction, before the call begins. */
 async function tellOfCall() {
   callViews ??= import('./ui/call-views.js');
   try {
@@ -193,7 +195,7 @@ async function tellOfCall() {
     isTelling = true;
     showCall(call, transcript, access, page.download, events);
   } catch {
-    callViews = null; // the server is gone; the page goes on without, and asks again
+    callViews = null; // the server is gone; the page continues without it, and tries again
   }
 }
 

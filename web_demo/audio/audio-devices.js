@@ -1,14 +1,15 @@
 /**
  * The browser's audio: one context, the microphone into it, the loudspeaker out of it.
  *
- * One context for both, at whatever rate the device has: some browsers refuse nodes from contexts of
- * different rates, and one clock for both directions makes the counts comparable.
+ * One context for both, at whatever rate the device has: some browsers refuse nodes from contexts
+ * of different rates, and one clock for both directions makes the counts comparable.
  *
- * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of captured audio, `output` (detail: {samples,
- * frame, rateHz}) of what came out of the loudspeaker, `played` (detail: Played) while a reply is heard, `lost` when the microphone is taken away, `hushed` (detail: boolean) when the
- * system silences it or lets it be heard again, `sample-ended`, `sound` (detail: boolean) when the
- * browser silences us or lets us be heard again, `instead` (detail: 'microphone' or 'speaker') when the
- * device that was chosen is not there and another one is used.
+ * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of captured audio, `output` (detail:
+ * {samples, frame, rateHz}): audio that left the loudspeaker, `played` (detail: Played) while a
+ * reply is played, `lost` when the microphone is removed, `hushed` (detail: boolean) when the
+ * system mutes or unmutes it, `sample-ended`, `sound` (detail: boolean) when the browser suspends
+ * or resumes output, `instead` (detail: 'microphone' or 'speaker') when the chosen device is
+ * missing and another one is used.
  */
 
 import { Capture } from './capture.js';
@@ -31,13 +32,13 @@ import { Playback } from './playback.js';
  * @property {string} [sinkId]
  */
 
-/** A browser that will let us play has started by then. */
+/** Time within which a browser that allows output has started the context. */
 const RESUME_GRACE_MS = 500;
 
 export class AudioDevices extends EventTarget {
   constructor() {
     super();
-    /** Which context `clockS` is of: each begins at zero. */
+    /** Number of the audio context that `clockS` belongs to: each context starts at zero. */
     this.clockNumber = 0;
     /** @private @type {AudioContext | null} */
     this.context = null;
@@ -49,7 +50,7 @@ export class AudioDevices extends EventTarget {
     this.opening = null;
     /** @private */
     this.muted = false;
-    /** Which devices to use, and what to do to the sound. Set it by `choose`. @type {Choice} */
+    /** Chosen devices and audio processing. Set by `choose`. @type {Choice} */
     this.choice = {
       microphone: '',
       speaker: '',
@@ -63,17 +64,20 @@ export class AudioDevices extends EventTarget {
     return this.capture?.hasMicrophone ?? false;
   }
 
-  /** The time on which both directions count; null while there is no audio. */
+  /** Time of the audio context, shared by both directions, in s; null without a context. */
   get clockS() {
     return this.context?.currentTime ?? null;
   }
 
-  /** Whether a reply has audio that was not heard yet. */
+  /** True while a reply has audio that has not been played. */
   get speaking() {
     return this.playback?.active ?? false;
   }
 
-  /** The device's rate, times the loudspeaker ran dry, and audio it had no room for. */
+  /**
+   * Rate of the device, number of underruns, and audio dropped because the playback buffer was
+   * full.
+   */
   get figures() {
     return {
       rateHz: this.context?.sampleRate ?? 0,
@@ -125,9 +129,9 @@ export class AudioDevices extends EventTarget {
   }
 
   /**
-   * Use these devices from now on; in the middle of a call as well, which does not notice.
+   * Switch to these devices; works during a call without interrupting it.
    * @param {Choice} choice
-   * @throws {CaptureError} the microphone in use stays in use then
+   * @throws {CaptureError} the current microphone then stays in use
    */
   async choose(choice) {
     const { speaker, ...microphone } = choice;
@@ -146,12 +150,12 @@ export class AudioDevices extends EventTarget {
     if (!isChosen) this.dispatchEvent(new CustomEvent('instead', { detail: 'microphone' }));
   }
 
-  /** Let go of the microphone; replies go on being heard. */
+  /** Release the microphone; replies are still played. */
   closeMicrophone() {
     this.capture?.closeMicrophone();
   }
 
-  /** @param {boolean} muted the microphone hears silence, until it is told otherwise */
+  /** @param {boolean} muted true: the microphone sends silence */
   mute(muted) {
     this.muted = muted;
     this.capture?.mute(muted);
@@ -178,7 +182,7 @@ export class AudioDevices extends EventTarget {
     await this.capture?.playSample(url);
   }
 
-  /** Send nothing until the next source is opened. */
+  /** Stop sending until the next source is opened. */
   stopCapture() {
     if (this.capture) this.capture.running = false;
   }
@@ -216,12 +220,12 @@ export class AudioDevices extends EventTarget {
     this.playback?.cut.clear();
   }
 
-  /** Ask the browser again to let us be heard. */
+  /** Ask the browser again to resume output. */
   async resume() {
     await this.context?.resume();
   }
 
-  /** Let go of everything; `open` starts afresh. */
+  /** Release all devices; `open` starts again. */
   async close() {
     const { context, capture, playback } = this;
     this.opening = null;
@@ -240,8 +244,9 @@ export class AudioDevices extends EventTarget {
   }
 
   /**
-   * What the worklet counts has been handed to the device; it is heard a device latency later. A
-   * finished item is reported whole, because everything of it will be heard.
+   * Convert the worklet's counts to `played` events. Counted samples have been handed to the device
+   * and are audible one output latency later. A finished item is reported as complete, because all
+   * of it will be played.
    * @private
    * @param {Event} event
    * @param {boolean} finished

@@ -1,13 +1,13 @@
 /**
- * Both sides of a call on one time axis, for the one who sits in front of the page: the caller left
- * as captured, the agent right as played. It stays in the page until somebody downloads it.
+ * Stereo recording of a call on one time axis: the caller left as captured, the agent right as
+ * played. It stays in the page until it is downloaded.
  *
- * Sound is written into blocks of some seconds. One that is full becomes a Blob, which browsers keep
- * outside the page's memory, and on disk where there is much of it; the file is then put together of
- * these without copying one. Beyond `MAX_BYTES` the oldest block goes.
+ * Audio is written into blocks of five seconds. A full block becomes a Blob, which browsers keep
+ * outside the page's memory, on disk when there is much of it; the file is assembled from the Blobs
+ * without copying. Overflow policy: beyond `MAX_BYTES` the oldest block is dropped.
  *
  * Times are milliseconds on the axis of the call, by the audio context's clock, which both sides
- * share: what was said at the same time stands at the same place.
+ * share, so simultaneous speech is aligned.
  */
 
 import { WIRE_RATE_HZ } from './pcm.js';
@@ -19,13 +19,13 @@ export const BLOCK_FRAMES = 5 * WIRE_RATE_HZ;
 
 const BLOCK_BYTES = BLOCK_FRAMES * BYTES_PER_FRAME;
 
-/** 17 minutes of sound. */
+/** 17 minutes of audio. */
 export const MAX_BYTES = 100_000_000;
 
-/** Blocks that may still be written to. Sound is late by less than a second. */
+/** Blocks that may still be written to. Audio is late by less than a second. */
 const MAX_OPEN = 2;
 
-/** Sound that lies so little beside where it is expected is rounding, not a gap. */
+/** A smaller deviation from the expected position is rounding, not a gap. */
 const JITTER_FRAMES = WIRE_RATE_HZ / 100;
 
 /** @typedef {'caller' | 'agent'} Side */
@@ -39,7 +39,7 @@ export class CallRecording {
     this.blocks = new Map();
     /** @private First frame after the newest sound of each side. */
     this.next = { caller: 0, agent: 0 };
-    /** Old sound had to go. */
+    /** True when old audio was dropped. */
     this.hasForgotten = false;
   }
 
@@ -47,7 +47,10 @@ export class CallRecording {
     return this.blocks.size === 0;
   }
 
-  /** Where on the axis it begins, in ms; to a block, or to the first sound at its beginning. */
+  /**
+   * Start on the axis, in ms: the start of a block, or the first audio at the beginning of the
+   * call.
+   */
   get startMs() {
     return (1000 * this.firstBlock * BLOCK_FRAMES) / WIRE_RATE_HZ;
   }
@@ -74,7 +77,7 @@ export class CallRecording {
     }
   }
 
-  /** @returns {Blob} a stereo file; parts that nobody filled are silent */
+  /** @returns {Blob} a stereo WAV file; parts without audio are silent */
   file() {
     const silence = new Blob([new Uint8Array(BLOCK_BYTES)]);
     const last = Math.max(this.next.caller, this.next.agent);
@@ -98,7 +101,7 @@ export class CallRecording {
   /**
    * @private
    * @param {number} number
-   * @returns {Int16Array | null} null where it is too old to be written to
+   * @returns {Int16Array | null} null when it is too old to be written to
    */
   open(number) {
     const known = this.blocks.get(number);

@@ -2,8 +2,8 @@
  * Microphone to wire samples, in the audio thread: mono, 24 kHz, int16, in batches of 20 ms.
  *
  * The context runs at the device's rate (48, 44.1, sometimes 16 kHz), so resampling happens here,
- * with state carried over quanta. Without a source connected it hears silence and says so: the far
- * end needs the silence after a sentence as much as the sentence.
+ * with state carried over quanta. Without a connected source it sends silence: the server needs the
+ * silence after a sentence to detect the end of the turn.
  */
 
 import { rms, toInt16, WIRE_RATE_HZ } from './pcm.js';

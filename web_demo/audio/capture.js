@@ -1,17 +1,17 @@
 /**
- * Where the caller's audio comes from: the microphone, or a recorded question in its place.
+ * Audio input of a call: the microphone, or a recorded question in its place.
  *
  * Both go through the same worklet (`capture-worklet.js`), so a page without a microphone exercises
- * the same path. Batches of 20 ms arrive as `batch` events; `lost` says that the device went away,
- * `hushed` (detail: boolean) that the system has silenced it or lets it be heard again, `sample-ended`
- * that the recording has been played.
+ * the same path. Batches of 20 ms arrive as `batch` events; `lost` means that the device was
+ * removed, `hushed` (detail: boolean) that the system muted or unmuted it, `sample-ended` that the
+ * recording has been played.
  */
 
 import { CaptureError, requestMicrophone } from './microphone.js';
 
 /** @typedef {import('./microphone.js').Choice} Choice */
 
-/** The recording is also heard, a little softer than the agent who answers it. */
+/** Gain of the recording at the loudspeaker, a little softer than the agent's answer. */
 const SAMPLE_GAIN = 0.7;
 
 export class Capture extends EventTarget {
@@ -59,17 +59,17 @@ export class Capture extends EventTarget {
   }
 
   /**
-   * Ask for the microphone and listen to it; again, for another one. The old one is heard until the
-   * new one is there, and goes on where there is none.
+   * Request a microphone and capture from it. On a further call the old one is used until the new
+   * one is available, and kept when there is none.
    * @param {Choice} choice
-   * @returns {Promise<boolean>} false where the device that was chosen is not there, and the system
-   *   has chosen another one
+   * @returns {Promise<boolean>} false when the chosen device is missing and the system chose
+   *   another one
    * @throws {CaptureError}
    */
   async openMicrophone(choice) {
     const { stream, isChosen } = await requestMicrophone(choice);
     if (this.closed) {
-      stop(stream); // it was allowed too late
+      stop(stream); // allowed after the capture was closed
       return isChosen;
     }
     let microphone;
@@ -90,7 +90,7 @@ export class Capture extends EventTarget {
   }
 
   /**
-   * Muted, it hears silence, and goes on sending it: silence is what ends a turn.
+   * Replace the microphone by silence. Silence is still sent, because it ends a turn.
    * @param {boolean} muted
    */
   mute(muted) {
@@ -153,7 +153,7 @@ export class Capture extends EventTarget {
     this.microphone?.connect(this.node);
   }
 
-  /** Let go of the device. Capture goes on, in silence. */
+  /** Release the device. Capture continues with silence. */
   closeMicrophone() {
     this.microphone?.disconnect();
     this.microphone = null;
@@ -161,7 +161,7 @@ export class Capture extends EventTarget {
     this.stream = null;
   }
 
-  /** Let go of the device. The object is of no use afterwards. */
+  /** Release the device. The object cannot be used afterwards. */
   close() {
     this.closed = true;
     this.running = false;

@@ -1,8 +1,8 @@
 /**
- * The microphones and loudspeakers that can be chosen, kept up to date while they come and go.
+ * List of available microphones and loudspeakers, updated when devices are added or removed.
  *
- * Browsers name them only once a microphone was allowed; before that there is nothing to choose.
- * Events: `change`.
+ * Browsers name devices only after a microphone was allowed; before that the list is empty. Events:
+ * `change`.
  */
 
 /**
@@ -11,7 +11,9 @@
  * @property {string} label
  */
 
-/** Chrome's own entries for what the system would choose; our first entry says that already. */
+/**
+ * Chrome's own entries for the system's default; the first entry of the page's list means the same.
+ */
 const ALIASES = new Set(['default', 'communications', '']);
 
 export class DeviceList extends EventTarget {
@@ -24,7 +26,7 @@ export class DeviceList extends EventTarget {
     navigator.mediaDevices?.addEventListener('devicechange', () => void this.refresh());
   }
 
-  /** Whether this browser lets a page choose where its sound goes. */
+  /** True when the browser lets a page choose the output device. */
   get canChooseSpeaker() {
     return 'AudioContext' in globalThis && 'setSinkId' in AudioContext.prototype;
   }

@@ -1,14 +1,14 @@
 /**
- * When the first sound of a reply was heard: its first sample that is audible, not its first one,
- * because voices begin with a little silence. The server's accounts take it the same way. Pure.
+ * Time at which a reply's first audible sample was played. Not its first sample: voices begin with
+ * a little silence. The server's latency accounts use the same definition. Pure.
  */
 
 import { WIRE_RATE_HZ } from './pcm.js';
 
-/** Of full scale. */
+/** Threshold of audibility, relative to full scale. */
 const AUDIBLE = 0.01;
 
-/** Replies in the air at once. */
+/** Maximum number of replies that are tracked at once. */
 const MAX_REPLIES = 8;
 
 export class FirstSound {
@@ -34,9 +34,9 @@ export class FirstSound {
 
   /**
    * @param {string} itemId
-   * @param {number} playedMs of it by now
+   * @param {number} playedMs played so far
    * @param {number} nowMs
-   * @returns {number | null} when its first sound was heard, once
+   * @returns {number | null} time of the first audible sample, reported once
    */
   played(itemId, playedMs, nowMs) {
     const reply = this.replies.get(itemId);

@@ -1,15 +1,19 @@
 /**
- * How loud the agent is: quieter, for as long as the server wonders whether the caller interrupts.
+ * Gain of the agent's voice. It is ducked while the server decides whether the caller is
+ * interrupting.
  *
- * A step in level is heard as a click, so every change is a ramp, sample by sample. Pure: no audio
- * API, so that Node can test it. Lives in the audio thread.
+ * A step in level is audible as a click, so every change is a per-sample ramp. Pure: no audio API,
+ * so that Node can test it. Runs in the audio thread.
  */
 
 /** -14 dB: audible enough to go on from, quiet enough to be talked over. */
 export const DUCKED_GAIN = 0.2;
-/** Short: the caller has already been speaking for a while when the server knows. */
+/**
+ * Duration of the ramp down. Short, because the caller has been speaking for a while when the
+ * server detects it.
+ */
 const FALL_S = 0.02;
-/** Slower, for a voice that comes back at once startles. */
+/** Duration of the ramp up. Longer, because a voice that returns at once startles. */
 const RISE_S = 0.1;
 
 export class Gain {
@@ -23,7 +27,7 @@ export class Gain {
   }
 
   /**
-   * Apply to `samples`, on the way to quiet or to full.
+   * Apply the gain to `samples` in place, ramping towards the ducked or the full level.
    * @param {Float32Array} samples
    * @param {boolean} ducked
    */

@@ -1,21 +1,21 @@
 /**
- * Several tabs, one microphone: the tab in which somebody pressed last has it.
+ * Lock that lets only one tab of the page use the microphone: the tab that was pressed last.
  *
- * Each tab has a call of its own. If two listened at once, each agent would hear the other one. The
- * tabs tell each other over a BroadcastChannel; nothing of any call is shared.
+ * Each tab has its own call. If two captured at once, each agent would hear the other. Tabs
+ * announce themselves over a BroadcastChannel; nothing else is shared.
  */
 
 const CHANNEL = 'halfsec.microphone';
 
 export class MicrophoneLock {
-  /** @param {() => void} onTaken another tab listens now */
+  /** @param {() => void} onTaken called when another tab takes the microphone */
   constructor(onTaken) {
     /** @private @type {BroadcastChannel | null} */
     this.channel = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel(CHANNEL);
     this.channel?.addEventListener('message', () => onTaken());
   }
 
-  /** This tab listens now. */
+  /** Take the microphone for this tab. */
   take() {
     this.channel?.postMessage('taken');
   }

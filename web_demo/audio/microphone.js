@@ -1,5 +1,5 @@
 /**
- * Asking the browser for a microphone, and what its refusals mean.
+ * Request for a microphone, and the meaning of the browser's errors.
  */
 
 /**
@@ -10,7 +10,7 @@
  * @property {boolean} autoGainControl
  */
 
-/** Errors of `getUserMedia` and the problem (see `problems.js`) each stands for. */
+/** Errors of `getUserMedia`, each with its problem code (see `ui/problems.js`). */
 const PROBLEMS = /** @type {Record<string, string>} */ ({
   SecurityError: 'permission-denied',
   NotFoundError: 'no-microphone',
@@ -19,11 +19,11 @@ const PROBLEMS = /** @type {Record<string, string>} */ ({
   AbortError: 'microphone-busy',
 });
 
-/** What browsers say when the device that was asked for is not there. */
+/** Errors of browsers when the requested device is missing. */
 const NOT_THERE = new Set(['OverconstrainedError', 'NotFoundError']);
 
 export class CaptureError extends Error {
-  /** @param {string} code a key of `problems.js` */
+  /** @param {string} code a key of PROBLEMS in `ui/problems.js` */
   constructor(code) {
     super(code);
     this.code = code;
@@ -32,8 +32,8 @@ export class CaptureError extends Error {
 
 /**
  * @param {Choice} choice
- * @returns {Promise<{stream: MediaStream, isChosen: boolean}>} not the chosen one: it is not there,
- *   and the system has chosen another
+ * @returns {Promise<{stream: MediaStream, isChosen: boolean}>} `isChosen` is false when the chosen
+ *   device is missing and the system chose another
  * @throws {CaptureError}
  */
 export async function requestMicrophone({ microphone, ...processing }) {
@@ -70,7 +70,7 @@ function nameOf(error) {
 async function problemOf(error) {
   const name = nameOf(error);
   if (name !== 'NotAllowedError') return new CaptureError(PROBLEMS[name] ?? 'microphone-busy');
-  // Three causes under one name; Chromium tells them apart in words, others by the state.
+  // One error name has three causes; Chromium distinguishes them in the message, others by the state.
   const words = error instanceof Error ? error.message : '';
   if (/system/i.test(words)) return new CaptureError('permission-system');
   if (/dismissed/i.test(words)) return new CaptureError('permission-dismissed');
@@ -79,7 +79,7 @@ async function problemOf(error) {
   return new CaptureError(asksAgain ? 'permission-dismissed' : 'permission-denied');
 }
 
-/** @returns {Promise<PermissionStatus | null>} null where the browser does not tell */
+/** @returns {Promise<PermissionStatus | null>} null when the browser does not report it */
 export async function permission() {
   try {
     return await navigator.permissions.query({ name: 'microphone' });

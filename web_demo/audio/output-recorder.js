@@ -1,15 +1,15 @@
 /**
- * What really came out of a stream of sound, in pieces that say when: for the recording of a call.
+ * Recorder of an audio output: emits the audible samples in blocks with their position.
  *
- * Silence is left out, which is most of an agent's side. Pure: no audio API, so that Node can test
- * it. Lives in the audio thread.
+ * Silence, which is most of an agent's side, is left out. Pure: no audio API, so that Node can test
+ * it. Runs in the audio thread.
  */
 
 export class OutputRecorder {
   /**
-   * @param {number} length samples of a piece; shorter ones come before a silence
-   * @param {(samples: Float32Array, frame: number) => void} give takes each piece, and the frame of
-   *   its first sample by the context's clock
+   * @param {number} length samples per block; a silence ends a block early
+   * @param {(samples: Float32Array, frame: number) => void} give receives each block and the
+   *   position of its first sample, in frames of the context's clock
    */
   constructor(length, give) {
     /** @private */
@@ -25,8 +25,8 @@ export class OutputRecorder {
   }
 
   /**
-   * @param {Float32Array} samples the next ones; no more than a piece
-   * @param {number} frame of the first of them
+   * @param {Float32Array} samples the next samples, at most one block
+   * @param {number} frame position of the first sample
    */
   take(samples, frame) {
     if (!samples.some((sample) => sample !== 0)) {

@@ -1,17 +1,17 @@
 /**
- * What waits to be played, sample by sample, and how much of each reply really was.
+ * Playback buffer: samples that wait to be played, and the count of samples played of each reply.
  *
- * Theory of operation. Replies arrive in pieces, faster than they are heard. Their samples stand in
- * one ring; beside it a short list says which reply owns how many of them. The audio thread pulls.
- * Three things must be true:
- *  - `flush` is immediate: the ring is emptied at once. Only the next few milliseconds survive, as a
- *    fade-out in `fading`, because a wave cut in mid-swing is heard as a click. They are counted as
- *    played when they are set aside, so the count given by `flush` is final.
- *  - played counts come from samples handed to the device, never from a clock.
- *  - an underrun is silence, not noise: the wave is led to zero, and playing resumes only once a
- *    cushion has gathered, or a late network would sound like gravel.
+ * Theory of operation. Replies arrive in pieces, faster than they are played. Their samples are
+ * kept in one ring buffer; a short list of segments records which reply owns how many of them. The
+ * audio thread pulls. Invariants:
+ * - `flush` is immediate: the ring is emptied at once. Only the next few milliseconds survive, as a
+ * fade-out in `fading`, because a wave cut in mid-swing is heard as a click. They are counted as
+ * played when they are set aside, so the count given by `flush` is final.
+ * - played counts come from samples handed to the device, never from a clock.
+ * - an underrun is silence, not noise: the wave is led to zero, and playing resumes only once a
+ * cushion has gathered, or a late network would sound like gravel.
  *
- * Pure: no audio API, so that Node can test it. Lives in the audio thread.
+ * Pure: no audio API, so that Node can test it. Runs in the audio thread.
  */
 
 /**
@@ -25,7 +25,7 @@
  * @property {string} itemId
  * @property {number} played
  * @property {number} waiting samples of this item still in the ring
- * @property {boolean} ended no more samples will come
+ * @property {boolean} ended true when all samples have been pushed
  */
 
 export class PlaybackBuffer {
@@ -116,8 +116,8 @@ export class PlaybackBuffer {
   }
 
   /**
-   * Drop everything that waits.
-   * @returns {ItemProgress[]} the items that were cut, with what will have been heard of each
+   * Drop all waiting samples.
+   * @returns {ItemProgress[]} the items that were cut, with the samples played of each
    */
   flush() {
     const length = this.playing ? Math.min(this.limits.fade, this.waiting) : 0;
@@ -135,7 +135,7 @@ export class PlaybackBuffer {
     return [...finished, ...cut];
   }
 
-  /** The item that is heard now or next; empty where nothing waits. */
+  /** Id of the item that is played now or next; empty when nothing waits. */
   get current() {
     return this.segments[0]?.itemId ?? '';
   }

@@ -1,11 +1,11 @@
 /**
- * The agent's voice, in the audio thread: a ring at the context's rate that can be flushed.
+ * Playback in the audio thread: a buffer at the context's rate that can be flushed.
  *
  * In: {push: Float32Array, itemId} | {end: itemId} | {flush: token} | {duck: itemId or ''}: that
- * item is played quietly, until it ends or is flushed or another is named.
- * Out: {flushed: token, items} once per flush; {finished: items}; and, twenty times a second while
- * anything is playing, {progress: items, level, underruns, dropped} and {output: samples, frame}: what
- * was played, and when.
+ * item is played quietly, until it ends or is flushed or another is named. Out: {flushed: token,
+ * items} once per flush; {finished: items}; and, twenty times a second while anything is playing,
+ * {progress: items, level, underruns, dropped} and {output: samples, frame}: what was played, and
+ * when.
  */
 
 import { Gain } from './gain.js';
@@ -13,15 +13,15 @@ import { PlaybackBuffer } from './playback-buffer.js';
 import { rms } from './pcm.js';
 import { OutputRecorder } from './output-recorder.js';
 
-/** Seconds. A server that does not pace itself may send a long reply at once. */
+/** Capacity in s. A server without pacing may send a long reply at once. */
 const CAPACITY_S = 60;
-/** Short enough to be silent in time, long enough not to click. */
+/** Fade-out: short enough to be silent in time, long enough not to click. */
 const FADE_S = 0.005;
-/** One wire batch: the first sound may not wait longer than that. */
+/** One wire batch: the first audible sample must not wait longer than that. */
 const START_CUSHION_S = 0.02;
 /** After an underrun: three batches, so that one late packet does not cause the next underrun. */
 const RESUME_CUSHION_S = 0.06;
-/** Progress reports; the page passes on every fourth. */
+/** Interval of progress reports; the page sends every fourth to the server. */
 const REPORT_S = 0.05;
 
 class PlaybackProcessor extends AudioWorkletProcessor {

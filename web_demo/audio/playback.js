@@ -1,9 +1,9 @@
 /**
- * The agent's voice on the page's side: resamples what arrives, hands it to the worklet, and knows
- * how many milliseconds of each reply have really been played.
+ * Playback on the main thread: resamples received audio, passes it to the worklet, and counts the
+ * milliseconds of each reply that have been played.
  *
  * Resampling happens here rather than in the audio thread: a burst of a second of speech must never
- * hold up the sound that is already due.
+ * delay audio that is already due.
  */
 
 import { WIRE_RATE_HZ } from './pcm.js';
@@ -15,10 +15,10 @@ import { Resampler } from './resampler.js';
  * @property {number} playedMs handed to the device since the item began
  */
 
-/** A suspended context answers no message; then the last report has to do. */
+/** Timeout of a flush. A suspended context answers no message; the last report is used then. */
 const FLUSH_TIMEOUT_MS = 150;
 
-/** Items whose late audio is still recognized as cut. */
+/** Maximum number of cut items whose late audio is recognized. */
 const MAX_CUT_ITEMS = 32;
 
 export class Playback extends EventTarget {
@@ -62,7 +62,7 @@ export class Playback extends EventTarget {
     this.node.port.onmessage = ({ data }) => this.receive(data);
   }
 
-  /** Whether any reply has audio that has not been heard yet. */
+  /** True while a reply has audio that has not been played. */
   get active() {
     return this.outstanding.size > 0;
   }
@@ -92,8 +92,9 @@ export class Playback extends EventTarget {
   }
 
   /**
-   * Silence, now. Whatever waits is dropped, and what still arrives for those items too.
-   * @returns {Promise<Heard[]>} the items that were cut, with what was heard of each
+   * Silence the output at once. Waiting audio is dropped, and so is audio of those items that
+   * arrives later.
+   * @returns {Promise<Heard[]>} the items that were cut, with the milliseconds played of each
    */
   async flush() {
     const expected = new Map(this.outstanding);
@@ -126,12 +127,12 @@ export class Playback extends EventTarget {
     this.node.port.postMessage({ duck: itemId });
   }
 
-  /** Back to full: nobody interrupts. */
+  /** Play at full level again: it was no interruption. */
   unduck() {
     this.node.port.postMessage({ duck: '' });
   }
 
-  /** Take the voice off the speakers. The object is of no use afterwards. */
+  /** Disconnect from the output. The object cannot be used afterwards. */
   close() {
     this.outstanding.clear();
     this.node.port.postMessage({ close: true });

@@ -117,7 +117,7 @@ export class Resampler {
 
   /**
    * @param {Float32Array} input the next samples of the stream, any number of them
-   * @returns {Float32Array} the output samples that have become certain
+   * @returns {Float32Array} the output samples that are complete
    */
   process(input) {
     if (this.L === this.M) return input.slice();

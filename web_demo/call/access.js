@@ -1,5 +1,5 @@
 /**
- * The key of a server that asks for one: asked once, kept as long as the tab, never in a URL.
+ * API key of a server that requires one: asked for once, kept as long as the tab, never in a URL.
  *
  * The key itself only goes into the Authorization header of requests. For the voice socket, where
  * browsers can set no header, each connection gets a client secret (`ek_...`) made with it.
@@ -9,11 +9,13 @@ const STORED_AS = 'halfsec.key';
 const WRONG_KEY = 'This key does not work here. It may be mistyped, expired or revoked.';
 
 export class Access {
-  /** @param {(problem: string) => Promise<string>} ask for a key; rejects where none is given */
+  /**
+   * @param {(problem: string) => Promise<string>} ask for a key; rejects when the user gives none
+   */
   constructor(ask) {
     /** @private */
     this.ask = ask;
-    /** Whether the server wants a key, as it said last. */
+    /** True when the server required a key at the last request. */
     this.needed = false;
     /** @private @type {string | null} */
     this.key = stored()?.getItem(STORED_AS) ?? null;
@@ -22,11 +24,11 @@ export class Access {
   }
 
   /**
-   * As the browser's, with the key where there is one, and asking for it where one is needed: once,
-   * however many requests wait for it. What is refused in spite of the key is the caller's to tell.
+   * `fetch` with the key, which is asked for when the server requires one: once, however many
+   * requests wait for it. A response that is refused in spite of the key is returned.
    * @param {string} path
    * @param {RequestInit} [init]
-   * @returns {Promise<Response>} rejects as `fetch` does, and where the user gives no key
+   * @returns {Promise<Response>} rejects as `fetch` does, and when the user gives no key
    */
   async fetch(path, init = {}) {
     const tried = this.key ?? (this.needed ? await this.rightKey('') : null);
@@ -38,13 +40,13 @@ export class Access {
     return withKey(path, init, key);
   }
 
-  /** Another key is to be used from now on; the next request asks for it. */
+  /** Forget the key; the next request asks for another one. */
   forget() {
     this.remember(null);
   }
 
   /**
-   * Asks until a key works, which is tried before anyone who waits for it gets it.
+   * Ask until a key works. It is tried before it is given to waiting requests.
    * @private
    * @param {string} problem
    * @returns {Promise<string>}
@@ -68,7 +70,7 @@ export class Access {
   }
 
   /**
-   * What to open a voice socket with: null at an open server. Asks until the key is right.
+   * Client secret for a voice socket; null when the server needs none. Asks until the key is valid.
    * @returns {Promise<string | null>}
    */
   async secret() {
@@ -94,7 +96,7 @@ export class Access {
   }
 
   /**
-   * What the server answers to this key, or to none: nobody is asked for one.
+   * Response to this key, or to none. Does not ask the user.
    * @param {string} path
    * @returns {Promise<Response>}
    */
@@ -125,7 +127,10 @@ function withKey(path, init, key) {
   return fetch(path, { ...init, headers });
 }
 
-/** @returns {Storage | null} null where the browser forbids it: the key then lives with the page */
+/**
+ * @returns {Storage | null} null when the browser forbids it: the key then lives as long as the
+ * page
+ */
 function stored() {
   try {
     return globalThis.sessionStorage ?? null;

@@ -1,4 +1,7 @@
-/** Audio in JSON frames: base64 of 16 bit little-endian samples. (Not known in audio worklets.) */
+/**
+ * Audio in JSON frames: base64 of 16 bit little-endian samples. (`btoa` does not exist in audio
+ * worklets.)
+ */
 
 /**
  * @param {Uint8Array} bytes

@@ -1,9 +1,9 @@
 /**
- * What there is to download of a call: its sound, its words, and the names of its sessions.
+ * Log of a call for download: its audio, its transcript, and the ids of its sessions.
  *
- * One call, from the first sign of it to the next one: what is said by then stays to be downloaded
- * when it is over. All times are on one axis that begins with the call and follows the audio
- * context's clock while there is one, so that words and sound agree. Nothing of it leaves the page.
+ * It covers one call and is kept until the next one begins. All times are on one axis that begins
+ * with the call and follows the audio context's clock while there is one, so that transcript and
+ * audio are aligned. Nothing of it leaves the page.
  */
 
 import { CallRecording } from '../audio/call-recording.js';
@@ -17,27 +17,27 @@ import { Resampler } from '../audio/resampler.js';
  * @typedef {import('../ui/tool-calls.js').ToolEvent} ToolEvent
  *
  * @typedef {object} Line
- * @property {number} atMs when it began
- * @property {Message | null} message as it is now
+ * @property {number} atMs start, on the call's axis
+ * @property {Message | null} message in its current state
  * @property {string} note in place of a message: about the connection, or a tool
  * @property {number | null} waitMs from the caller's last word to this reply
  */
 
-/** Half an hour of quick talk; then the oldest go. */
+/** Half an hour of quick talk; beyond it the oldest lines are dropped. */
 const MAX_LINES = 1000;
 
-/** Sessions of one call: each is a connection after which the agent began afresh. */
+/** Maximum number of sessions of one call: each new connection without resumption is a session. */
 const MAX_SESSIONS = 8;
 
-/** What is kept of one call. */
+/** Entries of one call. */
 export class CallEntries {
-  /** @param {number} fromS where the audio context's clock stands, if there is one already */
+  /** @param {number} fromS time of the audio context, if there is one */
   constructor(fromS) {
     this.beganAt = new Date();
     this.recording = new CallRecording();
     /** @type {Line[]} */
     this.lines = [];
-    /** Old lines had to go. */
+    /** True when old lines were dropped. */
     this.hasForgotten = false;
     /** @type {string[]} */
     this.sessions = [];
@@ -74,7 +74,7 @@ export class CallEntries {
     return whole;
   }
 
-  /** @param {number} number of the audio context that all times are of from now on */
+  /** @param {number} number of the audio context whose clock is used from now on */
   useClock(number) {
     if (number === this.clockNumber) return;
     if (this.clockNumber > 0) this.fromS = 0;
@@ -83,8 +83,8 @@ export class CallEntries {
   }
 
   /**
-   * A page that was busy is told of what is past after what is present, so times go back. None is of
-   * before the call.
+   * Position of a context's time on the call's axis. A busy page receives past events after newer
+   * ones, so times may go back; they are never before the call.
    * @param {number} contextS
    * @returns {number} on the axis of the call
    */
@@ -102,8 +102,8 @@ export class CallLog {
    * @param {EventTarget} events as in `showCall`
    */
   constructor(call, events) {
-    /** The one in progress, or the last one. */
-    this.entries = new CallEntries(0); // what happened is told from the first on
+    /** Entries of the current call, or of the last one. */
+    this.entries = new CallEntries(0); // buffered events arrive from the first one
     /** @private */
     this.isOver = call.phase === 'off';
     /** @private @type {Map<string, Line>} */

@@ -1,4 +1,4 @@
-/** In which phase a call is, from who is at work in it. */
+/** Phase of a call, derived from the activity of its parts. */
 
 /**
  * @typedef {'off' | 'asking' | 'connecting' | 'ready' | 'listening' | 'hearing' | 'thinking' |
@@ -8,11 +8,11 @@
  * @property {boolean} asking for the microphone
  * @property {boolean} hearing the caller speak
  * @property {boolean} thinking
- * @property {boolean} responding a reply is being made
+ * @property {boolean} responding a reply is being generated
  */
 
 /**
- * What an event of the server says about who is at work.
+ * Activity implied by each server event.
  * @type {Record<string, Partial<Work>>}
  */
 export const CHANGES = {

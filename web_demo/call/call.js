@@ -1,16 +1,16 @@
 /**
- * One call: microphone, socket and loudspeaker, and what couples them.
+ * One call: couples microphone, socket and loudspeaker.
  *
- * Interrupting: on `speech_started` the loudspeaker is flushed before anything else, then the server
- * is told what was really heard of each reply that was cut. The decision is the server's, because it
- * alone can tell a voice from a cough or a "mhm". While it listens for that, it lets a reply be played
- * quietly: `halfsec.duck`, and `halfsec.unduck` where it was nothing.
+ * Interrupting: on `speech_started` the loudspeaker is flushed before anything else, then the
+ * server gets how much of each cut reply was played. The server decides, because only it can
+ * distinguish an interruption from a cough or a backchannel. Meanwhile the reply is ducked:
+ * `halfsec.duck`, and `halfsec.unduck` when it was no interruption.
  *
- * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail: {code, text}, codes as in
- * `problems.js`), `level` (detail: {source, level}), `resumed` when the call goes on after the
- * connection was lost, `renewed` when a new connection means that the server has forgotten the
- * conversation, `audio` (detail: {itemId, samples}) of a reply that has arrived, `played` (detail: {itemId,
- * playedMs}). `conversation` has what was said.
+ * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail:
+ * {code, text}, codes as in `problems.js`), `level` (detail: {source, level}), `resumed` when the
+ * call goes on after the connection was lost, `renewed` when a new connection lost the
+ * conversation, `audio` (detail: {itemId, samples}) when audio of a reply arrives, `played`
+ * (detail: {itemId, playedMs}). `conversation` holds the messages.
  */
 
 import { AudioDevices } from '../audio/audio-devices.js';
@@ -31,10 +31,10 @@ import { Uplink } from './uplink.js';
  * @typedef {import('./realtime-client.js').Status} Status
  */
 
-/** After a recorded question silence is sent for so long: the end of a turn is heard in it. */
+/** Silence sent after a recorded question: the server needs it to detect the end of the turn. */
 const LINGER_MS = 15_000;
 
-/** Errors that only say "too late": the reply had ended by itself. */
+/** Error codes that only mean "too late": the reply had already ended. */
 const HARMLESS = new Set([
   'response_cancel_not_active',
   'item_truncate_invalid_item_id',
@@ -51,7 +51,7 @@ export class Call extends EventTarget {
     this.client = client;
     this.settings = new SessionSettings(client, preferences);
     this.uplink = new Uplink(client);
-    /** Held while one speaks, with push-to-talk. */
+    /** Push-to-talk state. */
     this.floor = this.uplink.floor;
     this.devices = new AudioDevices();
     this.conversation = new Conversation();
@@ -71,7 +71,7 @@ export class Call extends EventTarget {
     this.listen();
   }
 
-  /** Open the microphone, then the line. Call it from a user's gesture. */
+  /** Open the microphone, then the connection. Call it from a user's gesture. */
   async startTalking() {
     if (this.is.asking) return;
     this.update({ asking: true });
@@ -93,7 +93,7 @@ export class Call extends EventTarget {
   async playSample(url) {
     try {
       await this.devices.playSample(url);
-      this.floor.press(); // the question lets go when it has been asked
+      this.floor.press(); // the sample ends push-to-talk when it has been played
       clearTimeout(this.linger);
       this.conversation.silent = false;
       this.client.connect();
@@ -103,7 +103,7 @@ export class Call extends EventTarget {
   }
 
   /**
-   * Ask in writing. Works without any audio; the answer is then read.
+   * Send a typed message. Works without audio; the answer is then shown as text.
    * @param {string} text
    */
   async sendText(text) {
@@ -120,7 +120,7 @@ export class Call extends EventTarget {
     else this.client.connect();
   }
 
-  /** Stop the agent in mid-sentence, without saying anything. */
+  /** Cancel the current reply without speaking. */
   async interrupt() {
     if (this.is.responding) this.client.cancelResponse();
     await this.silence();
@@ -136,7 +136,7 @@ export class Call extends EventTarget {
   }
 
   /**
-   * Another agent answers from now on, in a call of its own.
+   * Switch to another agent, in a new call.
    * @param {string} url of its voice socket
    */
   async callAnother(url) {
@@ -152,7 +152,7 @@ export class Call extends EventTarget {
     this.client.connect();
   }
 
-  /** Let go of the microphone; the call goes on without it. */
+  /** Release the microphone; the call continues without it. */
   dropMicrophone() {
     this.floor.release();
     this.devices.stopCapture();
@@ -160,7 +160,7 @@ export class Call extends EventTarget {
     this.update({ hearing: false });
   }
 
-  /** Hang up and let go of every device. */
+  /** Hang up and release every device. */
   async end() {
     clearTimeout(this.linger);
     this.client.close();
@@ -249,7 +249,7 @@ export class Call extends EventTarget {
       this.cutByLoss = [];
       this.conversation.reset();
     }
-    // The server ended it for good: no reason to keep the microphone.
+    // The server ended the call for good: release the microphone.
     if (status.code && status.state === 'closed') await this.devices.close();
   }
 
@@ -268,7 +268,7 @@ export class Call extends EventTarget {
     if (event.type === 'halfsec.unduck') this.devices.unduck();
     if (event.type === 'response.output_audio.done') this.devices.endReply(event.item_id);
     if (event.type === 'response.done') this.onResponseDone(event.response);
-    // An answer to what came before the caller took the floor again.
+    // A reply to input from before the caller pressed push-to-talk again.
     if (event.type === 'response.created' && this.floor.held) void this.interrupt();
   }
 
@@ -327,7 +327,7 @@ export class Call extends EventTarget {
   }
 
   /**
-   * Cut what is being said, and tell the server what was heard of it.
+   * Stop playback and report to the server how much was played.
    * @private
    * @returns {Promise<{itemId: string, playedMs: number}[]>}
    */

@@ -1,12 +1,11 @@
 /**
- * What the two have said, from the server's events and from what the speakers report.
+ * Messages of a conversation, built from server events and playback reports.
  *
- * Turns frames into messages a view can draw: a caller's sentence that firms up word by word, a
- * reply of which a growing part has been heard, and, for one that was interrupted, where it was cut.
- * Events: `message` (detail: Message) whenever one changes, `removed` (detail: item id) for speech
- * that turned out to be noise, `turn` (detail: {turn, itemId}) with the latency of a turn, `tool`
- * (detail: the event) about a tool that the server runs, `sent` (detail: item id) for something written
- * that had to wait.
+ * A caller's message becomes final word by word; an agent's message has the part that was played,
+ * and the position of the cut if it was interrupted. Events: `message` (detail: Message) whenever
+ * one changes, `removed` (detail: item id) for speech that was noise, `turn` (detail: {turn,
+ * itemId}) with the latency of a turn, `tool` (detail: the event) for a tool that the server runs,
+ * `sent` (detail: item id) for a typed message that had to wait.
  */
 
 import { HeardText } from './heard-text.js';
@@ -16,20 +15,20 @@ import { HeardText } from './heard-text.js';
  * @property {string} itemId
  * @property {'caller' | 'agent'} role
  * @property {string} text
- * @property {number} sureChars caller: will not change any more; agent: have been heard
+ * @property {number} sureChars caller: stable characters; agent: played characters
  * @property {'live' | 'done' | 'cut' | 'failed' | 'unsent'} state
  *
  * @typedef {object} Reply
  * @property {HeardText} words
  * @property {number} heardMs
  * @property {'live' | 'done' | 'cut'} state
- * @property {boolean} measured its turn's latency has come
+ * @property {boolean} measured the latency of its turn was received
  *
  * @typedef {import('./realtime-client.js').RealtimeEvent} RealtimeEvent
  * @typedef {import('../ui/turn-bar.js').Turn} Turn
  */
 
-/** Replies kept for late events; older ones only stand on the page. */
+/** Replies kept for late events; older ones are no longer updated. */
 const MAX_REPLIES = 16;
 
 export class Conversation extends EventTarget {
@@ -45,7 +44,7 @@ export class Conversation extends EventTarget {
     this.said = new Set();
     /** @private Names of what waits to be sent. @type {string[]} */
     this.waiting = [];
-    /** Without loudspeakers a reply counts as heard when it is read. */
+    /** Without a loudspeaker a reply counts as heard when its text is shown. */
     this.silent = false;
   }
 
@@ -80,7 +79,7 @@ export class Conversation extends EventTarget {
   /**
    * A reply was interrupted.
    * @param {string} itemId
-   * @param {number} [playedMs] where it is known better than from the last report
+   * @param {number} [playedMs] when it is known more exactly than from the last report
    */
   cut(itemId, playedMs = 0) {
     const reply = this.replies.get(itemId);
@@ -104,7 +103,7 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * What was written and has not been sent, because there is no connection.
+   * Show typed messages that wait for a connection.
    * @param {string[]} texts all of them
    */
   waits(texts) {
@@ -139,7 +138,7 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * More of a transcript that is only ever added to.
+   * Append to a transcript that only grows.
    * @param {string} itemId
    * @param {string} delta
    */
@@ -202,7 +201,7 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * The call goes on after a gap: what the caller said by then is known, or came to nothing.
+   * Update messages after a resumed connection: what the caller said is now known, or was dropped.
    * @param {any[]} items of the server's conversation
    */
   resumed(items) {
@@ -219,7 +218,7 @@ export class Conversation extends EventTarget {
     for (const itemId of this.replies.keys()) this.cut(itemId);
   }
 
-  /** The server has forgotten: what is in the air will not be finished. */
+  /** Close open messages: the server lost the conversation. */
   reset() {
     this.dropWordless();
     for (const itemId of this.replies.keys()) this.cut(itemId);

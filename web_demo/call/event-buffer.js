@@ -1,17 +1,17 @@
 /**
- * Passes events on to listeners that are fetched while these happen: holds them, in their order,
- * until they are released, and says when each was.
+ * Buffer of events for listeners whose modules are still loading. Holds events in order until they
+ * are released, each with its time.
  *
  * @typedef {object} Moment
- * @property {number | null} atS by the devices' clock; null where there is none
- * @property {number} clockNumber which one that is
+ * @property {number | null} atS by the audio context's clock; null without a context
+ * @property {number} clockNumber number of that audio context
  * @property {number} pageMs by the page's clock, `performance.now`
  */
 export class EventBuffer extends EventTarget {
   /**
    * @param {[EventTarget, string[]][]} sources and the types of their events
-   * @param {() => Moment} clock read when one happens: the event that is passed on has it
-   * @param {number} most held; then the oldest go
+   * @param {() => Moment} clock read at each event; the forwarded event carries it
+   * @param {number} most maximum number held; beyond it the oldest are dropped
    */
   constructor(sources, clock, most) {
     super();
@@ -26,14 +26,14 @@ export class EventBuffer extends EventTarget {
         source.addEventListener(type, (event) => this.pass(/** @type {CustomEvent} */ (event)));
   }
 
-  /** Pass on what is held, and hold nothing any more. */
+  /** Forward the held events, and from now on each event at once. */
   release() {
     const held = this.held ?? /** @type {Event[]} */ ([]);
     this.held = null;
     for (const event of held) this.dispatchEvent(event);
   }
 
-  /** What is held is of no interest any more. */
+  /** Drop the held events. */
   drop() {
     if (this.held) this.held = [];
   }

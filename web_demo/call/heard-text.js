@@ -1,16 +1,16 @@
 /**
- * Which words of a reply have been heard.
+ * Alignment of a reply's text with its audio: which words have been played.
  *
  * The server sends each piece of text just before the audio that speaks it, so the order of the two
- * is the alignment: a piece begins where the audio received so far ends. Inside a piece, letters are
- * taken to last equally long, and the result is moved to the end of the word it falls in.
+ * is the alignment: a piece begins where the audio received so far ends. Inside a piece, letters
+ * are assumed to last equally long, and the result is moved to the end of its word.
  *
- * The audio of the newest piece is still on its way, for it is sent little ahead of being heard. Its
- * length is told from its letters until then: how long a letter is, the pieces before have shown.
- * Pure.
+ * The audio of the newest piece is still on its way, for it is sent little ahead of being heard.
+ * Until it has arrived its length is estimated from its number of letters, with the duration of a
+ * letter measured on earlier pieces. Pure.
  */
 
-/** Of speech, where nothing is known of the voice yet: 14 letters a second, spaces among them. */
+/** Initial duration of a letter: 14 letters a second, spaces included. */
 const LETTER_MS = 70;
 
 export class HeardText {
@@ -38,7 +38,7 @@ export class HeardText {
     this.audioMs += ms;
   }
 
-  /** No audio will come any more. */
+  /** All audio of the reply has arrived. */
   complete() {
     this.isComplete = true;
   }

@@ -1,7 +1,7 @@
 /**
- * Tells the server what the loudspeaker has really played: `halfsec.playback`, every 200 ms of
- * speech and once more at a reply's end or cut. From these reports come the latency at the ear and
- * the words that history keeps after an interruption.
+ * Playback reports to the server: `halfsec.playback`, every 200 ms of played speech and at the end
+ * or cut of a reply. The server derives from them the latency at the ear and the words that stay in
+ * the history after an interruption.
  */
 
 const REPORT_EVERY_MS = 200;

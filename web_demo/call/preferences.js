@@ -1,20 +1,21 @@
 /**
- * What the user has chosen, remembered by this browser. Never a key.
+ * User preferences, stored by the browser. Never contains a key.
  *
- * Other tabs of the page remember in the same place. Each change is therefore written into what is
- * stored at that moment, so that no tab takes back what another one has changed.
+ * Other tabs use the same storage. Each change is merged into the stored value, so that no tab
+ * reverts a change of another one.
  */
 
 /**
- * @typedef {'auto' | 'low' | 'medium' | 'high' | 'silence' | 'hold'} TurnTaking how it is known that
- *   the caller has finished: by sense, with one of four eagernesses; by silence; by letting go
+ * @typedef {'auto' | 'low' | 'medium' | 'high' | 'silence' | 'hold'} TurnTaking how the end of the
+ *   caller's turn is detected: by the end-of-turn model, with one of four eagernesses; by silence;
+ *   by releasing push-to-talk
  *
  * @typedef {object} Preferences
- * @property {string} agent empty: whom the page's address names, or the server's default
+ * @property {string} agent empty: the agent in the page's address, or the server's default
  * @property {string} voice empty: the agent's own
  * @property {string} instructions empty: the agent's own
  * @property {TurnTaking} turns
- * @property {number} silenceMs waited for where `turns` is `silence`
+ * @property {number} silenceMs wait when `turns` is `silence`
  * @property {string} microphone id of a device; empty: the system's choice
  * @property {string} speaker id of a device; empty: the system's choice
  * @property {boolean} echoCancellation
@@ -29,13 +30,13 @@ const STORED_AS = 'halfsec.settings';
 /** @type {readonly TurnTaking[]} */
 export const TURN_TAKING = ['auto', 'low', 'medium', 'high', 'silence', 'hold'];
 
-/** What the server takes (`agent/wire/realtime/`): longer instructions it could not read in time. */
+/** Limit of the server: longer instructions could not be prefilled in time. */
 export const MAX_INSTRUCTIONS_CHARS = 65_536;
 
-/** What the server takes. Below one frame of its detector every syllable would end a turn. */
+/** Limits of the server. Below one frame of its voice detector every syllable would end a turn. */
 export const SILENCE_MS = { least: 32, most: 20_000 };
 
-/** Names are no longer than that, whatever is found in the storage. */
+/** Maximum length of stored names. */
 const MAX_NAME_CHARS = 512;
 
 /** @type {Readonly<Preferences>} */
@@ -53,8 +54,8 @@ export const DEFAULTS = Object.freeze({
 });
 
 /**
- * Preferences from whatever was stored, by an older version of the page or by somebody's hand: what
- * makes no sense is as if it were not there.
+ * Parse stored preferences, which an older version of the page or the user may have written.
+ * Invalid values are ignored.
  * @param {string | null} text
  * @returns {Preferences}
  */
@@ -68,7 +69,7 @@ export function parse(text) {
 }
 
 /**
- * Whether a preference may have this value.
+ * Validate the value of a preference.
  * @param {string} name
  * @param {unknown} value
  * @returns {boolean}
@@ -87,7 +88,9 @@ export function isValid(name, value) {
 
 /** Events: `change` (detail: the names that have changed). */
 export class PreferenceStore extends EventTarget {
-  /** @param {Storage | null} [storage] null where the browser forbids it: kept with the page */
+  /**
+   * @param {Storage | null} [storage] null when the browser forbids it: kept as long as the page
+   */
   constructor(storage = browserStorage()) {
     super();
     /** @private */
@@ -96,7 +99,7 @@ export class PreferenceStore extends EventTarget {
     this.now = this.load();
   }
 
-  /** @param {Partial<Preferences>} wanted what makes no sense is left as it is */
+  /** @param {Partial<Preferences>} wanted invalid values are ignored */
   change(wanted) {
     const sound = Object.entries(wanted).filter(([name, value]) => isValid(name, value));
     const changes = Object.fromEntries(sound);
@@ -104,12 +107,12 @@ export class PreferenceStore extends EventTarget {
     this.become({ ...this.now, ...changes });
   }
 
-  /** Everything as it is at the first visit. */
+  /** Reset all preferences to their defaults. */
   reset() {
     try {
       this.storage?.removeItem(STORED_AS);
     } catch {
-      // What can't be written was never there.
+      // A value that cannot be written was never stored.
     }
     this.become(DEFAULTS);
   }
@@ -143,7 +146,7 @@ export class PreferenceStore extends EventTarget {
     try {
       this.storage?.setItem(STORED_AS, JSON.stringify(preferences));
     } catch {
-      // The storage is full or forbidden: they last as long as the page.
+      // The storage is full or forbidden: preferences last as long as the page.
     }
   }
 }

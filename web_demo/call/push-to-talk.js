@@ -1,29 +1,30 @@
 /**
- * Push-to-talk: what is sent while something is held, and what letting go means.
+ * Push-to-talk: decides which audio is sent, and when a turn ends.
  *
- * The turn ends with the batch of sound in which the key was let go: at once, but with the last 20 ms
- * of the word. Where no sound comes any more (the device is gone, the browser holds it back) it ends
- * all the same. Knows neither devices nor elements nor the wire.
+ * The turn ends with the batch of audio in which the key was released, so the last 20 ms of the
+ * word are included. When no audio arrives (the device was removed, the browser suspended it) a
+ * timer ends the turn. Independent of devices, page elements and protocol.
  */
 
-/** Less than this is a slip of the finger: no word is as short. */
+/** A shorter press is accidental: no word is as short. */
 export const SHORTEST_MS = 200;
 
-/** A batch takes 20 ms, and its way to the page a few. */
+/** Timeout for the last batch: it takes 20 ms, and a few more to reach the page. */
 const LAST_BATCH_MS = 80;
 
 export class PushToTalk {
   /**
    * @param {object} to
-   * @param {() => void} to.begin the caller takes the floor
-   * @param {(said: boolean) => void} to.end he has let go; `said`: it was long enough to be speech
+   * @param {() => void} to.begin called when the key is pressed
+   * @param {(said: boolean) => void} to.end called when the key is released; `said`: the press was
+   *   long enough to be speech
    */
   constructor(to) {
     /** @private */
     this.to = to;
-    /** Otherwise the microphone is open, and everything is sent. */
+    /** False: the microphone is open, and all audio is sent. */
     this.enabled = false;
-    /** Somebody holds the key. */
+    /** True while the key is held. */
     this.held = false;
     /** @private The key was let go, and the last batch is on its way. */
     this.ending = false;
@@ -33,7 +34,7 @@ export class PushToTalk {
     this.timer = undefined;
   }
 
-  /** @param {boolean} enabled switching it off lets go */
+  /** @param {boolean} enabled switching it off releases the key */
   enable(enabled) {
     if (!enabled) {
       this.release();
@@ -58,9 +59,9 @@ export class PushToTalk {
   }
 
   /**
-   * Some sound has come.
+   * Process a batch of audio.
    * @param {number} ms
-   * @param {() => void} send called where it belongs to what is said
+   * @param {() => void} send called when the batch belongs to the turn
    */
   batch(ms, send) {
     if (!this.enabled) return send();

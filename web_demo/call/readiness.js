@@ -1,5 +1,5 @@
 /**
- * Is the server ready? Asked at `/readyz` once a second until it says yes.
+ * Readiness of the server: polls `/readyz` once a second until it is ready.
  *
  * A server that has just been started listens before its models are warm, so the first page view
  * shows progress rather than an error.
@@ -15,7 +15,7 @@
  * @typedef {object} Stage
  * @property {string} label
  * @property {string} state in words
- * @property {number | null} share of the work that is done, 0 to 1; null where nobody knows
+ * @property {number | null} share completed part of the work, 0 to 1; null when unknown
  */
 
 /** @type {Record<string, string>} */
@@ -40,7 +40,7 @@ export class ReadinessWatch {
     this.watching = false;
   }
 
-  /** Ask until the server is ready. */
+  /** Poll until the server is ready. */
   start() {
     if (this.watching) return;
     this.watching = true;

@@ -1,24 +1,24 @@
 /**
  * Client of the OpenAI Realtime protocol (GA dialect) over a WebSocket, for browsers.
  *
- * Knows frames and the connection's life, nothing of audio devices or pages, so that other pages
- * can use it as it is. It offers the subprotocol `halfsec.v1` beside the standard one; a server that
- * selects it also sends `halfsec.*` events (live partial transcripts, latency of each turn) and
- * understands reports of what was really played. With any other server it is a plain client.
+ * Independent of audio devices and of this page, so that other pages can use it. It offers the
+ * subprotocol `halfsec.v1` beside the standard one; a server that selects it also sends `halfsec.*`
+ * events (live partial transcripts, latency of each turn) and reads playback reports. With any
+ * other server it is a plain client.
  *
  * Events: `status` (detail: Status) on every change, `event` (detail: the server's event) for each
  * frame.
  *
  * A lost connection is tried again with growing pauses until `close`. With a server that speaks
  * `halfsec.v1` the call waits for that, a minute as a rule: the next `open` is then `resumed`, the
- * agent remembers, and the event `halfsec.resumed` has the items of the conversation. Of what was on
- * its way to the server it is sent again what did not arrive, but for sound, which is dropped: what
- * was said into a gap is no answer to anything later. No reply is in progress then; stop what you are
- * playing when the connection goes, and `truncate` it to what was heard when it is back. Otherwise,
- * and with other servers, the next `open` is a new call, and what you had set has to be set again.
+ * agent remembers, and the event `halfsec.resumed` has the items of the conversation. Events that
+ * did not reach the server are sent again, except audio, which is dropped: speech during the gap is
+ * no answer to anything later. No reply is in progress then; stop what you are playing when the
+ * connection goes, and `truncate` it to what was heard when it is back. Otherwise, and with other
+ * servers, the next `open` is a new call, and what you had set has to be set again.
  *
- * To use it in a page of your own, copy this file, `base64.js` and `resend-buffer.js`, or import them
- * from the server (whose setting `agent.allowed_origins` has to name your page's origin):
+ * To use it in a page of your own, copy this file, `base64.js` and `resend-buffer.js`, or import
+ * them from the server (whose setting `agent.allowed_origins` has to name your page's origin):
  *
  *     import { RealtimeClient } from './realtime-client.js';
  *     const client = new RealtimeClient('wss://voice.example/v1/realtime');
@@ -42,16 +42,16 @@ import { ResendBuffer } from './resend-buffer.js';
  * @typedef {object} Status
  * @property {'closed' | 'connecting' | 'open' | 'waiting'} state
  * @property {number} [code] close code of the connection that ended
- * @property {string} [reason] the server's words for it
+ * @property {string} [reason] the server's reason
  * @property {number} [retryInMs] in state `waiting`
  * @property {boolean} [wasOpen] in state `waiting`: there was a session, now lost
- * @property {boolean} [resumable] in state `waiting`: the server may still have the call
- * @property {boolean} [resumed] in state `open`: it is the call that was lost
+ * @property {boolean} [resumable] in state `waiting`: the server may have kept the call
+ * @property {boolean} [resumed] in state `open`: the previous call continues
  */
 
 export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
 
-/** Begins the subprotocol by which a browser shows its key. Servers don't echo it. */
+/** Prefix of the subprotocol that carries the key. Servers do not echo it. */
 const KEY_PROTOCOL = 'openai-insecure-api-key.';
 
 /**
@@ -66,26 +66,33 @@ const OPEN = 1;
 const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 10_000;
 
-/** A server that accepts the socket but says nothing counts as gone. */
+/**
+ * Timeout for the first event: a server that accepts the socket but sends nothing counts as gone.
+ */
 const HANDSHAKE_TIMEOUT_MS = 10_000;
 
-/** Normal closure and policy violation, where trying again would end the same way; and a call that
- * goes on at another connection. */
+/**
+ * Close codes after which the client does not reconnect: normal closure, policy violation, and a
+ * call that continues on another connection.
+ */
 const FINAL_CODES = new Set([1000, 1008, 4409]);
 
-/** The server has no call to come back to. */
+/** Close code: the server has no call to resume. */
 const NOTHING_TO_RESUME = 4404;
 
-/** Told to the server: this connection is given up, but not the call. */
+/** Close code sent to the server: the connection is given up, the call is not. */
 const COMES_BACK = 4408;
 
-/** Of the first attempt to come back: a Wi-Fi that changes cells is there again at once. */
+/** Delay of the first attempt to resume: a Wi-Fi that changes cells is back at once. */
 const FIRST_RESUME_MS = 100;
 
-/** Nothing gets through any more, although nobody says so. */
+/** Keepalive timeout: the connection is dead without a close. */
 const STUCK_MS = 4_000;
 
-/** An answer takes a few milliseconds, and a second where the network has just woken up as well. */
+/**
+ * Timeout of `check`: an answer takes a few milliseconds, up to a second when the network has just
+ * woken up.
+ */
 const PROBE_MS = 2_000;
 
 /** @returns {string} the voice socket of the server this page came from */
@@ -103,12 +110,12 @@ export class RealtimeClient extends EventTarget {
    * @param {object} [options]
    * @param {string[]} [options.protocols]
    * @param {typeof WebSocket} [options.WebSocket] another implementation (Node, tests)
-   * @param {() => Promise<string | null>} [options.getSecret] asked before each connection for the
-   *   key or client secret to offer; null for none. Where it rejects, that is tried again as well
+   * @param {() => Promise<string | null>} [options.getSecret] called before each connection for the
+   *   key or client secret; null for none. A rejection counts as a failed attempt
    */
   constructor(url, options = {}) {
     super();
-    /** Of the next connection. Close the call before it is that of another agent. */
+    /** URL of the next connection. Close the call before switching to another agent. */
     this.url = url;
     /** @private */
     this.protocols = options.protocols ?? SUBPROTOCOLS;
@@ -126,9 +133,9 @@ export class RealtimeClient extends EventTarget {
     this.numFailures = 0;
     /** @type {Status} */
     this.status = { state: 'closed' };
-    /** Milliseconds of audio that a slow connection made us drop. */
+    /** Milliseconds of audio dropped because of a slow connection. */
     this.droppedMs = 0;
-    /** The newest session's name at the server. */
+    /** Id of the newest session. */
     this.sessionId = '';
     /** @private By which the call can be resumed. @type {string | null} */
     this.token = null;
@@ -136,18 +143,18 @@ export class RealtimeClient extends EventTarget {
     this.kept = new ResendBuffer();
     /** @private Since when the socket takes no audio. */
     this.stuckSinceMs = 0;
-    /** The session as the server described it last. @type {{[field: string]: any} | null} */
+    /** Session as last sent by the server. @type {{[field: string]: any} | null} */
     this.session = null;
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.probe = undefined;
   }
 
-  /** Whether the server selected `halfsec.v1`. */
+  /** True when the server selected `halfsec.v1`. */
   get extended() {
     return this.socket?.protocol === 'halfsec.v1';
   }
 
-  /** Open the session; again, and at once, if it is waiting to be tried again. */
+  /** Open the session; skips the pause when a reconnection is pending. */
   connect() {
     if (this.status.state === 'open' || this.status.state === 'connecting') return;
     clearTimeout(this.timer);
@@ -188,7 +195,7 @@ export class RealtimeClient extends EventTarget {
     socket.onclose = ({ code, reason }) => this.lost(socket, code, reason);
   }
 
-  /** End the session; nothing is tried again. */
+  /** End the session without reconnecting. */
   close() {
     clearTimeout(this.timer);
     this.attempt += 1;
@@ -202,10 +209,10 @@ export class RealtimeClient extends EventTarget {
 
   /**
    * @param {RealtimeEvent} event
-   * @returns {boolean} whether it was handed to the socket
+   * @returns {boolean} true when it was passed to the socket
    */
   send(event) {
-    // A socket that is closing logs an error for each frame.
+    // Browsers log an error for each frame that is sent on a closing socket.
     if (this.status.state !== 'open' || this.socket?.readyState !== OPEN) return false;
     this.kept.add(event);
     this.socket.send(JSON.stringify(event));
@@ -214,7 +221,7 @@ export class RealtimeClient extends EventTarget {
 
   /**
    * @param {Int16Array} pcm at 24 kHz
-   * @returns {boolean} false where it was dropped
+   * @returns {boolean} false when it was dropped
    */
   appendAudio(pcm) {
     if (this.socket && this.socket.bufferedAmount > MAX_BUFFERED_BYTES) {
@@ -230,7 +237,7 @@ export class RealtimeClient extends EventTarget {
   }
 
   /**
-   * Say something in writing and ask for an answer.
+   * Send a text message and request a reply.
    * @param {string} text
    */
   sendText(text) {
@@ -242,31 +249,34 @@ export class RealtimeClient extends EventTarget {
     this.send({ type: 'response.create' });
   }
 
-  /** What was appended is a whole utterance: answer it. For sessions without turn detection. */
+  /**
+   * Commit the appended audio as an utterance and request a reply. For sessions without turn
+   * detection.
+   */
   commitAudio() {
     this.send({ type: 'input_audio_buffer.commit' });
     this.send({ type: 'response.create' });
   }
 
-  /** What was appended since the last utterance is none. */
+  /** Discard the audio appended since the last utterance. */
   clearAudio() {
     this.send({ type: 'input_audio_buffer.clear' });
   }
 
   /**
-   * Is anybody there? Time has passed without us, and the socket may be open on this side only. A
-   * server that does not answer counts as gone; then the call is taken up at once.
+   * Check that the connection is alive, for example after sleep: the socket may be open on this
+   * side only. A server that does not answer counts as gone, and the call is resumed at once.
    */
   check() {
     const socket = this.socket;
-    const session = { type: this.session?.type ?? 'realtime' }; // nothing is changed by it
+    const session = { type: this.session?.type ?? 'realtime' }; // an update without changes
     if (!socket || !this.send({ type: 'session.update', session })) return;
     clearTimeout(this.probe);
     this.probe = setTimeout(() => this.lost(socket, 1006, 'no answer after a pause'), PROBE_MS);
   }
 
   /**
-   * The server has said when it can be tried again.
+   * Set the pause that the server asked for.
    * @param {number} ms
    */
   retryIn(ms) {
@@ -275,13 +285,13 @@ export class RealtimeClient extends EventTarget {
     this.timer = setTimeout(() => this.connect(), ms * (1 + Math.random() / 4));
   }
 
-  /** Stop the reply that is being made. */
+  /** Cancel the reply in progress. */
   cancelResponse() {
     this.send({ type: 'response.cancel' });
   }
 
   /**
-   * Tell the server how much of a reply was heard, so that it forgets the rest.
+   * Truncate a reply in the server's history to the part that was heard.
    * @param {string} itemId
    * @param {number} heardMs
    */
@@ -311,7 +321,7 @@ export class RealtimeClient extends EventTarget {
     /** @type {RealtimeEvent} */
     const event = JSON.parse(data);
     if (event.session?.type) this.session = event.session;
-    // Other frames may have lain on this side since before the pause.
+    // Other frames may have been queued in the browser since before the pause.
     if (event.type === 'session.updated' || event.type === 'error') clearTimeout(this.probe);
     if (event.type === 'session.created') {
       this.forgetCall();
@@ -376,7 +386,7 @@ export class RealtimeClient extends EventTarget {
     const resumable = this.token !== null;
     const first = resumable ? FIRST_RESUME_MS : FIRST_RETRY_MS;
     const pause = Math.min(MAX_RETRY_MS, first * 2 ** this.numFailures);
-    // Up to a quarter more, so that a room full of pages does not return in one instant.
+    // Up to a quarter more, so that many pages do not reconnect at the same instant.
     const retryInMs = Math.round(pause * (1 + Math.random() / 4));
     this.numFailures += 1;
     this.timer = setTimeout(() => this.connect(), retryInMs);

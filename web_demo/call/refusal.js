@@ -1,22 +1,24 @@
 /**
- * Why the server does not take a call. A browser hides from a page with what status a WebSocket was
- * refused; asked the same without an upgrade, the server gives the same answer, which can be read.
+ * Reason for which the server rejected a call. Browsers hide the HTTP status of a rejected
+ * WebSocket from the page; the same request without an upgrade gets the same answer, which can be
+ * read.
  */
 
 /**
  * @typedef {object} Refusal
  * @property {string} code
- * @property {string} message the server's words
- * @property {number | null} retryInS when it says to come back
+ * @property {string} message message of the server
+ * @property {number | null} retryInS from Retry-After
  */
 
-/** Not refused: it only has to come as a WebSocket. */
+/** Status of an accepted request that lacks the WebSocket upgrade. */
 const UPGRADE_REQUIRED = 426;
 
 /**
- * @param {string} socketUrl that was refused
- * @param {(path: string) => Promise<Response>} get with the key, if there is one
- * @returns {Promise<Refusal | null>} null where it would be taken now, or nobody knows
+ * @param {string} socketUrl URL of the rejected socket
+ * @param {(path: string) => Promise<Response>} get request with the key, if there is one
+ * @returns {Promise<Refusal | null>} null when the call would be accepted now, or the reason is
+ *   unknown
  */
 export async function askWhyRefused(socketUrl, get) {
   const url = new URL(socketUrl);

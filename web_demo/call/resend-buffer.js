@@ -1,14 +1,16 @@
 /**
- * What was sent in a call, as far as it has to be sent again where a connection broke before it
- * arrived. The server counts frames; so do we.
+ * Resend buffer: events that are sent again when the connection broke before they arrived. Client
+ * and server count frames.
  */
 
 /** @typedef {{type: string, [field: string]: any}} RealtimeEvent */
 
-/** Older ones have arrived, or are of no use any more. */
+/** Capacity; older events have arrived or are outdated. */
 const MAX_KEPT = 64;
 
-/** The rest is about a moment that is over; sound above all. */
+/**
+ * Types of events that are sent again. The others concern a moment that is over, above all audio.
+ */
 const SENT_AGAIN = new Set([
   'session.update',
   'conversation.item.create',
@@ -27,13 +29,13 @@ export class ResendBuffer {
     this.kept = [];
   }
 
-  /** Another call begins. */
+  /** Reset for a new call. */
   forget() {
     this.numSent = 0;
     this.kept = [];
   }
 
-  /** @param {RealtimeEvent} event that is being sent */
+  /** @param {RealtimeEvent} event that is sent now */
   add(event) {
     this.numSent += 1;
     if (!SENT_AGAIN.has(event.type)) return;
@@ -42,8 +44,8 @@ export class ResendBuffer {
   }
 
   /**
-   * What the server has not got. It is kept no longer: whoever sends it adds it again.
-   * @param {number} received frames of this call that it has dealt with
+   * Take the events that the server has not received. They are removed: sending adds them again.
+   * @param {number} received frames of this call that the server has processed
    * @returns {RealtimeEvent[]}
    */
   takeMissing(received) {

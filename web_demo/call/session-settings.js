@@ -1,13 +1,13 @@
 /**
- * Makes the server's session what the user prefers, by standard `session.update`.
+ * Applies the user's preferences to the server's session, by standard `session.update`.
  *
- * Each setting travels in an update of its own, because the server takes an update whole or not at
- * all: a voice that is gone must not keep the instructions from arriving. Only what differs from the
- * session as the server described it is sent, so somebody who changed nothing sends nothing, and
- * after a renewed call everything is set again.
+ * Each setting is sent in its own update, because the server accepts an update as a whole or not at
+ * all: a missing voice must not block the instructions. Only differences from the server's session
+ * are sent, so unchanged preferences send nothing, and after a renewed call everything is set
+ * again.
  *
- * Events: `refused` (detail: {field, message}) where the server did not take a setting, `accepted`
- * once it has taken one that it had refused.
+ * Events: `refused` (detail: {field, message}) when the server rejects a setting, `accepted` when
+ * it accepts one that it had rejected.
  */
 
 /**
@@ -28,16 +28,16 @@
 /** @type {readonly Field[]} */
 const FIELDS = ['turns', 'voice', 'instructions'];
 
-/** Begins the `event_id` of an update; then its field and a number. */
+/** Prefix of the `event_id` of an update; field and number follow. */
 const PREFIX = 'set';
 
 /**
- * What has to be changed of one setting.
+ * Difference between a preference and the session.
  * @param {Field} field
  * @param {Readonly<Preferences>} preferences
- * @param {Session} session as it is
- * @param {Session} original as it was when the call began
- * @returns {Session | null} null: nothing
+ * @param {Session} session current session
+ * @param {Session} original session at the start of the call
+ * @returns {Session | null} null: no difference
  */
 export function difference(field, preferences, session, original) {
   if (field === 'instructions') {
@@ -55,7 +55,7 @@ export function difference(field, preferences, session, original) {
 
 /**
  * @param {Readonly<Preferences>} preferences
- * @returns {TurnDetection | null} null: the client says when a turn is over
+ * @returns {TurnDetection | null} null: the client ends turns
  */
 export function turnDetection({ turns, silenceMs }) {
   if (turns === 'hold') return null;
@@ -73,7 +73,8 @@ function differs(wanted, now) {
 
 /**
  * @param {TurnDetection | null} wanted
- * @param {TurnDetection | null | undefined} now undefined: a server that does not say has its default
+ * @param {TurnDetection | null | undefined} now undefined: the server does not report it and uses
+ *   its default
  */
 function isThere(wanted, now) {
   const there = now === undefined ? { type: 'semantic_vad', eagerness: 'auto' } : now;
@@ -98,7 +99,7 @@ export class SessionSettings extends EventTarget {
     this.original = {};
     /** @private */
     this.numSent = 0;
-    /** What the server said last against a setting. @type {Map<Field, string>} */
+    /** Last error of the server for each setting. @type {Map<Field, string>} */
     this.refusals = new Map();
     preferences.addEventListener('change', (event) => {
       const { detail } = /** @type {CustomEvent<string[]>} */ (event);
@@ -114,8 +115,8 @@ export class SessionSettings extends EventTarget {
   }
 
   /**
-   * A connection is open: set what it lacks, before anything else is sent.
-   * @param {boolean} resumed it is the same call as before
+   * Apply the settings to a new connection, before anything else is sent.
+   * @param {boolean} resumed true when the previous call continues
    */
   apply(resumed) {
     if (!resumed) this.original = this.client.session ?? {};
@@ -123,7 +124,8 @@ export class SessionSettings extends EventTarget {
   }
 
   /**
-   * Whether an error of the server answers one of these updates; it is then dealt with here.
+   * Handle an error of the server that answers one of these updates. Returns false for other
+   * errors.
    * @param {{event_id?: string | null}} error
    */
   isOurs(error) {

@@ -1,17 +1,17 @@
 /**
- * Notices that time has passed without the page: the laptop slept, the tab was frozen.
+ * Detects that the page did not run for a while: the laptop slept, the tab was frozen.
  *
- * A socket does not notice. The connection died on the far side while nobody here could be told, and
- * on this side it looks open until something has been sent in vain for a while. So the page looks at
- * the clock whenever it is at work: at each batch of sound, fifty times a second even in a tab in the
- * background, and by a timer where there is no sound. A jump means sleep, or a clock that was set; the
- * two look alike from here, so the listener should ask the server rather than hang up.
+ * The socket does not report it: the server closed the connection meanwhile, and the browser's side
+ * looks open until sending has failed for a while. So the page reads the clock at each batch of
+ * audio, fifty times a second even in a background tab, and by a timer when there is no audio. A
+ * jump means sleep or a clock that was set; both look alike, so the listener should check the
+ * connection rather than hang up.
  */
 
-/** Timers of tabs in the background run once a minute at the least. */
+/** Threshold between timers: browsers run timers of background tabs at least once a minute. */
 const AFTER_TIMER_MS = 75_000;
 
-/** While sound comes, far less is strange; but the sound may have been switched off since. */
+/** Threshold after a batch of audio: shorter, but audio may have been switched off since. */
 const AFTER_SOUND_MS = 15_000;
 
 const LOOK_EVERY_MS = 10_000;
@@ -19,7 +19,7 @@ const LOOK_EVERY_MS = 10_000;
 export class SleepDetector {
   /**
    * @param {(awayMs: number) => void} onWake
-   * @param {() => number} [now] milliseconds that go on during sleep
+   * @param {() => number} [now] milliseconds of a clock that runs during sleep
    */
   constructor(onWake, now = () => Date.now()) {
     /** @private */
@@ -33,7 +33,7 @@ export class SleepDetector {
     setInterval(() => this.look(AFTER_TIMER_MS), LOOK_EVERY_MS);
   }
 
-  /** A batch of sound has come. */
+  /** Note a batch of audio. */
   heard() {
     this.look(AFTER_SOUND_MS);
   }

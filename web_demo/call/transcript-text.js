@@ -1,4 +1,6 @@
-/** The words of a call as a file (Markdown): who said what when, and what of it was not heard. Pure. */
+/**
+ * Transcript of a call as Markdown: speaker, time, text, and the words that were not heard. Pure.
+ */
 
 /** @typedef {import('./call-log.js').Line} Line */
 
@@ -10,7 +12,7 @@ const SPEAKERS = { caller: 'You', agent: 'Agent' };
  * @param {Date} entries.beganAt
  * @param {string[]} entries.sessions
  * @param {boolean} entries.hasForgotten
- * @param {number} soundFromMs where the recording begins
+ * @param {number} soundFromMs start of the recording, in ms of the call
  * @returns {string}
  */
 export function transcriptText({ lines, beganAt, sessions, hasForgotten }, soundFromMs) {
@@ -57,7 +59,7 @@ function clock(ms) {
   return `${String(Math.floor(tenths / 600)).padStart(2, '0')}:${seconds}.${tenths % 10}`;
 }
 
-/** @param {string} text on one line, with nothing in it that Markdown reads */
+/** @param {string} text made one line, with Markdown escaped */
 function escaped(text) {
   return text
     .trim()

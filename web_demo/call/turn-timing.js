@@ -1,13 +1,13 @@
 /**
- * A turn while it happens: where the caller's wait went so far, and who is at work now.
+ * Timing of the running turn: the stages that the caller has waited for so far, and the active one.
  *
- * The server tells each mark as soon as it knows it (`halfsec.mark`), at first of a turn that has no
- * number, because nobody knows yet that the caller has finished. What happens again (another pause,
- * another attempt at the reply) takes the place of what was before, as in the server's own account.
+ * The server sends each mark at once (`halfsec.mark`), at first for a turn without a number,
+ * because the end of the turn is not decided yet. Repeated marks (another pause, another attempt at
+ * the reply) replace earlier ones, as in the server's own account.
  *
- * Times are the server's, after the session's start. Each mark says what time it is there: the least
- * difference to the page's clock places all of them, but for the way from there to here. So what is
- * shown may be short by the way there and back, until the account takes its place. Pure.
+ * Times are the server's, after the session's start. Each mark carries the server's current time;
+ * the smallest difference to the page's clock gives the offset, except for the one-way network
+ * delay. So the displayed time may be short by a round trip until the account replaces it. Pure.
  */
 
 /**
@@ -19,26 +19,26 @@
  * @typedef {object} LiveTurn
  * @property {number} elapsedMs since the caller's last word, or to the first sound heard
  * @property {Stretch[]} waited what the caller waited for, without gaps
- * @property {Stretch[]} ahead work that is hidden behind the wait for the end of the turn
- * @property {string} stage the one at work now, or the last
- * @property {boolean} heard the agent's first sound was played
+ * @property {Stretch[]} ahead work that is hidden behind end-of-turn detection
+ * @property {string} stage active stage, or the last one
+ * @property {boolean} heard true when the agent's first audible sample was played
  *
  * @typedef {{turn: number | null, name: string, at_ms: number, now_ms: number}} Mark
  */
 
-/** Marks by which the two clocks are compared: some turns' worth, for clocks drift apart. */
+/** Number of marks used to estimate the clock offset: a few turns, because clocks drift. */
 const MAX_OFFSETS = 64;
 
-/** Longer than any turn that is still worth watching. */
+/** Limit after which a turn is no longer shown. */
 const MAX_TURN_MS = 30_000;
 
 /**
- * An end of the turn that follows the words so soon was decided by their coming: the silence had been
- * long enough before, and it was the recognizer that was waited for.
+ * An end of turn that follows the final transcript within this time was decided by its arrival: the
+ * silence had been long enough, and the recognizer was the bottleneck.
  */
 const AT_ONCE_MS = 2;
 
-/** Of an attempt at the reply: another one voids them. */
+/** Marks of an attempt at the reply; a new attempt discards them. */
 const ATTEMPT = [
   'reply_requested',
   'llm_first_token',
@@ -48,7 +48,7 @@ const ATTEMPT = [
   'first_audible_ready',
 ];
 
-/** The stages that follow each other, and the mark at which each ends. */
+/** Consecutive stages, each with the mark that ends it. */
 const BOUNDARIES = [
   ['capture', 'audio_received'],
   ['endpoint', 'endpoint'],
@@ -60,7 +60,7 @@ const BOUNDARIES = [
   ['transport', 'heard'],
 ];
 
-/** The work of each stage, by its marks. */
+/** Work of each stage, as pairs of marks. */
 const WORK = [
   ['asr', 'asr_start', 'asr_final'],
   ['llm_prefill', 'reply_requested', 'llm_first_token'],
@@ -68,18 +68,18 @@ const WORK = [
   ['tts', 'tts_start', 'first_audible_ready'],
 ];
 
-/** The marks of one turn, those that count. */
+/** Valid marks of one turn. */
 class Marks {
   constructor() {
     this.turn = 0;
     /** @type {Map<string, number>} */
     this.at = new Map();
-    /** Tools: from, to; the last one is still running where it has no end. @type {[number, number | null][]} */
+    /** Tool calls: start, end; null while running. @type {[number, number | null][]} */
     this.tools = [];
     this.numRunning = 0;
   }
 
-  /** The caller's last word; of a written turn, the message. */
+  /** Time of the caller's last word; of a typed turn, of the message. */
   get originMs() {
     const written = this.at.has('speech_paused') ? undefined : this.at.get('asked_first');
     return this.at.get('caller_last_voiced') ?? written;
@@ -122,7 +122,7 @@ class Marks {
       const last = this.tools.at(-1);
       if (this.numRunning === 0 && last) last[1] = atMs;
     }
-    // The pass that called it is over; the reply to what it gives is no second attempt.
+    // The pass that called the tool is over; the reply to its result is no second attempt.
     if (!this.at.has('first_piece')) this.forget(ATTEMPT);
   }
 
@@ -147,7 +147,7 @@ export class TurnTiming {
     this.newest = 0;
   }
 
-  /** Forget all: another call. */
+  /** Reset for a new call. */
   reset() {
     this.offsets = [];
     this.pending = new Marks();
@@ -157,7 +157,7 @@ export class TurnTiming {
 
   /**
    * @param {Mark} mark
-   * @param {number} arrivedMs by the page's clock
+   * @param {number} arrivedMs in ms of the page's clock
    */
   take({ turn, name, at_ms: atMs, now_ms: nowMs }, arrivedMs) {
     this.offsets.push(arrivedMs - nowMs);
@@ -165,7 +165,7 @@ export class TurnTiming {
     if (name === 'void') this.pending = new Marks();
     else if (turn === null) {
       this.pending.add(name, atMs);
-      // The reply before is taken back: the caller goes on with what it was to answer.
+      // The earlier reply is withdrawn: the caller continues the turn that it answered.
       if (name === 'reopened') this.current = null;
     } else this.ofTurn(turn, name, atMs);
   }
@@ -183,21 +183,21 @@ export class TurnTiming {
       this.current.turn = turn;
       this.pending = new Marks();
     }
-    if (this.current?.turn !== turn || name === 'heard') return; // the page knows that better
+    if (this.current?.turn !== turn || name === 'heard') return; // the page measures that itself
     this.current.add(name, atMs);
     if (name === 'interrupted' && !this.current.at.has('heard')) this.current = null;
   }
 
   /**
-   * The first sound of the reply that is due was played.
-   * @param {number} pageMs when, by the page's clock
+   * Note that the first audible sample of the pending reply was played.
+   * @param {number} pageMs when, in ms of the page's clock
    */
   heard(pageMs) {
     if (this.current?.at.has('released')) this.current.add('heard', pageMs - this.offsetMs);
   }
 
   /**
-   * This turn is over, and its account there.
+   * Remove a turn whose account has arrived.
    * @param {number} turn
    */
   over(turn) {
@@ -205,7 +205,7 @@ export class TurnTiming {
   }
 
   /**
-   * What is to be shown at this time; null: nothing.
+   * State of the running turn at this time; null: none.
    * @param {number} pageMs
    * @returns {LiveTurn | null}
    */
@@ -267,7 +267,7 @@ function waitedFor(marks, originMs, elapsedMs) {
 }
 
 /**
- * The stages so far with their ends, the last of them without one: it is at work.
+ * Stages so far with their ends; the active one has none.
  * @param {Marks} marks
  * @returns {[string, number | null][]}
  */
@@ -284,7 +284,7 @@ function boundaries({ at, tools, turn, originMs }) {
       if (tools.at(-1)?.[1] === null) break;
     }
     const endMs = stage === 'endpoint' ? patientMs(at) : at.get(mark);
-    // What is prepared in case the caller has finished says nothing about whether he has.
+    // Speculative work does not tell whether the caller has finished.
     const isOpen = endMs === undefined && (stage === 'endpoint' ? !turn : index > lastKnown);
     if (endMs !== undefined) found.push([stage, endMs]);
     else if (isOpen) {
@@ -296,7 +296,7 @@ function boundaries({ at, tools, turn, originMs }) {
 }
 
 /**
- * Until when the end of the turn was waited for.
+ * Time until which end-of-turn detection was waited for.
  * @param {Map<string, number>} at
  * @returns {number | undefined}
  */

@@ -1,21 +1,21 @@
 /**
- * The caller's sound on its way to the server: all of it with an open microphone, what is said while
- * the key is held with push-to-talk.
+ * Audio to the server: all of it with an open microphone, only while the key is held with
+ * push-to-talk.
  *
- * With push-to-talk the session has no turn detection, so the end of a turn costs no wait: letting go
- * sends `input_audio_buffer.commit` and `response.create`, and the server transcribes and answers at
- * once. A slip of the finger is taken back by `input_audio_buffer.clear`.
+ * With push-to-talk the session has no turn detection, so the end of a turn costs no wait:
+ * releasing sends `input_audio_buffer.commit` and `response.create`, and the server transcribes and
+ * answers at once. An accidental press is withdrawn by `input_audio_buffer.clear`.
  *
- * Events: `slow` when the connection takes no more, `taken` and `yielded` (detail: whether there is
- * something to answer) when the caller takes the floor with push-to-talk and gives it back.
+ * Events: `slow` when the socket's buffer is full, `taken` and `yielded` (detail: true when there
+ * is speech to answer) when push-to-talk is pressed and released.
  */
 
 import { WIRE_RATE_HZ } from '../audio/pcm.js';
 import { PushToTalk } from './push-to-talk.js';
 
 /**
- * 1.2 s in batches of 20 ms: said while the socket was still opening, sent when it is open. More would
- * not fit into the socket at once, and look like a slow connection.
+ * Audio kept while the socket opens: 1.2 s in batches of 20 ms. More would not fit into the socket
+ * at once, and look like a slow connection.
  */
 const MAX_EARLY_BATCHES = 60;
 
@@ -29,7 +29,7 @@ export class Uplink extends EventTarget {
       begin: () => this.take(),
       end: (said) => this.yield(said),
     });
-    /** Milliseconds of sound sent. */
+    /** Milliseconds of audio sent. */
     this.sentMs = 0;
     /** @private @type {Int16Array[]} */
     this.early = [];
@@ -39,7 +39,7 @@ export class Uplink extends EventTarget {
 
   /**
    * @param {Int16Array} pcm the next 20 ms
-   * @param {boolean} canWait the line is being opened for what is said now
+   * @param {boolean} canWait keep it while the socket opens
    */
   add(pcm, canWait) {
     const { state } = this.client.status;
@@ -50,14 +50,14 @@ export class Uplink extends EventTarget {
     this.early.splice(0, this.early.length - MAX_EARLY_BATCHES);
   }
 
-  /** The line is open. */
+  /** Send the kept audio: the connection is open. */
   flush() {
     for (const pcm of this.early.splice(0)) this.send(pcm);
     if (this.isEarlyTurn) this.client.commitAudio();
     this.isEarlyTurn = false;
   }
 
-  /** What waits is of no use any more. */
+  /** Drop the kept audio. */
   forget() {
     this.early = [];
     this.isEarlyTurn = false;
@@ -67,7 +67,7 @@ export class Uplink extends EventTarget {
   take() {
     this.dispatchEvent(new Event('taken'));
     this.forget();
-    this.client.clearAudio(); // of what a break of the connection left there
+    this.client.clearAudio(); // audio that a broken connection left there
   }
 
   /**

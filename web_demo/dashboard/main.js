@@ -1,4 +1,4 @@
-/** The dashboard: puts its parts together, and gives each of them what the server tells. */
+/** Entry of the dashboard: creates its parts and passes the server's data to them. */
 
 import { Access } from '../call/access.js';
 import { KeyDialog } from '../ui/key-dialog.js';
@@ -24,7 +24,7 @@ import { TurnTable } from './tables/turn-table.js';
  * @typedef {import('./data/health.js').Health} Health
  */
 
-/** The list of calls is asked for when a turn has ended: it knows their middle waits. */
+/** Delay after a turn's end before the list of calls is fetched: it has their median latency. */
 const CALLS_AFTER_MS = 1000;
 
 const renderer = new Renderer();
@@ -65,7 +65,7 @@ let callsTimer;
 /** @type {import('./tables/turn-panel.js').TurnPanel | null} */
 let panel = null;
 
-/** What is known is read anew: at the start, and whenever events may have been missed. */
+/** Fetch everything: at the start, and when events may have been missed. */
 async function readAll() {
   void readCalls();
   void readRefusals();
@@ -87,7 +87,8 @@ async function readRefusals() {
 }
 
 /**
- * Whether the server is there the stream tells, once for all that is asked.
+ * Run a request and ignore that the server is unreachable: the event stream reports that once for
+ * all.
  * @param {() => Promise<void>} ask
  */
 async function orNothing(ask) {
@@ -205,7 +206,7 @@ function openTurn(key) {
   void showTurn();
 }
 
-/** The turn in the address, or none. */
+/** Open the turn that the address names, or close the panel. */
 async function showTurn() {
   const key = filters.openTurn;
   if (panel === null && key === '') return;

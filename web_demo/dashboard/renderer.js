@@ -1,6 +1,6 @@
 /**
- * Draws what changed, once a frame, and nothing in a hidden tab: what was wanted there is drawn
- * when somebody looks again.
+ * Renders changes once a frame, and nothing in a hidden tab: pending changes are drawn when it is
+ * visible again.
  */
 
 export class Renderer {
@@ -12,7 +12,7 @@ export class Renderer {
     document.addEventListener('visibilitychange', () => this.schedule());
   }
 
-  /** @param {() => void} draw the same function each time, or it is drawn more than once */
+  /** @param {() => void} draw the same function each time, or it runs more than once */
   want(draw) {
     this.wanted.add(draw);
     this.schedule();
@@ -32,7 +32,7 @@ export class Renderer {
 }
 
 /**
- * Writes text only where it differs: equal words are no change to the page or a screen reader.
+ * Set an element's text only when it differs, so that screen readers do not repeat it.
  * @param {Element} element
  * @param {string} text
  */

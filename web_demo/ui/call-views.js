@@ -1,5 +1,5 @@
 /**
- * What tells of a call, fetched when one begins: a page that is only looked at stays light.
+ * Views of a call, loaded when one begins, so that the first page view stays light.
  */
 
 import { CallLog } from '../call/call-log.js';
@@ -12,8 +12,8 @@ import { ToolCalls } from './tool-calls.js';
  * @param {import('./transcript.js').Transcript} transcript
  * @param {import('../call/access.js').Access} access
  * @param {HTMLDetailsElement} menu
- * @param {import('../call/event-buffer.js').EventBuffer} events of the call: the server's events, what
- *   devices heard and played, and the conversation's, from the first on, though nobody listened then
+ * @param {import('../call/event-buffer.js').EventBuffer} events of the call from its start: server
+ *   events, captured and played audio, changes of the conversation
  */
 export function showCall(call, transcript, access, menu, events) {
   new LiveTurn(call, transcript, events);

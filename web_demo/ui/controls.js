@@ -1,6 +1,6 @@
 /**
- * The page's controls: the round button, mute, hanging up, meters and the settings, and what keeps a
- * call alive in a page that sleeps, stands in the background or is open twice.
+ * Controls of the page: talk button, mute, hang-up, meters and settings; and handling of a page
+ * that sleeps, is in the background or is open twice.
  */
 
 import { LevelMeter } from './level-meter.js';
@@ -36,7 +36,7 @@ const PHASE_TEXT = {
 
 const hasKeys = !globalThis.matchMedia('(hover: none)').matches;
 
-/** Where push-to-talk says something else. @type {Partial<Record<Phase, string>>} */
+/** Labels that differ with push-to-talk. @type {Partial<Record<Phase, string>>} */
 const HOLDING_TEXT = {
   listening: hasKeys ? 'Hold the button, or Space, and talk' : 'Hold the button and talk',
   hearing: 'Let go when you have finished',
@@ -53,7 +53,7 @@ const OF_DEVICES = [
 ];
 
 /**
- * @param {string} agent empty: whom the page's address names, or the server's default
+ * @param {string} agent empty: the agent in the page's address, or the server's default
  * @returns {string} its voice socket
  */
 export function urlOf(agent) {
@@ -200,7 +200,7 @@ export class Controls {
 
   /**
    * @private
-   * @param {Preference[]} names of what has changed
+   * @param {Preference[]} names of the changed preferences
    */
   onChange(names) {
     const { call, preferences } = this.parts;
@@ -208,7 +208,7 @@ export class Controls {
     if (names.includes('turns')) {
       this.button.letGo();
       call.floor.enable(this.isHolding);
-      if (this.isHolding && this.muted) this.setMuted(false); // letting go is its way to be silent
+      if (this.isHolding && this.muted) this.setMuted(false); // push-to-talk is silent when released
       this.showPhase(call.phase);
     }
     if (names.includes('agent')) void call.callAnother(urlOf(now.agent));
@@ -250,7 +250,7 @@ export class Controls {
     });
   }
 
-  /** @private What may have happened while the page was not at work. */
+  /** @private Handle sleep, background tabs and other tabs. */
   stayAwake() {
     const { call } = this.parts;
     const look = () => {

@@ -1,4 +1,4 @@
-/** Making elements: text goes in as text, never as markup. */
+/** Creation of elements. Text is inserted as text, never as markup. */
 
 /**
  * @param {string} tag

@@ -1,4 +1,4 @@
-/** The menu from which a call is downloaded: sound, words, and the server's trace. */
+/** Download menu of a call: recording, transcript, and the server's trace. */
 
 import { transcriptText } from '../call/transcript-text.js';
 
@@ -7,12 +7,12 @@ import { transcriptText } from '../call/transcript-text.js';
  * @typedef {import('../call/call-log.js').CallLog} CallLog
  */
 
-/** Time for the browser to take a file, before the page lets go of it. */
+/** Time for the browser to read a file before the page releases it. */
 const KEEP_MS = 60_000;
 
 export class DownloadMenu {
   /**
-   * @param {HTMLDetailsElement} box with buttons that name a file, and a status line
+   * @param {HTMLDetailsElement} box with a button per file, and a status line
    * @param {CallLog} log
    * @param {Access} access
    */
@@ -33,7 +33,7 @@ export class DownloadMenu {
     box.addEventListener('toggle', () => this.say(''));
     box.addEventListener('keydown', (event) => {
       if (event.key !== 'Escape' || !box.open) return;
-      event.stopPropagation(); // it closes the menu, and does not stop the agent
+      event.stopPropagation(); // Escape closes the menu, and does not stop the agent
       box.open = false;
       box.querySelector('summary')?.focus();
     });
@@ -44,7 +44,7 @@ export class DownloadMenu {
 
   /**
    * @private
-   * @param {() => Promise<string>} make gives a file, and returns what there is to say about it
+   * @param {() => Promise<string>} make saves a file and returns a status text
    */
   async give(make) {
     try {
@@ -57,7 +57,7 @@ export class DownloadMenu {
   /** @private */
   async sound() {
     const { recording } = this.log.entries;
-    if (recording.isEmpty) return 'Nobody has made a sound yet.';
+    if (recording.isEmpty) return 'Nothing has been recorded yet.';
     this.save(recording.file(), 'wav');
     return recording.hasForgotten ? 'The beginning is missing: the call was too long to keep.' : '';
   }

@@ -1,4 +1,4 @@
-/** Fields of the settings: a label, something to change, a hint, and room for what is wrong. */
+/** Form fields of the settings: label, input, hint and error text. */
 
 import { element } from './dom.js';
 
@@ -9,7 +9,7 @@ import { element } from './dom.js';
  * @property {() => string | number | boolean} value
  * @property {(value: string | number | boolean) => void} show
  * @property {(text: string) => void} hint
- * @property {(problem: string) => void} complain empty: nothing is wrong
+ * @property {(problem: string) => void} complain empty: no error
  *
  * @typedef {object} Option
  * @property {string} id
@@ -20,7 +20,7 @@ import { element } from './dom.js';
  * @param {string} name
  * @param {string} label
  * @param {string} hint
- * @param {readonly (readonly [string, string])[]} [options] value and words of each
+ * @param {readonly (readonly [string, string])[]} [options] value and label of each
  * @returns {Field}
  */
 export function selectField(name, label, hint, options = []) {
@@ -77,9 +77,9 @@ export function switchField(name, label, hint) {
 }
 
 /**
- * What there is to choose from; the choice stays, even where it is not there at present.
+ * Fill a select field. The chosen option is kept even when it is unavailable.
  * @param {Field} choice made by `selectField`
- * @param {string} none words for the empty choice
+ * @param {string} none label of the empty option
  * @param {Option[]} options
  * @param {string} chosen
  */

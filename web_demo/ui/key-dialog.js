@@ -1,4 +1,4 @@
-/** The dialog that asks for the server's key. */
+/** Dialog that asks for the server's key. */
 
 export class KeyDialog {
   /** @param {HTMLDialogElement} dialog with a form, an input, `.key-problem` and `.key-cancel` */
@@ -19,13 +19,13 @@ export class KeyDialog {
 
   /**
    * @param {string} problem with the key that was given before; empty for none
-   * @returns {Promise<string>} rejects where the user gives none
+   * @returns {Promise<string>} rejects when the user gives none
    */
   ask(problem) {
     this.input.value = '';
     this.problem.textContent = problem;
     this.input.setAttribute('aria-invalid', String(problem !== ''));
-    this.dialog.returnValue = ''; // Escape leaves it as it is
+    this.dialog.returnValue = ''; // Escape does not change `returnValue`
     this.dialog.showModal();
     return new Promise((resolve, reject) => {
       const closed = () => {

@@ -1,22 +1,21 @@
 /**
- * How loud somebody is, as a bar.
+ * Level meter of one speaker.
  *
- * Set when a batch of sound says something new, and moved by a transform, which costs no layout. For
- * those who want less motion it has three steps. Screen readers are spared it: the phase says in words
- * who speaks.
+ * Updated when the level changes, by a transform, which costs no layout. With reduced motion it has
+ * three steps. Hidden from screen readers: the phase names the speaker in words.
  */
 
-/** A level of speech, 0.003 to 0.3 as root mean square, on the bar: its square root shows both ends. */
+/** Range of speech, 0.003 to 0.3 root mean square. The square root makes both ends visible. */
 const SCALE = 1.8;
 
-/** Finer is not seen, and would cost a style for nothing. */
+/** Number of steps; finer ones are invisible and would cost style updates. */
 const STEPS = 50;
 
 const FEW_STEPS = 3;
 
 export class LevelMeter {
   /**
-   * @param {HTMLElement} bar drawn with a property of its style, 0 to 1
+   * @param {HTMLElement} bar styled by a custom property, 0 to 1
    * @param {string} property
    */
   constructor(bar, property) {

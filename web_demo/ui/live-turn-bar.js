@@ -1,10 +1,10 @@
 /**
- * The bar of the turn that happens now: it begins at the caller's last word and grows to the first
- * sound that is heard, in the colour of whatever is waited for. Below it, thinner, the work that is
- * hidden behind the wait for the end of the turn.
+ * Bar of the running turn: it grows from the caller's last word to the first audible sample, in the
+ * colour of the stage that is waited for. The thinner bar below it shows work that is hidden behind
+ * end-of-turn detection.
  *
- * Drawn once a frame, and only while a turn is running; who wants no motion gets a drawing for each
- * thing that becomes known. Not read out: what counts is the account that takes its place.
+ * Drawn once a frame while a turn runs; with reduced motion once for each mark. Hidden from screen
+ * readers: they get the account that replaces it.
  */
 
 import { element } from './dom.js';
@@ -21,7 +21,7 @@ export class LiveTurnBar {
   /**
    * @param {TurnTiming} marks
    * @param {(bar: HTMLElement | null) => void} show puts the bar at the end of the conversation, or
-   *   takes it away
+   *   removes it
    */
   constructor(marks, show) {
     /** @private */
@@ -36,14 +36,14 @@ export class LiveTurnBar {
     this.stillness = globalThis.matchMedia('(prefers-reduced-motion: reduce)');
   }
 
-  /** Something has become known. */
+  /** A mark has arrived. */
   update() {
     if (this.frame === 0) this.draw();
   }
 
   /**
-   * The first sound was heard: the bar stands still.
-   * @returns {HTMLElement | null} it, to be put where its account will stand
+   * The first audible sample was played: stop the bar.
+   * @returns {HTMLElement | null} the bar, to be placed where its account will be
    */
   finish() {
     this.draw();
@@ -63,7 +63,7 @@ export class LiveTurnBar {
       return;
     }
     if (!this.drawing) {
-      if (turn.heard) return; // and put where it belongs
+      if (turn.heard) return; // and placed with its message
       this.drawing = new Drawing();
       this.show(this.drawing.box);
     }
@@ -73,7 +73,7 @@ export class LiveTurnBar {
   }
 }
 
-/** The elements of one bar. */
+/** Elements of one bar. */
 class Drawing {
   constructor() {
     this.box = element('div', 'turn live');
@@ -112,7 +112,7 @@ class Drawing {
 }
 
 /**
- * Parts to scale, those that were there before kept.
+ * Draw segments to scale, reusing elements.
  * @param {HTMLElement} lane
  * @param {Stretch[]} stretches
  * @param {number} axis

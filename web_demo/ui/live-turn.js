@@ -1,4 +1,4 @@
-/** Couples the bar of the running turn to a call and to the list in which it stands. */
+/** Connects the bar of the running turn to the call and to the transcript. */
 
 import { FirstSound } from '../audio/first-sound.js';
 import { LiveTurnBar } from './live-turn-bar.js';
@@ -11,7 +11,7 @@ import { TurnTiming } from '../call/turn-timing.js';
  * @typedef {import('./transcript.js').Transcript} Transcript
  */
 
-/** Replies that are not heard, or not to their end. */
+/** Final states of replies that are not played completely. */
 const FAILED = new Set(['failed', 'cancelled']);
 
 export class LiveTurn {
@@ -61,7 +61,7 @@ export class LiveTurn {
   onEvent(event, arrivedMs) {
     if (event.type === 'halfsec.mark') {
       this.marks.take(/** @type {any} */ (event), arrivedMs);
-      // Without a loudspeaker a reply is read as soon as it is sent.
+      // Without a loudspeaker a reply counts as heard when its text arrives.
       if (this.call.conversation.silent && event.name === 'released') this.marks.over(event.turn);
     } else if (event.type === 'response.done' && FAILED.has(event.response.status)) {
       this.marks.over(Infinity);

@@ -1,4 +1,4 @@
-/** The card that says what is wrong, or how far the server has warmed up. */
+/** Notice card: the current problem, or the progress of the server's warm-up. */
 
 import { element } from './dom.js';
 import { PROBLEMS, secureAddresses } from './problems.js';
@@ -11,7 +11,7 @@ import { PROBLEMS, secureAddresses } from './problems.js';
 /** @type {Record<string, string>} */
 const STATUS_TEXT = {
   broken: 'A part of the service is being restarted.',
-  failed: 'A part of the service cannot be started; whoever runs it finds the reason in its log.',
+  failed: 'A part of the service cannot be started; the reason is in the server’s log.',
   draining: 'The server is stopping; its successor takes over.',
 };
 
@@ -31,7 +31,7 @@ export class Notice {
     this.stages = find(card, '.notice-stages');
     /** @private */
     this.button = find(card, 'button');
-    /** Code of the problem on show; empty for none. */
+    /** Code of the displayed problem; empty for none. */
     this.code = '';
     this.button.addEventListener('click', () => {
       const { action } = PROBLEMS[this.code] ?? { action: 'dismiss' };
@@ -42,12 +42,12 @@ export class Notice {
 
   /**
    * @param {string} code a key of PROBLEMS
-   * @param {string} [more] the server's words, or what happens next
+   * @param {string} [more] message of the server, or what happens next
    */
   show(code, more = '') {
     const problem = PROBLEMS[code];
     if (code === 'insecure-context') more ||= secureAddresses(globalThis.location);
-    // A note does not push an alarm aside.
+    // A note does not replace an alarm.
     if (problem.mild && this.code && !PROBLEMS[this.code]?.mild) return;
     this.write(code, problem.title, more ? `${problem.text} ${more}` : problem.text);
     this.showStages([]);
@@ -79,7 +79,7 @@ export class Notice {
     this.stages.replaceChildren(...stages.map(stageLine));
   }
 
-  /** @param {string} [code] only if this is the problem on show */
+  /** @param {string} [code] hide only this problem */
   clear(code) {
     if (code !== undefined && code !== this.code) return;
     this.code = '';
@@ -95,7 +95,7 @@ export class Notice {
   write(code, title, text) {
     this.code = code;
     this.card.dataset.code = code;
-    // Rewriting equal words would make a screen reader say them again.
+    // Rewriting equal text would make a screen reader repeat it.
     if (this.title.textContent !== title) this.title.textContent = title;
     if (this.text.textContent !== text) this.text.textContent = text;
     this.card.hidden = false;

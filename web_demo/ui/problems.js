@@ -1,4 +1,4 @@
-/** Everything that can go wrong, in the words of someone who wants to talk, with the way out. */
+/** Catalogue of problems: title, explanation and remedy of each, in the user's words. */
 
 /**
  * @typedef {'talk' | 'resume' | 'reconnect' | 'settings' | 'dismiss'} Action
@@ -8,7 +8,7 @@
  * @property {string} text what to do about it
  * @property {Action} action what its button does
  * @property {string} label of the button
- * @property {boolean} [mild] nothing is broken: a note rather than an alarm
+ * @property {boolean} [mild] shown as a note rather than an alarm
  */
 
 /** @type {Record<string, Problem>} */
@@ -102,8 +102,8 @@ export const PROBLEMS = {
     label: 'I will type',
   },
   'sound-suspended': {
-    title: 'Your browser is holding the sound back',
-    text: 'It wants to see a click before a page may be heard.',
+    title: 'Your browser blocks the sound',
+    text: 'It allows sound only after a click on the page.',
     action: 'resume',
     label: 'Turn sound on',
   },
@@ -183,7 +183,7 @@ export const PROBLEMS = {
     mild: true,
   },
   'server-error': {
-    title: 'The server objected',
+    title: 'The server reported an error',
     text: 'The call is still open.',
     action: 'dismiss',
     label: 'Close',
@@ -192,7 +192,7 @@ export const PROBLEMS = {
 };
 
 /**
- * The problem behind a lost connection.
+ * Problem code of a lost connection.
  * @param {number} [code] WebSocket close code (RFC 6455, section 7.4.1, and the IANA registry)
  * @returns {string} a key of PROBLEMS
  */
@@ -212,7 +212,7 @@ const OF_REFUSAL = {
 };
 
 /**
- * The problem behind a call that was refused.
+ * Problem code of a rejected call.
  * @param {string} code of the server's error
  * @returns {string} a key of PROBLEMS
  */
@@ -221,7 +221,7 @@ export function problemOfRefusal(code) {
 }
 
 /**
- * Addresses at which this page may use a microphone.
+ * Addresses of this page at which browsers allow a microphone.
  * @param {{hostname: string, port: string, pathname: string}} location of the page
  * @returns {string}
  */

@@ -1,6 +1,6 @@
 /**
- * The settings, in a dialog that is made when it is first opened. Everything takes effect at once,
- * in the middle of a call as well, and is remembered by this browser.
+ * Settings dialog, created when it is first opened. Changes take effect at once, also during a
+ * call, and are stored by the browser.
  */
 
 import { DeviceList } from '../audio/device-list.js';
@@ -36,7 +36,7 @@ export class SettingsPanel {
    * @param {PreferenceStore} preferences
    * @param {Call} call
    * @param {Access} access
-   * @returns {Promise<SettingsPanel>} once its style is there
+   * @returns {Promise<SettingsPanel>} once its style sheet has loaded
    */
   static async create(preferences, call, access) {
     await loadStyle();
@@ -209,8 +209,8 @@ function makeFields(canChooseSpeaker) {
 
 /**
  * @param {Access} access
- * @returns {Promise<string | {agents: {id: string, label: string}[], voices: {id: string, label: string}[]}>}
- *   a string: why nobody knows
+ * @returns {Promise<string | {agents: {id: string, label: string}[], voices: {id: string, label:
+ *   string}[]}>} a string: the reason why the lists are unavailable
  */
 async function askModels(access) {
   try {
@@ -252,7 +252,7 @@ function button(text, className, onClick) {
   return made;
 }
 
-/** @returns {Promise<void>} also where it can't be had: the dialog works without it */
+/** @returns {Promise<void>} resolves also on failure: the dialog works without it */
 function loadStyle() {
   const link = /** @type {HTMLLinkElement} */ (element('link', ''));
   link.rel = 'stylesheet';

@@ -1,6 +1,6 @@
-/** The stages of a turn, in the order in which they follow each other, as every page calls them. */
+/** Names of the stages of a turn on all pages, in their order. */
 
-/** From the caller's last word to the agent's first sound. */
+/** Budget from the caller's last word to the agent's first audible sample. */
 export const BUDGET_MS = 500;
 
 /** @type {Record<string, string>} */

@@ -1,25 +1,25 @@
 /**
- * The round button, and the Space bar: begins and ends the call with an open microphone; is held
- * while one speaks with push-to-talk.
+ * Talk button, and the Space bar: starts and ends the call with an open microphone; is held to
+ * speak with push-to-talk.
  *
- * Held by finger, mouse, pen or key; by several at once, until the last lets go. What takes the page
- * from under the finger (another window, a dialog, a system gesture) lets go as well, for a microphone
- * that stays open unnoticed is the worst that can happen. Screen readers and switches only click: with
- * them one click holds, and the next lets go.
+ * It can be held by finger, mouse, pen or key, also by several at once until the last is released.
+ * Losing the page (another window, a dialog, a system gesture) releases it as well: a microphone
+ * that stays open unnoticed is the worst case. Screen readers and switches only click: one click
+ * holds, the next releases.
  */
 
 /**
  * @typedef {object} TalkActions
- * @property {() => boolean} isHeld whether the button is to be held rather than clicked
+ * @property {() => boolean} isHeld true when the button is held rather than clicked
  * @property {() => void} toggle
  * @property {() => void} press
  * @property {() => void} release
  */
 
-/** There the keys mean something else. */
+/** Elements in which the keys have another meaning. */
 const HAS_OWN_KEYS = 'a, button, input, select, textarea, summary, [contenteditable], dialog';
 
-/** How assistive technology holds it. */
+/** Holder id of assistive technology. */
 const CLICKED = 'click';
 
 export class TalkButton {
@@ -38,7 +38,7 @@ export class TalkButton {
     this.listenToKeys();
   }
 
-  /** Whoever holds it: not any more. */
+  /** Release all holders. */
   letGo() {
     if (this.holders.size === 0) return;
     this.holders.clear();
@@ -59,7 +59,7 @@ export class TalkButton {
       });
     }
     button.addEventListener('contextmenu', (event) => {
-      if (this.actions.isHeld()) event.preventDefault(); // a long touch is no wish for a menu
+      if (this.actions.isHeld()) event.preventDefault(); // a long touch must not open the context menu
     });
     button.addEventListener('click', (event) => this.click(event));
     globalThis.addEventListener('blur', () => this.letGo());
@@ -101,7 +101,7 @@ export class TalkButton {
    */
   click(event) {
     if (!this.actions.isHeld()) this.actions.toggle();
-    else if (event.detail > 0) return; // of a pointer, which has held it already
+    else if (event.detail > 0) return; // from a pointer, which was handled already
     else if (this.holders.has(CLICKED)) this.drop(CLICKED);
     else this.hold(CLICKED);
   }

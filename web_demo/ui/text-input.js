@@ -1,11 +1,11 @@
 /**
- * The line for writing to the agent: Enter sends, Shift+Enter begins another line, long texts make it
- * grow, and a text that is too long is said to be, rather than cut in silence.
+ * Text input: Enter sends, Shift+Enter adds a line, it grows with the text, and a text that is too
+ * long is reported, not cut.
  */
 
 export class TextInput {
   /**
-   * @param {HTMLFormElement} form with a textarea and a place for what is to be said about it
+   * @param {HTMLFormElement} form with a textarea and a status line
    * @param {(text: string) => void} send
    */
   constructor(form, send) {
@@ -22,7 +22,7 @@ export class TextInput {
       this.submit();
     });
     this.field.addEventListener('keydown', (event) => {
-      // While a word is being composed, as in Japanese, Enter chooses it.
+      // During composition by an input method, as for Japanese, Enter selects the word.
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       form.requestSubmit();
@@ -40,7 +40,7 @@ export class TextInput {
 
   /**
    * @private
-   * @returns {boolean} whether it can be sent
+   * @returns {boolean} true when it can be sent
    */
   look() {
     const tooMany = this.field.value.trim().length - this.maxChars;

@@ -1,16 +1,16 @@
-/** Lines in the conversation about tools that the server runs: `halfsec.tool`. */
+/** Lines in the transcript for tools that the server runs: `halfsec.tool`. */
 
 /**
  * @typedef {import('./transcript.js').Transcript} Transcript
  *
  * @typedef {object} ToolEvent
- * @property {string} item_id of the reply for which it runs
+ * @property {string} item_id of the reply that called it
  * @property {string} name
  * @property {'started' | 'done' | 'failed' | 'cancelled'} state
  * @property {number} ms since it started
  */
 
-/** Lines that may still change. */
+/** Maximum number of lines that can still be updated. */
 const MAX_RUNNING = 64;
 
 export class ToolCalls {
@@ -28,7 +28,7 @@ export class ToolCalls {
     else this.end(tool);
   }
 
-  /** The connection is gone: nobody will say how these ended. */
+  /** The connection was lost: the outcome of running tools stays unknown. */
   leave() {
     for (const { tool, line } of this.running.splice(0)) write(line, { ...tool, state: 'cancelled' });
   }
@@ -61,7 +61,7 @@ export class ToolCalls {
 
 /**
  * @param {ToolEvent} tool
- * @returns {string} what is to be read of it
+ * @returns {string} text of the line
  */
 export function told({ name, state, ms }) {
   if (state === 'started') return `Looking that up: ${name} …`;

@@ -1,9 +1,9 @@
 /**
- * The conversation on the page: one list entry per message.
+ * Transcript on the page: one list entry per message.
  *
- * Words that may still change, or have not been heard yet, are pale; words nobody heard because of an
- * interruption are struck through. Screen readers get each message once, when it is complete: a
- * partial transcript that speaks itself every 200 ms helps nobody.
+ * Words that may still change, or have not been played yet, are pale; words that were not played
+ * because of an interruption are struck through. Screen readers get each message once, when it is
+ * complete: a partial transcript that speaks itself every 200 ms is useless.
  */
 
 import { element } from './dom.js';
@@ -16,10 +16,10 @@ import { spokenFigure, turnBar } from './turn-bar.js';
 
 const SPEAKERS = { caller: 'You', agent: 'Agent' };
 
-/** Entries kept on the page; half an hour of talk stays light. */
+/** Maximum number of entries on the page: half an hour of talk. */
 const MAX_ENTRIES = 400;
 
-/** Sentences kept for screen readers that lag behind. */
+/** Maximum number of sentences in the live region, for screen readers that lag behind. */
 const MAX_ANNOUNCED = 20;
 
 /** Scrolled up by less than this counts as "at the end": new words scroll into view. */
@@ -82,7 +82,7 @@ export class Transcript {
   }
 
   /**
-   * Something about a message's turn, in place of what stood there.
+   * Set the box below a message, which describes its turn.
    * @param {string} itemId
    * @param {HTMLElement} box
    */
@@ -94,7 +94,7 @@ export class Transcript {
     this.follow();
   }
 
-  /** @param {HTMLElement | null} box below all messages, also those to come; null: nothing */
+  /** @param {HTMLElement | null} box kept below all messages, also future ones; null: none */
   showAtEnd(box) {
     this.list.querySelector('.at-end')?.remove();
     if (box) {
@@ -106,7 +106,7 @@ export class Transcript {
   }
 
   /**
-   * A line between messages.
+   * Add a line between messages.
    * @param {string} className
    * @param {string} text
    * @returns {HTMLElement}
@@ -118,12 +118,12 @@ export class Transcript {
     return entry;
   }
 
-  /** @param {string} text between two conversations */
+  /** @param {string} text between two connections */
   addDivider(text) {
     this.addLine('divider', text);
   }
 
-  /** Another conversation begins: it may use the names of the last one again. */
+  /** Start a new conversation, which may reuse item ids. */
   beginAnew() {
     for (const [itemId, { dataset }] of this.entries)
       if (dataset.state !== 'unsent') this.entries.delete(itemId);
@@ -161,7 +161,7 @@ export class Transcript {
     if (lastHeight - scrollTop - clientHeight < NEAR_END_PX) this.scroller.scrollTop = scrollHeight;
   }
 
-  /** @param {string} text for those who listen to the page */
+  /** @param {string} text for screen readers */
   announce(text) {
     this.announcer.append(element('p', '', text));
     if (this.announcer.childElementCount > MAX_ANNOUNCED)
@@ -186,7 +186,7 @@ function spans({ role, text, sureChars, state }) {
 }
 
 /**
- * The word that is being heard now.
+ * Mark the word that is being played.
  * @param {HTMLElement} sure
  */
 function markLastWord(sure) {

@@ -1,9 +1,9 @@
 /**
- * Where the time of one turn went, drawn to scale beside the 500 ms line.
+ * Latency of one turn by stage, drawn to scale with the 500 ms line.
  *
- * A stage has two times. Spent: how long it worked. Exposed: how much of that the caller waited for;
- * the rest was hidden behind the caller's own speech or behind another stage. The bar shows the
- * exposed times, which add up to the wait; the table has both.
+ * A stage has two times. Spent: how long it worked. Exposed: how much of that the caller waited
+ * for; the rest was hidden behind the caller's own speech or behind another stage. The bar shows
+ * the exposed times, which add up to the wait; the table has both.
  */
 
 import { element } from './dom.js';
@@ -23,14 +23,14 @@ import { BUDGET_MS, STAGE_NAMES } from './stages.js';
  * @property {string} [item_id] of the reply
  */
 
-/** Right end of the axis: the line stays in sight, and turns compare at a glance. */
+/** Minimum right end of the axis, so that the line is visible and turns are comparable. */
 const AXIS_MS = 750;
 
-/** Stages that were waited for less are neither drawn nor named above the table. */
+/** Stages with less exposed time are neither drawn nor named above the table. */
 const DRAWN_MS = 0.5;
 
 /**
- * What the whole track stands for.
+ * Length of the axis in ms.
  * @param {number} waitMs
  */
 export function axisMs(waitMs) {
@@ -38,7 +38,7 @@ export function axisMs(waitMs) {
 }
 
 /**
- * Where the line of the budget stands.
+ * Position of the budget's line, in per cent.
  * @param {number} axis in ms
  */
 export function limitAt(axis) {
@@ -46,7 +46,7 @@ export function limitAt(axis) {
 }
 
 /**
- * What is read out of it.
+ * Text for screen readers.
  * @param {Turn} turn
  */
 export function spokenFigure(turn) {

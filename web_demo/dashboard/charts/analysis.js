@@ -1,6 +1,6 @@
 /**
- * The charts, and the library that draws them: fetched when their place comes into sight, so that
- * the page is there at once.
+ * Loader of the charts and their library: both are fetched when the section scrolls into view, so
+ * that the page loads fast.
  */
 
 import { loadScript } from './load-script.js';
@@ -16,14 +16,14 @@ import { find } from '../renderer.js';
  * @typedef {{summary: Summary, histograms: Histograms, windows: Window[] | null}} Figures
  */
 
-/** A server that has just gone may be back by then. */
+/** Pause before loading is tried again. */
 const AGAIN_MS = 5000;
 
 const UPLOT = 'vendor/uplot/uPlot.iife.min.js';
 
 export class Analysis {
   /**
-   * @param {HTMLElement} place of all charts
+   * @param {HTMLElement} place section of all charts
    * @param {import('../renderer.js').Renderer} renderer
    * @param {import('../tables/engine.js').Engine} engine
    */
@@ -63,7 +63,7 @@ export class Analysis {
     this.trend?.setBurn(shares);
   }
 
-  /** What the distributions are drawn from; for the export. */
+  /** Data of the distributions, for the export. */
   get histograms() {
     return this.figures?.histograms ?? {};
   }

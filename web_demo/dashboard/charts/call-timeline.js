@@ -1,9 +1,9 @@
 /**
- * The running turn of a call, drawn while it happens: what each stage has worked so far, from the
- * caller's last word on, and the line at 500 ms. When the turn is over its wait stays in sight.
+ * Timeline of a call's running turn: the work of each stage since the caller's last word, and the
+ * line at 500 ms. The latency stays visible after the turn.
  *
- * Marks have the server's monotonic time. The least delayed one says how it maps to this page's, so
- * that the edge of what still works moves on between marks.
+ * Marks have the server's monotonic time. The least delayed one gives the offset to the page's
+ * clock, so that the edge of the active stage moves between marks.
  */
 
 import { element } from '../../ui/dom.js';
@@ -11,7 +11,7 @@ import { BUDGET_MS, STAGE_NAMES } from '../../ui/stages.js';
 import { milliseconds } from '../data/format.js';
 import { write } from '../renderer.js';
 
-/** Between which marks a stage works. @type {[string, string, string][]} */
+/** Start and end mark of each stage. @type {[string, string, string][]} */
 const WORK = [
   ['endpoint', 'caller_last_voiced', 'endpoint'],
   ['asr', 'asr_start', 'asr_final'],
@@ -23,7 +23,7 @@ const WORK = [
   ['transport', 'released', 'heard'],
 ];
 
-/** Marks of a reply that was thrown away: the next one makes them anew. */
+/** Marks that a discarded reply invalidates. */
 const OF_REPLY = [
   'reply_requested',
   'llm_first_token',
@@ -33,7 +33,7 @@ const OF_REPLY = [
   'first_audible_ready',
 ];
 
-/** Right ends of the axis: it grows in steps, so that it does not crawl. */
+/** Right ends of the axis: it grows in steps. */
 const AXES_MS = [750, 1500, 3000, 6000, 12_000];
 
 export class CallTimeline {
@@ -134,7 +134,7 @@ export class CallTimeline {
     if (this.isRunning) {
       write(this.words, '');
       this.element.setAttribute('aria-label', this.said());
-      // What takes longer than the axis is not watched frame by frame.
+      // A turn longer than the axis is not animated.
       if (lengthMs < AXES_MS[AXES_MS.length - 1]) this.renderer.want(this.draw);
     }
   }

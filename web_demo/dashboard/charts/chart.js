@@ -1,6 +1,6 @@
 /**
- * Charts by uPlot, in the colours of the page's scheme, at the size of their place, drawn when they
- * are in sight. Each is a picture with a text beside it that says the same in figures.
+ * uPlot charts in the page's colour scheme and at the size of their container. Each has a text
+ * alternative with the same figures.
  */
 
 import { write } from '../renderer.js';
@@ -26,9 +26,9 @@ const FONT = '12px system-ui, sans-serif';
 
 export class Chart {
   /**
-   * @param {HTMLElement} place with a height of its own
+   * @param {HTMLElement} place container with a fixed height
    * @param {import('../renderer.js').Renderer} renderer
-   * @param {(colour: Colour) => Look} look made anew where the scheme changes
+   * @param {(colour: Colour) => Look} look called again when the colour scheme changes
    */
   constructor(place, renderer, look) {
     /** @private */
@@ -60,8 +60,8 @@ export class Chart {
   }
 
   /**
-   * @param {PlotData | null} data null: there is nothing to draw
-   * @param {string} label what it shows, in words and figures
+   * @param {PlotData | null} data null: no data
+   * @param {string} label text alternative
    */
   set(data, label) {
     this.data = data;
@@ -69,7 +69,7 @@ export class Chart {
     this.renderer.want(this.draw);
   }
 
-  /** With another look. */
+  /** Redraw with another look. */
   rebuild() {
     this.plot?.destroy();
     this.plot = null;
@@ -124,7 +124,7 @@ export function axes(colour) {
 const DAY_S = 86_400;
 
 /**
- * Moments on one line, by this machine's clock and in its zone: days where they are far apart.
+ * Labels of a time axis in the local time zone: days when they are far apart.
  * @type {import('../../vendor/uplot/uPlot.js').Axis.DynamicValues}
  */
 export function moments(_plot, splits, _axis, _space, stepS) {
@@ -133,10 +133,10 @@ export function moments(_plot, splits, _axis, _space, stepS) {
 }
 
 /**
- * A line right across, along or upright, with words at its end.
+ * Draw a horizontal or vertical line with a label at its end.
  * @param {Plot} plot
- * @param {{x?: number, y?: number, text: string, colour: string, row?: number, dash?: number[]}} line
- *   where it stands on a scale; `row`: of the words, from the top
+ * @param {{x?: number, y?: number, text: string, colour: string, row?: number, dash?: number[]}}
+ *   line position on a scale; `row`: row of the label, from the top
  */
 export function rule(plot, { x, y, text, colour, row = 0, dash = [] }) {
   const { ctx, bbox } = plot;
@@ -166,7 +166,7 @@ export function rule(plot, { x, y, text, colour, row = 0, dash = [] }) {
   ctx.textAlign = isRight ? 'right' : 'left';
   const textX = isUpright ? at + (isRight ? -4 : 4) * ratio : bbox.left + bbox.width - 4 * ratio;
   const textY = isUpright ? bbox.top + (2 + 14 * row) * ratio : at + 4 * ratio;
-  // A rim, so that it can be read on bars.
+  // An outline makes the label readable on bars.
   ctx.setLineDash([]);
   ctx.lineWidth = 4 * ratio;
   ctx.lineJoin = 'round';
@@ -177,7 +177,7 @@ export function rule(plot, { x, y, text, colour, row = 0, dash = [] }) {
 }
 
 /**
- * Says what lies under the pointer, in words below the chart.
+ * Show the value under the pointer as text below the chart.
  * @param {HTMLElement} readout
  * @param {(index: number) => string} words
  * @returns {PlotOptions['hooks'] & object}

@@ -1,6 +1,6 @@
 /**
- * How the waits are distributed, whole and by stage: buckets on a logarithmic axis, with the
- * middle, the slow ones and the line at 500 ms.
+ * Latency distribution, total and by stage: buckets on a logarithmic axis, with p50, p95, p99 and
+ * the line at 500 ms.
  */
 
 import { element } from '../../ui/dom.js';
@@ -33,10 +33,10 @@ import { STAGES } from '../data/turn-row.js';
 
 export const WHOLE = 'e2e';
 
-/** Nothing is drawn left of it: no stage that matters is as quick. */
+/** Left end of the axis: faster stages do not matter. */
 const AXIS_START_MS = 1;
 
-/** Where buckets lie far apart, one is not drawn wider than that. */
+/** Maximum width of a bar when buckets are far apart. */
 const MAX_BUCKET_RATIO = 1.6;
 
 export class Distribution {
@@ -51,7 +51,7 @@ export class Distribution {
     this.chosen = WHOLE;
     /** @private @type {Summary | null} */
     this.summary = null;
-    /** What is drawn; for the export. @type {Histograms} */
+    /** Displayed data, for the export. @type {Histograms} */
     this.histograms = {};
     /** @private @type {Bars} */
     this.bars = { lowerMs: [], upperMs: [], turns: [] };
@@ -166,7 +166,7 @@ export class Distribution {
   }
 }
 
-/** A line of the table: its name chooses it, and its small picture has the same axis as all. */
+/** Row of the table: a click on its name selects it; its sparkline shares the axis of all rows. */
 class DistributionRow {
   /**
    * @param {string} name
@@ -226,8 +226,8 @@ class DistributionRow {
 /** @typedef {{lowerMs: number[], upperMs: number[], turns: number[]}} Bars */
 
 /**
- * Where each bucket begins: the server tells only of those that hold something. Turns that did not
- * wait at all have no place on the axis.
+ * Lower bounds of the buckets: the server sends only those that are not empty. Turns without a wait
+ * are not on the axis.
  * @param {Buckets} all
  * @returns {Bars}
  */
@@ -289,7 +289,7 @@ function look(bars, colourName) {
 }
 
 /**
- * With the line at 500 ms always in it.
+ * Range that always contains the line at 500 ms.
  * @param {Plot} _
  * @param {number} lowMs
  * @param {number} highMs

@@ -1,4 +1,6 @@
-/** Pages of the cache in use over the last ten minutes, and the line above which it is too full. */
+/**
+ * Used pages of the KV cache over the last ten minutes, with the limit above which it is too full.
+ */
 
 import { axes, Chart, moments, rule } from './chart.js';
 import { PAGES_LINE } from '../tables/engine.js';

@@ -1,8 +1,8 @@
-/** Libraries that are no modules. */
+/** Loading of libraries that are not ES modules. */
 
 /**
  * @param {string} path
- * @returns {Promise<void>} rejects where it can't be had
+ * @returns {Promise<void>} rejects when it cannot be loaded
  */
 export function loadScript(path) {
   return new Promise((resolve, reject) => {

@@ -1,6 +1,6 @@
 /**
- * The share of turns within their budget over time, and how fast late ones use up what a target
- * allows: the burn rates that `latency_budget/monitoring/alerts.yml` alerts on.
+ * Share of turns within budget over time, and the burn rates of the target: those that
+ * `latency_budget/monitoring/alerts.yml` alerts on.
  */
 
 import { element } from '../../ui/dom.js';
@@ -14,8 +14,10 @@ import { find, write } from '../renderer.js';
  * @typedef {{within: number | null, answered: number}} Share
  */
 
-/** Both windows of an alert have to burn: the long one says that it matters, the short one that it
- * still goes on. */
+/**
+ * Both windows of an alert must exceed its rate: the long one shows that it matters, the short one
+ * that it continues.
+ */
 const ALERTS = [
   { name: 'Fast burn', rate: 14.4, windows: ['1h', '5m'], advice: 'the month’s allowance is gone in two days' },
   { name: 'Slow burn', rate: 6, windows: ['6h', '30m'], advice: 'the month’s allowance is gone in five days' },
@@ -23,7 +25,7 @@ const ALERTS = [
 
 const WINDOW_NAMES = { '5m': '5 minutes', '30m': '30 minutes', '1h': '1 hour', '6h': '6 hours' };
 
-/** Right end of the bars of burn rates. */
+/** Right end of the burn-rate bars. */
 const AXIS_RATE = 20;
 
 export class Trend {
@@ -83,7 +85,7 @@ export class Trend {
     return Number(this.target.value);
   }
 
-  /** @param {Window[] | null} windows oldest first; null where nothing is kept over time */
+  /** @param {Window[] | null} windows oldest first; null when the server keeps no history */
   setWindows(windows) {
     this.windows = (windows ?? []).filter(({ since }) => !Number.isNaN(Date.parse(since)));
     const shares = this.windows.map(({ summary }) => (summary.answered ? (summary.within ?? null) : null));
@@ -123,7 +125,7 @@ export class Trend {
 /**
  * @param {Share | undefined} share
  * @param {number} allowed share of turns that may be late
- * @returns {number | null} 1: just what is allowed
+ * @returns {number | null} 1: exactly the allowed rate
  */
 export function burnRate(share, allowed) {
   if (!share?.answered || share.within === null || share.within === undefined) return null;
@@ -138,7 +140,7 @@ function wordsOf(window) {
   return `From ${since}: ${percent(within)} of ${plural(answered, 'turn')} within budget`;
 }
 
-/** The burn rate of one window, beside the rates at which it alerts. */
+/** Burn rate of one window, with the rates at which it alerts. */
 class BurnBar {
   /**
    * @param {string} name

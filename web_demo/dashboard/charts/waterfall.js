@@ -1,7 +1,7 @@
 /**
- * One turn drawn to scale: a lane for each stage. Full is what the caller waited for, pale what was
- * done behind another stage or behind the caller's own words; the line is the turn's budget. Marks
- * are ticks above: they are gone through with the pointer or with the arrow keys.
+ * Waterfall of one turn: a row for each stage. Solid bars are exposed time, which the caller waited
+ * for; pale bars are work hidden behind another stage or behind the caller's own speech; the line
+ * is the turn's budget. Marks are ticks at the top, selected by pointer or arrow keys.
  */
 
 import { element } from '../../ui/dom.js';
@@ -17,10 +17,10 @@ import { MARKS } from '../data/labels.js';
  * @typedef {{name: string, ms: number}} Mark
  */
 
-/** What was done longer before the caller's last word begins at the left edge. */
+/** Earliest displayed time before the caller's last word; longer bars begin at the left edge. */
 const MOST_BEFORE_MS = 400;
 
-/** Stages that took less are left out. */
+/** Minimum duration of a displayed stage. */
 const DRAWN_MS = 0.05;
 
 const HINT = 'The ticks are marks: point at them, or go through them with the arrow keys.';
@@ -59,7 +59,7 @@ export function waterfall(turn) {
   return whole;
 }
 
-/** From milliseconds to per cent of the width. */
+/** Conversion of milliseconds to per cent of the width. */
 class Scale {
   /**
    * @param {number} fromMs
@@ -77,7 +77,7 @@ class Scale {
   }
 }
 
-/** The marks, one at a time. */
+/** Selection of one mark at a time. */
 class MarkStrip {
   /**
    * @param {Mark[]} marks in order of time
@@ -112,7 +112,7 @@ class MarkStrip {
       tick.style.left = `${scale.percent(ms)}%`;
       this.track.append(tick);
     }
-    /** What the chosen mark means. */
+    /** Description of the selected mark. */
     this.readout = element('p', 'mark-readout', HINT);
     this.element.append(this.track);
     this.track.addEventListener('keydown', (event) => this.onKey(event));

@@ -1,11 +1,14 @@
-/** The server's answers, asked for with the key where it wants one, and the server's clock. */
+/**
+ * HTTP client of the dashboard: requests with the key where the server requires one, and the
+ * server's clock.
+ */
 
 /** @typedef {Record<string, string | number | null | undefined>} Query */
 
-/** A refusal in the server's own words. */
+/** Error response of the server, with its message. */
 export class ServerError extends Error {
   /**
-   * @param {number} status of HTTP; 0 where there was no answer
+   * @param {number} status HTTP status; 0 without a response
    * @param {string} message
    */
   constructor(status, message) {
@@ -14,7 +17,7 @@ export class ServerError extends Error {
   }
 }
 
-/** The clock is set anew where the server's is further off than its Date header is coarse. */
+/** The clock is adjusted when the offset exceeds the resolution of the Date header. */
 const CLOCK_SLACK_MS = 1500;
 
 export class Api {
@@ -27,7 +30,7 @@ export class Api {
   }
 
   /**
-   * The server's time in ms since 1970. It does not care what this machine takes the time for.
+   * Server's time in ms since 1970, independent of the local clock.
    * @returns {number}
    */
   now() {
@@ -36,7 +39,7 @@ export class Api {
 
   /**
    * @param {string} path
-   * @param {Query} [query] what is null or empty is left out
+   * @param {Query} [query] null and empty values are left out
    * @param {AbortSignal} [signal]
    * @returns {Promise<any>} Raises ServerError, or the signal's AbortError
    */
@@ -52,7 +55,7 @@ export class Api {
   /**
    * @param {string} path
    * @param {RequestInit} [init]
-   * @returns {Promise<Response>} a good one. Raises as `json`.
+   * @returns {Promise<Response>} a successful response. Raises as `json`.
    */
   async open(path, init = {}) {
     /** @type {Response} */

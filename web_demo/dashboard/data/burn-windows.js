@@ -1,4 +1,3 @@
-/** The windows over which late turns are counted for alerts, in seconds, as in
- * `latency_budget/monitoring/alerts.yml`. */
+/** Alert windows in seconds, as in `latency_budget/monitoring/alerts.yml`. */
 
 export const BURN_WINDOWS = { '5m': 300, '30m': 1800, '1h': 3600, '6h': 21_600 };

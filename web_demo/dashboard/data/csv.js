@@ -1,4 +1,4 @@
-/** Exports: all turns that are wanted, page by page, and the distributions. */
+/** CSV exports: all turns of a query, page by page, and the distributions. */
 
 import { rowOf, STAGES } from './turn-row.js';
 
@@ -6,7 +6,10 @@ import { rowOf, STAGES } from './turn-row.js';
 
 const PAGE = 1000;
 
-/** Spreadsheets take texts that begin so for formulas, and texts come from callers. */
+/**
+ * Spreadsheets read cells that begin with these characters as formulas, and texts come from
+ * callers.
+ */
 const FORMULA = /^[=+\-@\t\r]/;
 
 const HEADS = [
@@ -17,10 +20,10 @@ const HEADS = [
 ];
 
 /**
- * Saves all turns that a question finds, not only those on the page, the newest first.
+ * Save all turns of a query, not only those on the page, newest first.
  * @param {import('./api.js').Api} api
  * @param {import('./api.js').Query} query
- * @param {(done: number) => void} tell how many there are so far
+ * @param {(done: number) => void} tell progress: number of turns so far
  */
 export async function saveTurns(api, query, tell) {
   const parts = [line(HEADS)];

@@ -1,9 +1,9 @@
 /**
- * What happens in the service, as it happens: server-sent events, read with `fetch`, because
- * `EventSource` can't send a key.
+ * Live events of the service: server-sent events, read with `fetch`, because `EventSource` cannot
+ * send a key.
  *
- * A stream ends after some minutes, and is asked for again with the number of the last event, so
- * that nothing is missed. It is taken for dead when not even its heartbeat comes any more.
+ * A stream ends after some minutes and is requested again with the id of the last event, so that
+ * nothing is missed. It counts as dead when its heartbeat stops.
  */
 
 import { ServerError } from './api.js';
@@ -13,12 +13,12 @@ import { ServerError } from './api.js';
  * @typedef {{id: string, kind: string, data: string}} Message
  */
 
-/** The server says something every 15 s. */
+/** Timeout of the heartbeat, which the server sends every 15 s. */
 const SILENT_MS = 40_000;
 const AGAIN_MS = 1000;
 const MAX_PAUSE_MS = 10_000;
 
-/** An event of ours has some kilobytes; more without an end is none. */
+/** Maximum size of an event; the server's have some kilobytes. */
 const MAX_PENDING = 4_000_000;
 
 export class EventStream {
@@ -42,8 +42,7 @@ export class EventStream {
     this.wakeUp = null;
   }
 
-  /** Listens until the page goes, or nobody may: after `locked` and `refused` it has to be begun
-   * anew. */
+  /** Listen until the page is closed. After `locked` and `refused` it must be started again. */
   async start() {
     if (this.running) {
       this.wakeUp?.();
@@ -59,7 +58,7 @@ export class EventStream {
   }
 
   /**
-   * One connection, until its end.
+   * Read one connection until its end.
    * @private
    * @returns {Promise<StreamState>}
    */
@@ -97,7 +96,7 @@ export class EventStream {
   }
 
   /**
-   * A fault of the page's own shall not look like one of the connection's.
+   * Deliver a message. Errors of listeners must not look like errors of the connection.
    * @private
    * @param {Message} message
    */
@@ -136,7 +135,7 @@ function stateAfter(error) {
   return error.status === 503 ? 'full' : 'gone';
 }
 
-/** Cuts the text of a stream into events, as the standard of server-sent events has it. */
+/** Parser of server-sent events (HTML Living Standard, section 9.2). */
 export class EventParser {
   constructor() {
     /** @private */
@@ -147,7 +146,7 @@ export class EventParser {
 
   /**
    * @param {string} text
-   * @returns {Message[]} those that are complete now. Raises Error for one without an end.
+   * @returns {Message[]} complete events. Raises Error for an event that is too large.
    */
   push(text) {
     const lines = (this.pending + text).split('\n');

@@ -1,9 +1,9 @@
 /**
- * The figures over the turns that are wanted: summary, distributions, share over time, burn rates.
+ * Figures of the selected turns: summary, distributions, share over time, burn rates.
  *
- * They are always the server's own, asked for anew when a turn has ended and once a minute. A server
- * that needs long for the answer is asked less often: counting many turns takes time that its calls
- * may want.
+ * They are computed by the server, and fetched when a turn has ended and once a minute. A server
+ * that needs long for the response is asked less often: counting many turns takes time from its
+ * calls.
  */
 
 import { ServerError } from './api.js';
@@ -18,7 +18,7 @@ import { BURN_WINDOWS } from './burn-windows.js';
 const AFTER_TURN_MS = 2000;
 const SELDOM_MS = 60_000;
 
-/** Of the time, at most a twentieth is spent on answers for this page. */
+/** At most a twentieth of the server's time is spent on this page. */
 const REST_FACTOR = 20;
 
 export class FiguresWatch {

@@ -1,4 +1,4 @@
-/** How the server is: asked at `/readyz`, often while it is not ready, now and then when it is. */
+/** Health of the server: polls `/readyz`, often while it is not ready, rarely when it is. */
 
 /**
  * @typedef {object} Health
@@ -24,7 +24,7 @@ export class HealthWatch {
     });
   }
 
-  /** Now, and from now on, except in a hidden tab. */
+  /** Poll now and regularly, except in a hidden tab. */
   async ask() {
     clearTimeout(this.timer);
     const health = await askOnce();

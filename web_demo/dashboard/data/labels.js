@@ -1,28 +1,31 @@
-/** What marks and actions mean, for whoever looks at a turn. */
+/** Descriptions of marks and actions. */
 
-/** By the names in traces; see `latency_budget/account/marks.py`. @type {Record<string, string>} */
+/**
+ * Descriptions of marks, by their names in traces; see `latency_budget/account/marks.py`. @type
+ * {Record<string, string>}
+ */
 export const MARKS = {
-  speech_started: 'The detector heard the caller begin',
+  speech_started: 'The voice detector heard speech begin',
   caller_last_voiced: 'The caller’s last voiced sound',
   audio_received: 'The server had received that sound',
   speech_paused: 'The voice detector saw the pause',
-  asr_start: 'The last pass over the words began',
-  asr_final: 'The words were final',
+  asr_start: 'The last recognition pass began',
+  asr_final: 'The transcript was final',
   asked: 'The client ended the turn, or asked for the reply',
-  endpoint: 'The turn was decided over',
-  greeting: 'Given words were spoken; nobody had asked',
+  endpoint: 'The end of the turn was decided',
+  greeting: 'A greeting or announcement was spoken',
   reply_requested: 'The language model was asked',
   llm_first_token: 'The language model’s first token',
-  first_piece: 'The first piece worth speaking was cut',
-  tts_start: 'The voice began to work',
+  first_piece: 'The first clause for the voice was complete',
+  tts_start: 'The voice began to synthesize',
   tts_first_chunk: 'The first synthesized samples, perhaps silent',
   first_audible_ready: 'The first audible sound could have been sent',
   pace_start: 'From here on the reply was held back on purpose',
-  pace_end: 'It was let go',
-  opener: 'The reply was late: words kept at hand were said in front of it',
+  pace_end: 'The reply was released',
+  opener: 'The reply was late: prepared words were said before it',
   released: 'The first audible sound was sent',
   heard: 'The client played that sound, by its reports',
-  heard_doubted: 'The client’s reports can’t be true',
+  heard_doubted: 'The client’s playback reports are implausible',
   reply_done: 'The last sound of the reply was sent',
   interrupted: 'The caller interrupted',
   reopened: 'The caller went on with the turn before',
@@ -30,15 +33,18 @@ export const MARKS = {
   tool_done: 'The tool had answered',
   discarded: 'Work done in advance was thrown away: the caller went on',
   llm_wasted: 'What the language model had computed for that',
-  acted: 'Something was done lest the turn be late',
+  acted: 'A measure was taken to keep the turn within budget',
 };
 
-/** By the names in traces; see `latency_budget/actions.py`. @type {Record<string, string>} */
+/**
+ * Descriptions of actions, by their names in traces; see `latency_budget/account/actions.py`. @type
+ * {Record<string, string>}
+ */
 export const ACTIONS = {
   pause_sooner: 'A shorter silence counted as a pause, so that the reply was prepared sooner.',
   short_clause: 'The first piece of the reply ended after a few words.',
   tail_decode: 'The older part of a long utterance was recognized while it went on.',
   skip_partials: 'No partial transcripts, so that the recognizer was free at the pause.',
-  opener: 'Words kept at hand were said in front of the reply.',
+  opener: 'Prepared words were said before the reply.',
   small_model: 'A smaller model gave the reply.',
 };

@@ -1,14 +1,14 @@
 /**
- * The sound of one turn: cut out of the call's recording, of which only that stretch is fetched,
- * for the recording of an hour has hundreds of megabytes.
+ * Audio of one turn, from the call's recording. Only that range is fetched: the recording of an
+ * hour has hundreds of megabytes.
  */
 
 import { ServerError } from './api.js';
 
-/** Before and after the turn. */
+/** Margin before and after the turn. */
 const MARGIN_S = 0.5;
 
-/** The header of a WAV file of ours, with room for chunks before the samples. */
+/** Size of the header of the server's WAV files, with room for chunks before the samples. */
 const HEAD_BYTES = 1024;
 const WAV_HEAD_BYTES = 44;
 

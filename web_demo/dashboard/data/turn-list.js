@@ -1,9 +1,9 @@
 /**
- * The turns that are wanted, the newest first, as many as somebody scrolled to.
+ * Turns of the current query, newest first, loaded as far as the user scrolled.
  *
- * Older ones come a page at a time, new ones as they end, and both by the server's order, not by
- * their time: clocks jump. What is kept is bounded; the oldest goes, and is asked for again by
- * whoever scrolls there.
+ * Older turns are loaded a page at a time, new ones are added as they end, both in the server's
+ * order, not by time: clocks jump. The list is bounded; the oldest turns are dropped and loaded
+ * again on scrolling.
  */
 
 import { ServerError } from './api.js';
@@ -23,7 +23,7 @@ const PAGE = 500;
 export class TurnList {
   /**
    * @param {import('./api.js').Api} api
-   * @param {(numNew: number) => void} onChange told how many rows came on top
+   * @param {(numNew: number) => void} onChange called with the number of rows added on top
    */
   constructor(api, onChange) {
     /** @private */
@@ -42,13 +42,13 @@ export class TurnList {
     this.asking = null;
     /** @private @type {Turn[] | null} ended while a first page was on its way */
     this.early = null;
-    /** Older ones were here, and are not any more. */
+    /** True when older turns were dropped. */
     this.wasCut = false;
-    /** Nothing has been answered yet. */
+    /** True until the first response. */
     this.isLoading = true;
-    /** Why older turns can't be had, in the server's words; empty where they can. */
+    /** The server's reason why older turns are unavailable; empty when they are available. */
     this.noHistory = '';
-    /** What went wrong last; empty for nothing. */
+    /** Last error; empty for none. */
     this.problem = '';
   }
 
@@ -56,12 +56,12 @@ export class TurnList {
     return this.rows.length;
   }
 
-  /** Whether there are older ones to ask for. */
+  /** True when older turns can be loaded. */
   get hasMore() {
     return this.before !== null && !this.isFull;
   }
 
-  /** The page holds no more of them. */
+  /** True when the list is full. */
   get isFull() {
     return this.rows.length >= MAX_ROWS;
   }
@@ -89,7 +89,7 @@ export class TurnList {
   }
 
   /**
-   * Other turns are wanted.
+   * Load the turns of another query.
    * @param {Wanted} wanted
    */
   async reset(wanted) {
@@ -103,8 +103,7 @@ export class TurnList {
   }
 
   /**
-   * Asks for the newest page, and puts what is new in it on top. Where so many are new that there
-   * may be a gap, it begins anew with them.
+   * Load the newest page and add new turns on top. Starts again when there may be a gap.
    * @param {Wanted} wanted
    */
   async refresh(wanted) {
@@ -130,7 +129,7 @@ export class TurnList {
     for (const turn of early) this.add(turn);
   }
 
-  /** The next older page. */
+  /** Load the next older page. */
   async more() {
     if (this.asking !== null || !this.hasMore) return;
     const asking = (this.asking = new AbortController());
@@ -153,7 +152,7 @@ export class TurnList {
   }
 
   /**
-   * A turn that has just ended.
+   * Add a turn that has just ended.
    * @param {Turn} turn
    */
   add(turn) {
@@ -178,7 +177,7 @@ export class TurnList {
   }
 
   /**
-   * From the store, or from the server's memory where it has none.
+   * Fetch from the store, or from the server's memory when it has none.
    * @private
    * @param {Wanted} wanted
    * @param {AbortSignal} signal
@@ -218,7 +217,7 @@ export class TurnList {
   /** @private */
   trim() {
     if (this.rows.length <= MAX_ROWS) return;
-    // Some more than need be, so that not each turn moves all of them.
+    // Drops more than necessary, so that not every turn moves all rows.
     for (const { key } of this.rows.splice(0, PAGE)) this.known.delete(key);
     this.before = this.rows[0].row;
     this.wasCut = true;
@@ -227,8 +226,8 @@ export class TurnList {
 
 /**
  * @param {Turn[]} turns
- * @param {Map<string, Row>} known they become known
- * @returns {Row[]} of those that were not
+ * @param {Map<string, Row>} known updated with the new rows
+ * @returns {Row[]} rows of turns that were unknown
  */
 function unknown(turns, known) {
   const rows = [];

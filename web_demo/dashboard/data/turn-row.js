@@ -1,11 +1,11 @@
-/** A turn as the table has it: little enough that a day of them fits into the page. */
+/** Row of the turn table: small enough that a day of turns fits into the page. */
 
 import { STAGE_NAMES } from '../../ui/stages.js';
 
 export const STAGES = Object.keys(STAGE_NAMES);
 
 /**
- * A turn as the server tells of it; what it does not know is null or missing.
+ * A turn as the server sends it; unknown fields are null or missing.
  * @typedef {object} Turn
  * @property {string} session
  * @property {number} turn
@@ -51,9 +51,9 @@ export const STAGES = Object.keys(STAGE_NAMES);
  * @property {string} profile
  * @property {number} budgetMs
  * @property {number | null} waitMs from the caller's last word to the first sound
- * @property {boolean} heard that time is the caller's ear's, not the server's
- * @property {boolean | null} within its budget; null where nothing was waited for
- * @property {string} note what is to be known of it, in words
+ * @property {boolean} heard true when measured at the caller's ear, not at the server
+ * @property {boolean | null} within its budget; null when there was no wait
+ * @property {string} note remark about the turn
  * @property {number[]} exposedMs in the order of STAGES
  */
 

@@ -1,6 +1,6 @@
 /**
- * What is wrong or not yet right, in plain words and with the way out. There are two cards: one in the
- * page for what stays a while, one above it for what comes and goes.
+ * Banner for problems, each with a remedy. There are two cards: one in the page for lasting
+ * problems, one above it for passing ones.
  */
 
 import { element } from '../../ui/dom.js';
@@ -12,7 +12,7 @@ import { find, write } from '../renderer.js';
  * @typedef {{title: string, text: string, mood: 'alarm' | 'note', button?: string}} Trouble
  */
 
-/** The gravest of a card first. @type {Record<Code, Trouble>} */
+/** Problems in order of severity. @type {Record<Code, Trouble>} */
 const TROUBLES = {
   key: {
     title: 'This server needs a key',
@@ -28,25 +28,25 @@ const TROUBLES = {
   },
   gone: {
     title: 'The server does not answer',
-    text: 'What stands here is what was known last. This page keeps trying.',
+    text: 'The figures shown are the last known ones. This page keeps trying.',
     mood: 'alarm',
     button: 'Try now',
   },
   broken: { title: 'A part of the server does not work', text: 'Calls are refused.', mood: 'alarm' },
   warming: {
     title: 'The server is warming up',
-    text: 'Its models are being loaded. Turns of earlier can be looked at meanwhile.',
+    text: 'Its models are being loaded. Earlier turns can be read meanwhile.',
     mood: 'note',
   },
   draining: {
     title: 'The server is stopping',
-    text: 'Calls that are inside may finish; new ones are refused.',
+    text: 'Calls in progress may finish; new ones are refused.',
     mood: 'note',
   },
-  failed: { title: 'The figures can’t be had', text: '', mood: 'alarm', button: 'Try again' },
+  failed: { title: 'The figures cannot be loaded', text: '', mood: 'alarm', button: 'Try again' },
   full: {
-    title: 'Too many listen already',
-    text: 'Figures are asked for once a minute until there is room for this page.',
+    title: 'Too many dashboards are open',
+    text: 'Figures are refreshed once a minute until there is room for this page.',
     mood: 'note',
     button: 'Try now',
   },
@@ -90,8 +90,8 @@ export class Banner {
   /**
    * @param {Code} code
    * @param {boolean} isPresent
-   * @param {string} [more] in the server's words
-   * @param {{name: string, state: string}[]} [stages] how far each is
+   * @param {string} [more] message of the server
+   * @param {{name: string, state: string}[]} [stages] progress of each stage
    */
   set(code, isPresent, more = '', stages = []) {
     if (isPresent) this.present.set(code, { more, stages });

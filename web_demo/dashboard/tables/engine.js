@@ -1,4 +1,4 @@
-/** The language model's engine as it tells of itself every second, and guesses at replies. */
+/** Figures of the language model's engine, sent every second, and of speculative replies. */
 
 import { count, milliseconds, NONE, percent, plural } from '../data/format.js';
 import { find, write } from '../renderer.js';
@@ -27,7 +27,10 @@ import { find, write } from '../renderer.js';
 /** Ten minutes. */
 const MAX_POINTS = 600;
 
-/** Above it idle calls lose their cache, and their next turn computes everything anew. */
+/**
+ * Limit of used pages: above it idle calls lose their cache, and their next turn prefills
+ * everything.
+ */
 export const PAGES_LINE = 0.85;
 
 export class Engine {

@@ -1,6 +1,6 @@
 /**
- * Which turns are looked at: a stretch of time, a profile, a session. They stand in the address
- * behind the #, with the turn that is open, so that a view can be kept and passed on.
+ * Filters of the turns: time range, profile, session. They are kept in the address after the #,
+ * with the open turn, so that a view can be bookmarked and shared.
  */
 
 import { find } from '../renderer.js';
@@ -8,14 +8,14 @@ import { find } from '../renderer.js';
 /**
  * @typedef {object} Range
  * @property {number | null} sinceMs since 1970
- * @property {number | null} untilMs null: now, and what comes
+ * @property {number | null} untilMs null: up to now, including new turns
  */
 
 const MINUTE_S = 60;
 const HOUR_S = 3600;
 const DAY_S = 86_400;
 
-/** Lengths in seconds, by what stands in the address. @type {Record<string, number>} */
+/** Lengths in seconds, by their names in the address. @type {Record<string, number>} */
 const RANGES = {
   '15m': 15 * MINUTE_S,
   '1h': HOUR_S,
@@ -28,11 +28,14 @@ const RANGES = {
 const CUSTOM = 'custom';
 const DEFAULT_RANGE = '24h';
 
-/** The server tells of a hundred windows at most; ends that are cut take up to two more. */
+/**
+ * Maximum number of windows: the server sends at most a hundred, and partial ends take up to two
+ * more.
+ */
 const MAX_WINDOWS = 97;
 const WINDOWS_S = [10, 30, MINUTE_S, 300, 900, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S];
 
-/** Typing is over when nothing came for so long. */
+/** Pause that ends typing. */
 const TYPING_MS = 400;
 
 export class Filters {
@@ -81,14 +84,14 @@ export class Filters {
     return { sinceMs: moment(this.since), untilMs: moment(this.until) };
   }
 
-  /** Whether turns that end now belong to it. */
+  /** True when turns that end now are included. */
   get isLive() {
     const { untilMs } = this.stretch;
     return untilMs === null || untilMs > this.now();
   }
 
   /**
-   * As the server's endpoints want them.
+   * Query parameters of the server's endpoints.
    * @returns {{since: string, until: string, profile: string, session: string}}
    */
   get query() {
@@ -101,7 +104,7 @@ export class Filters {
     };
   }
 
-  /** Length in seconds of the stretches that the share over time is drawn of. */
+  /** Window length of the share over time, in s. */
   get windowS() {
     const { sinceMs, untilMs } = this.stretch;
     const lengthS = ((untilMs ?? this.now()) - (sinceMs ?? 0)) / 1000;
@@ -114,7 +117,7 @@ export class Filters {
     this.changed();
   }
 
-  /** @param {string[]} names of profiles that there are */
+  /** @param {string[]} names names of the known profiles */
   offerProfiles(names) {
     const there = [...this.profile.options].map(({ value }) => value);
     for (const name of names) {
@@ -122,7 +125,7 @@ export class Filters {
     }
   }
 
-  /** @param {boolean} on whether the server can look for times and profiles */
+  /** @param {boolean} on true when the server can filter by time and profile */
   enableHistory(on) {
     for (const control of [this.range, this.profile, this.since, this.until]) {
       control.disabled = !on;
@@ -153,8 +156,8 @@ export class Filters {
   }
 
   /**
-   * Takes over what stands in the address.
-   * @returns {boolean} whether other turns are wanted now
+   * Read the filters from the address.
+   * @returns {boolean} true when the query changed
    */
   readAddress() {
     const controls = [this.range, this.since, this.until, this.profile, this.session];

@@ -1,4 +1,4 @@
-/** The calls that go on now, each with what it does at the moment. */
+/** Calls in progress, each with its current activity. */
 
 import { element } from '../../ui/dom.js';
 import { STAGE_NAMES } from '../../ui/stages.js';
@@ -50,7 +50,7 @@ export class LiveCalls {
     });
   }
 
-  /** @param {CallState[]} calls all that there are */
+  /** @param {CallState[]} calls all calls in progress */
   set(calls) {
     const there = new Set(calls.map(({ session }) => session));
     for (const session of this.cards.keys()) {
@@ -144,7 +144,7 @@ class CallCard {
     this.draw = () => this.drawNow();
   }
 
-  /** @param {Partial<CallState>} call what is known anew */
+  /** @param {Partial<CallState>} call changed fields */
   update(call) {
     this.call = { ...this.call, ...call };
     this.renderer.want(this.draw);

@@ -1,4 +1,4 @@
-/** Callers who could not join: when, why, and how many were inside. */
+/** Rejected calls: time, reason, and number of calls in progress. */
 
 import { element } from '../../ui/dom.js';
 import { count, dayAndTime, plural } from '../data/format.js';
@@ -6,7 +6,7 @@ import { find, write } from '../renderer.js';
 
 /** @typedef {{at: string | null, code: string, calls: number | null}} Refusal */
 
-/** As many as the server tells of. */
+/** Maximum number that the server sends. */
 const MAX_KEPT = 200;
 const MAX_SHOWN = 50;
 

@@ -1,4 +1,4 @@
-/** The row of figures at the top. */
+/** Row of summary figures at the top. */
 
 import { BUDGET_MS } from '../../ui/stages.js';
 import { count, milliseconds, percent, plural } from '../data/format.js';

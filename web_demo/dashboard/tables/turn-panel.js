@@ -1,4 +1,4 @@
-/** One turn, opened: what it waited for and why, what was done about it, its words, its sound. */
+/** Panel of one turn: waterfall, actions of the policy, transcript, recording and trace. */
 
 import { element } from '../../ui/dom.js';
 import { ServerError } from '../data/api.js';
@@ -51,7 +51,7 @@ export class TurnPanel {
 
   /**
    * @param {string} key `session/number`
-   * @param {Row | null} row what the table knows of it
+   * @param {Row | null} row row of the table, if it is loaded
    */
   async show(key, row) {
     if (this.key === key && this.dialog.open) return;
@@ -76,12 +76,12 @@ export class TurnPanel {
   }
 
   /**
-   * In the server's memory, where its marks are; else in the store.
+   * Fetch the turn from the server's memory, which has its marks, else from the store.
    * @private
    * @param {string} session
    * @param {number} number
    * @param {number | null} row
-   * @returns {Promise<Turn | string>} or why there is none
+   * @returns {Promise<Turn | string>} or the reason why it is unavailable
    */
   async find(session, number, row) {
     const path = 'v1/latency/turns';
@@ -103,7 +103,7 @@ export class TurnPanel {
     } catch (error) {
       if (!(error instanceof ServerError) || error.status !== 400) throw error;
     }
-    return 'This turn is not known here any more. Old turns are forgotten after some time.';
+    return 'This turn is not known here any more. Old turns are deleted after some time.';
   }
 
   /** @private */
@@ -123,7 +123,7 @@ export class TurnPanel {
     const parts = [headline(turn), facts(turn), section('Where the time went', ...picture(turn))];
     parts.push(section('What the policy did', ...actions(turn)));
     const doubted = doubts(turn);
-    if (doubted.length > 0) parts.push(section('To be known', ...doubted));
+    if (doubted.length > 0) parts.push(section('Notes', ...doubted));
     parts.push(section('What was said', ...words(turn)), section('Sound and trace', ...this.files(turn)));
     return parts;
   }
@@ -215,11 +215,11 @@ function facts(turn) {
 
 /** @param {Turn} turn */
 function picture(turn) {
-  const note = 'Full: the caller waited for it. Pale: it worked behind something else.';
+  const note = 'Full: the caller waited for it. Pale: hidden behind other work.';
   const made = [waterfall(turn), element('p', 'panel-note', note)];
   const marks = turn.marks ?? [];
   if (marks.length === 0) {
-    made.push(element('p', 'panel-note', 'The marks of this turn are not known any more.'));
+    made.push(element('p', 'panel-note', 'The marks of this turn are no longer available.'));
     return made;
   }
   const details = element('details', '');
@@ -255,7 +255,7 @@ function doubts({ waterfall: drawn, interrupted }) {
   if (interrupted) lines.push('The caller interrupted the answer.');
   if (drawn?.wasted_ms) {
     const tokens = `${plural(drawn.wasted_prompt_tokens ?? 0, 'token')} read and ${drawn.wasted_output_tokens ?? 0} written`;
-    lines.push(`Work in vain, for guesses that were dropped: ${milliseconds(drawn.wasted_ms)}, ${tokens}.`);
+    lines.push(`Wasted work of dropped speculative replies: ${milliseconds(drawn.wasted_ms)}, ${tokens}.`);
   }
   if (drawn?.incomplete?.length) lines.push(`The account has gaps: ${drawn.incomplete.join(', ')}.`);
   return lines.map((text) => element('p', '', text));
@@ -291,7 +291,7 @@ function section(title, ...content) {
 }
 
 /**
- * A button for what takes a moment, and may fail.
+ * Button for an action that takes time and may fail.
  * @param {string} text
  * @param {HTMLElement} said
  * @param {() => Promise<void>} run

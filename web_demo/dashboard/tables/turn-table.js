@@ -1,6 +1,6 @@
 /**
- * The table of turns. Only the rows in sight are in the document, however many there are: a fixed
- * number of elements, which move along as one scrolls, in the order in which they are read.
+ * Table of turns, virtualized: only visible rows are in the document, a fixed number of elements
+ * that move on scrolling, in reading order.
  */
 
 import { element } from '../../ui/dom.js';
@@ -11,13 +11,13 @@ import { STAGES } from '../data/turn-row.js';
 
 /** @typedef {import('../data/turn-row.js').Row} Row */
 
-/** Right end of the small waterfalls, so that rows compare; what is longer runs out of it. */
+/** Right end of the bars, so that rows are comparable; longer bars are cut. */
 export const AXIS_MS = 1000;
 
-/** Rows beyond the edges, so that nothing is white at a quick scroll. */
+/** Rows rendered beyond the edges, so that quick scrolling shows no blank rows. */
 const SPARE = 6;
 
-/** Stages that were waited for less are not drawn. */
+/** Minimum exposed time of a drawn stage. */
 const DRAWN_MS = 0.5;
 
 export class TurnTable {
@@ -61,9 +61,9 @@ export class TurnTable {
     }).observe(grid);
   }
 
-  /** @param {number} numNew rows that came on top */
+  /** @param {number} numNew rows added on top */
   changed(numNew) {
-    // Whoever looks at older turns goes on looking at them.
+    // Keep the scroll position when older turns are in view.
     if (numNew > 0 && this.grid.scrollTop > 0) {
       this.body.style.height = `${this.list.length * this.rowPx}px`;
       this.grid.scrollTop += numNew * this.rowPx;
@@ -71,7 +71,7 @@ export class TurnTable {
     this.renderer.want(this.draw);
   }
 
-  /** @param {number} total of the turns that are wanted; -1 where that is not known */
+  /** @param {number} total of the turns of the query; -1 when unknown */
   setTotal(total) {
     this.totalRows = total;
     this.renderer.want(this.draw);
@@ -107,7 +107,7 @@ export class TurnTable {
   }
 
   /**
-   * As many elements as there are rows to show, and those that left at one end at the other.
+   * Create missing row elements, and reuse those that left the view at the other end.
    * @private
    * @param {number} first
    * @param {number} count
@@ -189,7 +189,7 @@ export class TurnTable {
   }
 }
 
-/** One element of the table, which shows now one turn and now another. */
+/** Reusable row element of the table. */
 class TurnRow {
   /** @param {number} number of the element */
   constructor(number) {
