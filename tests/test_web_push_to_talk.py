@@ -17,9 +17,9 @@ HALF_SECOND = 12_000
 
 WATCH_LEVEL = """() => {
   let moves = 0;
-  const desk = document.getElementById('desk');
+  const bar = document.getElementById('bottom-bar');
   window.soundArrives = new Promise((resolve) =>
-    new MutationObserver(() => (moves += 1) === 10 && resolve()).observe(desk, { attributes: true })
+    new MutationObserver(() => (moves += 1) === 10 && resolve()).observe(bar, { attributes: true })
   );
 }"""
 """Sound arrives at the page: ten frames in which the meter moved. The fake microphone has a few

@@ -1,11 +1,11 @@
-// What is told of a conversation: the running turn, words as they are heard, first sounds.
+// Views of a call: the running turn, words as they are played, first audible samples.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { FirstSound } from '../../web_demo/audio/first-sound.js';
 import { HeardText } from '../../web_demo/call/heard-text.js';
-import { told } from '../../web_demo/ui/tool-calls.js';
+import { toolText } from '../../web_demo/ui/tool-calls.js';
 import { TurnTiming } from '../../web_demo/call/turn-timing.js';
 
 /** The page's clock is ahead of the server's by this much, and by the way there. */
@@ -195,7 +195,7 @@ test('a slow voice is known by its first piece', () => {
   assert.equal(words.text.slice(0, words.charsAt(2300)), 'Ten chars and');
 });
 
-test('the first sound is the first sample that can be heard, and is told once', () => {
+test('the first sound is the first sample that is audible, and is reported once', () => {
   const sounds = new FirstSound();
   const silence = new Float32Array(2400);
   const voice = silence.map((_, index) => (index < 1200 ? 0.005 : 0.5));
@@ -208,16 +208,16 @@ test('the first sound is the first sample that can be heard, and is told once', 
   assert.equal(sounds.played('unheard of', 240, 1150), null);
 });
 
-test('tools are told in words', () => {
+test('tool calls are described in words', () => {
   const tool = { item_id: 'a', name: 'weather', state: 'started', ms: 0 };
-  assert.equal(told(tool), 'Looking that up: weather …');
-  assert.equal(told({ ...tool, state: 'done', ms: 120 }), 'Looking that up: weather … done, 120 ms');
+  assert.equal(toolText(tool), 'Looking that up: weather …');
+  assert.equal(toolText({ ...tool, state: 'done', ms: 120 }), 'Looking that up: weather … done, 120 ms');
   assert.equal(
-    told({ ...tool, state: 'failed', ms: 5049 }),
+    toolText({ ...tool, state: 'failed', ms: 5049 }),
     'Looking that up: weather … failed, 5.0 s',
   );
   assert.equal(
-    told({ ...tool, state: 'cancelled', ms: 40 }),
+    toolText({ ...tool, state: 'cancelled', ms: 40 }),
     'Looking that up: weather … cancelled',
   );
 });

@@ -125,27 +125,27 @@ export class CallLog {
       if (type === 'session.created') this.entries.addSession(session.id);
     });
     /** @type {(type: string, take: (detail: any, atS: number | null) => void) => void} */
-    const told = (type, take) => {
+    const onMoment = (type, take) => {
       events.addEventListener(type, (event) => {
         const { detail, atS, clockNumber } = /** @type {CustomEvent & Moment} */ (event);
         this.entries.useClock(clockNumber);
         take(detail, atS);
       });
     };
-    told('batch', ({ pcm, atS }) => this.addCaller(pcm, atS));
-    told('output', ({ samples, frame, rateHz }) => this.addAgent(samples, frame, rateHz));
-    told('message', (message, atS) => this.addMessage(message, atS));
-    told('removed', (itemId) => this.drop(itemId));
-    told('sent', (itemId) => this.drop(itemId));
-    told('turn', ({ itemId, turn }) => {
+    onMoment('batch', ({ pcm, atS }) => this.addCaller(pcm, atS));
+    onMoment('output', ({ samples, frame, rateHz }) => this.addAgent(samples, frame, rateHz));
+    onMoment('message', (message, atS) => this.addMessage(message, atS));
+    onMoment('removed', (itemId) => this.drop(itemId));
+    onMoment('sent', (itemId) => this.drop(itemId));
+    onMoment('turn', ({ itemId, turn }) => {
       const line = this.byItem.get(itemId);
       if (line && !turn.cut_in) line.waitMs = turn.e2e_ear_ms ?? turn.e2e_server_ms;
     });
-    told('tool', (tool, atS) => this.addTool(tool, atS));
-    told('resumed', (_, atS) =>
+    onMoment('tool', (tool, atS) => this.addTool(tool, atS));
+    onMoment('resumed', (_, atS) =>
       this.addNote('The connection broke; the call goes on.', atS),
     );
-    told('renewed', (_, atS) => {
+    onMoment('renewed', (_, atS) => {
       for (const [itemId, { message }] of this.byItem)
         if (message?.state !== 'unsent') this.byItem.delete(itemId);
       this.addNote('New connection: the agent starts afresh.', atS);

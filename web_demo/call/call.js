@@ -52,7 +52,7 @@ export class Call extends EventTarget {
     this.settings = new SessionSettings(client, preferences);
     this.uplink = new Uplink(client);
     /** Push-to-talk state. */
-    this.floor = this.uplink.floor;
+    this.pushToTalk = this.uplink.pushToTalk;
     this.devices = new AudioDevices();
     this.conversation = new Conversation();
     this.reports = new PlaybackReports(client);
@@ -93,7 +93,7 @@ export class Call extends EventTarget {
   async playSample(url) {
     try {
       await this.devices.playSample(url);
-      this.floor.press(); // the sample ends push-to-talk when it has been played
+      this.pushToTalk.press(); // the sample ends push-to-talk when it has been played
       clearTimeout(this.linger);
       this.conversation.silent = false;
       this.client.connect();
@@ -154,7 +154,7 @@ export class Call extends EventTarget {
 
   /** Release the microphone; the call continues without it. */
   dropMicrophone() {
-    this.floor.release();
+    this.pushToTalk.release();
     this.devices.stopCapture();
     this.devices.closeMicrophone();
     this.update({ hearing: false });
@@ -190,7 +190,7 @@ export class Call extends EventTarget {
       this.dropMicrophone();
     });
     devices.addEventListener('sample-ended', () => {
-      this.floor.release();
+      this.pushToTalk.release();
       if (!devices.hasMicrophone) this.linger = setTimeout(() => devices.stopCapture(), LINGER_MS);
     });
     this.conversation.addEventListener('removed', () => this.update({ thinking: false }));
@@ -269,7 +269,7 @@ export class Call extends EventTarget {
     if (event.type === 'response.output_audio.done') this.devices.endReply(event.item_id);
     if (event.type === 'response.done') this.onResponseDone(event.response);
     // A reply to input from before the caller pressed push-to-talk again.
-    if (event.type === 'response.created' && this.floor.held) void this.interrupt();
+    if (event.type === 'response.created' && this.pushToTalk.held) void this.interrupt();
   }
 
   /**
@@ -279,7 +279,7 @@ export class Call extends EventTarget {
   onAudio({ item_id: itemId, delta }) {
     const samples = samplesFromBase64(delta);
     this.conversation.addAudio(itemId, (samples.length * 1000) / WIRE_RATE_HZ);
-    if (!this.floor.held) this.devices.play(itemId, samples);
+    if (!this.pushToTalk.held) this.devices.play(itemId, samples);
     this.emit('audio', { itemId, samples });
   }
 
@@ -354,7 +354,7 @@ export class Call extends EventTarget {
   forget() {
     this.uplink.forget();
     const thinking = this.unsent.length > 0;
-    this.is = { ...this.is, hearing: this.floor.held, thinking, responding: false };
+    this.is = { ...this.is, hearing: this.pushToTalk.held, thinking, responding: false };
   }
 
   /**

@@ -21,8 +21,8 @@ export function transcriptText({ lines, beganAt, sessions, hasForgotten }, sound
   head.push('Times count from the beginning of the call. Words that were not heard are ~~struck~~.');
   if (soundFromMs > 0) head.push(`The recording begins at ${clock(soundFromMs)}.`);
   if (hasForgotten) head.push('The beginning is missing: the page keeps the last lines only.');
-  const told = lines.map(lineText).filter((text) => text !== '');
-  return [...head, '', ...told, ''].join('\n');
+  const entryTexts = lines.map(lineText).filter((text) => text !== '');
+  return [...head, '', ...entryTexts, ''].join('\n');
 }
 
 /**

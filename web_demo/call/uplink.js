@@ -25,7 +25,7 @@ export class Uplink extends EventTarget {
     super();
     /** @private */
     this.client = client;
-    this.floor = new PushToTalk({
+    this.pushToTalk = new PushToTalk({
       begin: () => this.take(),
       end: (said) => this.yield(said),
     });
@@ -43,7 +43,7 @@ export class Uplink extends EventTarget {
    */
   add(pcm, canWait) {
     const { state } = this.client.status;
-    this.floor.batch((pcm.length * 1000) / WIRE_RATE_HZ, () => {
+    this.pushToTalk.batch((pcm.length * 1000) / WIRE_RATE_HZ, () => {
       if (state === 'open') this.send(pcm);
       else if (state === 'connecting' && canWait) this.early.push(pcm);
     });

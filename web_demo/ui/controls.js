@@ -79,15 +79,15 @@ export class Controls {
       isHeld: () => this.isHolding,
       toggle: () => this.toggle(),
       press: () => this.press(),
-      release: () => call.floor.release(),
+      release: () => call.pushToTalk.release(),
     });
     /** @private */
     this.tabs = new MicrophoneLock(() => this.giveUpMicrophone());
-    const desk = byId('desk');
+    const bottomBar = byId('bottom-bar');
     /** @private */
     this.meters = {
-      caller: new LevelMeter(desk, '--caller-level'),
-      agent: new LevelMeter(desk, '--agent-level'),
+      caller: new LevelMeter(bottomBar, '--caller-level'),
+      agent: new LevelMeter(bottomBar, '--agent-level'),
     };
     /** @private */
     this.muted = false;
@@ -120,7 +120,7 @@ export class Controls {
     const isCalling = phase !== 'off';
     const hangsUp =
       isCalling && !this.isHolding && (hasMicrophone || phase === 'connecting');
-    const isHeld = this.isHolding && call.floor.held;
+    const isHeld = this.isHolding && call.pushToTalk.held;
     byId('phase').textContent = this.textOf(phase);
     byId('talk-label').textContent = this.labelOf(isCalling, hangsUp);
     this.talk.setAttribute('aria-pressed', String(hangsUp || isHeld));
@@ -184,7 +184,7 @@ export class Controls {
     const { call, notice } = this.parts;
     notice.clear();
     if (!call.devices.hasMicrophone) void call.startTalking();
-    call.floor.press();
+    call.pushToTalk.press();
   }
 
   /**
@@ -207,7 +207,7 @@ export class Controls {
     const { now } = preferences;
     if (names.includes('turns')) {
       this.button.letGo();
-      call.floor.enable(this.isHolding);
+      call.pushToTalk.enable(this.isHolding);
       if (this.isHolding && this.muted) this.setMuted(false); // push-to-talk is silent when released
       this.showPhase(call.phase);
     }
@@ -267,7 +267,7 @@ export class Controls {
     });
   }
 
-  /** @private Allowed in the browser's own settings: there is nothing to complain about any more. */
+  /** @private Allowed in the browser's own settings: the problem is solved. */
   async watchPermission() {
     const status = await permission();
     status?.addEventListener('change', () => {

@@ -9,7 +9,7 @@ import { element } from './dom.js';
  * @property {() => string | number | boolean} value
  * @property {(value: string | number | boolean) => void} show
  * @property {(text: string) => void} hint
- * @property {(problem: string) => void} complain empty: no error
+ * @property {(problem: string) => void} showError empty: no error
  *
  * @typedef {object} Option
  * @property {string} id
@@ -126,7 +126,7 @@ function field(name, labelText, hintText, input) {
     hint: (text) => {
       hint.textContent = text;
     },
-    complain: (text) => {
+    showError: (text) => {
       problem.textContent = text;
       input.setAttribute('aria-invalid', String(text !== ''));
     },

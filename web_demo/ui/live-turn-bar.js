@@ -113,15 +113,15 @@ class Drawing {
 
 /**
  * Draw segments to scale, reusing elements.
- * @param {HTMLElement} lane
+ * @param {HTMLElement} track
  * @param {Stretch[]} stretches
  * @param {number} axis
  * @param {string} className
  */
-function lay(lane, stretches, axis, className) {
-  const parts = /** @type {HTMLElement[]} */ ([...lane.getElementsByClassName(className)]);
+function lay(track, stretches, axis, className) {
+  const parts = /** @type {HTMLElement[]} */ ([...track.getElementsByClassName(className)]);
   for (const [index, { stage, fromMs, toMs }] of stretches.entries()) {
-    const part = parts[index] ?? lane.appendChild(element('span', className));
+    const part = parts[index] ?? track.appendChild(element('span', className));
     part.dataset.stage = stage;
     part.style.left = `${(100 * fromMs) / axis}%`;
     part.style.width = `${(100 * (toMs - fromMs)) / axis}%`;

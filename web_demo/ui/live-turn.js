@@ -32,22 +32,22 @@ export class LiveTurn {
     /** @private */
     this.bar = new LiveTurnBar(this.marks, (bar) => transcript.showAtEnd(bar));
     /** @type {(type: string, take: (detail: any, pageMs: number) => void) => void} */
-    const told = (type, take) => {
+    const onMoment = (type, take) => {
       events.addEventListener(type, (event) => {
         const { detail, pageMs } = /** @type {CustomEvent & Moment} */ (event);
         take(detail, pageMs);
       });
     };
-    told('event', (event, pageMs) => this.onEvent(event, pageMs));
-    told('status', ({ state }) => {
+    onMoment('event', (event, pageMs) => this.onEvent(event, pageMs));
+    onMoment('status', ({ state }) => {
       if (state !== 'open') this.reset();
     });
-    told('audio', ({ itemId, samples }) => this.sounds.arrived(itemId, samples));
-    told('played', ({ itemId, playedMs }, pageMs) => {
+    onMoment('audio', ({ itemId, samples }) => this.sounds.arrived(itemId, samples));
+    onMoment('played', ({ itemId, playedMs }, pageMs) => {
       const heardMs = this.sounds.played(itemId, playedMs, pageMs);
       if (heardMs !== null) this.onHeard(itemId, heardMs);
     });
-    told('turn', ({ turn }) => {
+    onMoment('turn', ({ turn }) => {
       this.marks.over(turn.turn);
       this.bar.update();
     });

@@ -78,7 +78,7 @@ export class SettingsPanel {
   open() {
     if (this.dialog.open) return;
     this.show();
-    for (const [name, message] of this.call.settings.refusals) this.fields[name].complain(message);
+    for (const [name, message] of this.call.settings.refusals) this.fields[name].showError(message);
     this.dialog.showModal();
     void this.devices.refresh();
     void this.loadModels();
@@ -139,11 +139,11 @@ export class SettingsPanel {
     const { fields, preferences } = this;
     const value = fields[name].value();
     if (isValid(name, value)) {
-      fields[name].complain('');
+      fields[name].showError('');
       preferences.change({ [name]: value });
     } else if (name === 'silenceMs') {
       const { least, most } = SILENCE_MS;
-      fields[name].complain(`A whole number from ${least} to ${most}, please.`);
+      fields[name].showError(`A whole number from ${least} to ${most}, please.`);
     }
   }
 
@@ -154,7 +154,7 @@ export class SettingsPanel {
   onAnswer(event) {
     const { field: name, message } = /** @type {CustomEvent} */ (event).detail;
     const refused = /** @type {Preference} */ (name);
-    this.fields[refused].complain(message ? `The server says: ${message}` : '');
+    this.fields[refused].showError(message ? `The server says: ${message}` : '');
   }
 
   /** @private What there is to choose from, as the server says. */

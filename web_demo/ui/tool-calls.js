@@ -42,7 +42,7 @@ export class ToolCalls {
     write(line, tool);
     this.running.push({ tool, line });
     this.running.splice(0, this.running.length - MAX_RUNNING);
-    this.transcript.announce(told(tool));
+    this.transcript.announce(toolText(tool));
   }
 
   /**
@@ -55,7 +55,7 @@ export class ToolCalls {
     );
     const [known] = index < 0 ? [] : this.running.splice(index, 1);
     write(known?.line ?? this.transcript.addLine('tool', ''), tool);
-    if (tool.state === 'failed') this.transcript.announce(told(tool));
+    if (tool.state === 'failed') this.transcript.announce(toolText(tool));
   }
 }
 
@@ -63,7 +63,7 @@ export class ToolCalls {
  * @param {ToolEvent} tool
  * @returns {string} text of the line
  */
-export function told({ name, state, ms }) {
+export function toolText({ name, state, ms }) {
   if (state === 'started') return `Looking that up: ${name} …`;
   const time = ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
   return `Looking that up: ${name} … ${state === 'cancelled' ? state : `${state}, ${time}`}`;
@@ -75,5 +75,5 @@ export function told({ name, state, ms }) {
  */
 function write(line, tool) {
   line.dataset.state = tool.state;
-  line.textContent = told(tool);
+  line.textContent = toolText(tool);
 }

@@ -51,21 +51,21 @@ export class CallTimeline {
     this.isRunning = false;
     /** @private */
     this.axisMs = AXES_MS[0];
-    this.element = element('div', 'lanes');
+    this.element = element('div', 'timeline');
     this.element.setAttribute('role', 'img');
     this.element.setAttribute('aria-label', 'No turn yet');
     /** @private */
-    this.bars = WORK.map(([stage], lane) => {
-      const bar = element('span', 'lane');
+    this.bars = WORK.map(([stage], index) => {
+      const bar = element('span', 'timeline-bar');
       bar.dataset.stage = stage;
-      bar.style.top = `${(100 * lane) / WORK.length}%`;
+      bar.style.top = `${(100 * index) / WORK.length}%`;
       bar.style.height = `${100 / WORK.length}%`;
       return bar;
     });
     /** @private */
     this.limit = element('span', 'limit');
     /** @private */
-    this.words = element('span', 'lanes-words');
+    this.words = element('span', 'timeline-text');
     this.element.append(...this.bars, this.limit, this.words);
     /** @private */
     this.draw = () => this.drawNow();
@@ -130,7 +130,7 @@ export class CallTimeline {
     });
     const lengthMs = lastMs - originMs;
     this.axisMs = AXES_MS.find((each) => lengthMs < 0.97 * each) ?? AXES_MS[AXES_MS.length - 1];
-    spans.forEach((span, lane) => this.place(this.bars[lane], span));
+    spans.forEach((span, index) => this.place(this.bars[index], span));
     if (this.isRunning) {
       write(this.words, '');
       this.element.setAttribute('aria-label', this.said());

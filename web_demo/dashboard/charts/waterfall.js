@@ -42,7 +42,7 @@ export function waterfall(turn) {
   whole.append(drawing);
   const cursor = element('span', 'cursor');
   cursor.hidden = true;
-  const lanes = STAGES.filter((stage) => isDrawn(turn, stage)).map((stage) => lane(turn, stage, scale));
+  const rows = STAGES.filter((stage) => isDrawn(turn, stage)).map((stage) => stageRow(turn, stage, scale));
   const rules = element('div', 'rules');
   rules.setAttribute('aria-hidden', 'true');
   rules.append(
@@ -54,7 +54,7 @@ export function waterfall(turn) {
   heads.setAttribute('aria-hidden', 'true');
   drawing.append(rules, heads);
   const strip = marks.length > 0 ? new MarkStrip(marks, scale, cursor) : null;
-  drawing.append(strip?.element ?? element('div', 'mark-strip'), ...lanes);
+  drawing.append(strip?.element ?? element('div', 'mark-strip'), ...rows);
   if (strip) whole.append(strip.readout);
   return whole;
 }
@@ -192,11 +192,11 @@ function isDrawn(turn, stage) {
  * @param {string} stage
  * @param {Scale} scale
  */
-function lane(turn, stage, scale) {
+function stageRow(turn, stage, scale) {
   const { spent_ms, exposed_ms } = /** @type {{spent_ms: number, exposed_ms: number}} */ (
     turn.stages?.[stage]
   );
-  const made = element('div', 'stage-lane');
+  const made = element('div', 'stage-row');
   const name = element('span', 'stage-name', STAGE_NAMES[stage]);
   const track = element('span', 'stage-track');
   track.setAttribute('aria-hidden', 'true');

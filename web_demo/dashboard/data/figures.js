@@ -25,19 +25,19 @@ export class FiguresWatch {
   /**
    * @param {import('./api.js').Api} api
    * @param {Filters} filters
-   * @param {object} told
-   * @param {(figures: Figures) => void} told.onFigures
-   * @param {(shares: Record<string, Share>) => void} told.onBurn
-   * @param {(profiles: string[]) => void} told.onProfiles
-   * @param {(problem: string) => void} told.onProblem empty where all is well
+   * @param {object} listeners
+   * @param {(figures: Figures) => void} listeners.onFigures
+   * @param {(shares: Record<string, Share>) => void} listeners.onBurn
+   * @param {(profiles: string[]) => void} listeners.onProfiles
+   * @param {(problem: string) => void} listeners.onProblem empty when there is none
    */
-  constructor(api, filters, told) {
+  constructor(api, filters, listeners) {
     /** @private */
     this.api = api;
     /** @private */
     this.filters = filters;
     /** @private */
-    this.told = told;
+    this.listeners = listeners;
     /** Whether the server keeps turns over time. */
     this.hasHistory = true;
     /** @private A turn has ended since they were asked for. */
@@ -72,12 +72,12 @@ export class FiguresWatch {
     const began = performance.now();
     try {
       await this.askAll(asking.signal);
-      if (this.asking === asking) this.told.onProblem('');
+      if (this.asking === asking) this.listeners.onProblem('');
     } catch (error) {
       if (this.asking === asking && error instanceof ServerError) {
         // Whether the server is there, and lets us in, the stream of events tells.
         const isOurs = ![0, 401, 403].includes(error.status);
-        this.told.onProblem(isOurs ? error.message : '');
+        this.listeners.onProblem(isOurs ? error.message : '');
       }
     }
     if (this.asking !== asking) return;
@@ -109,13 +109,13 @@ export class FiguresWatch {
     const { query, windowS } = this.filters;
     const wanted = this.hasHistory ? { ...query, window: windowS } : { session: query.session };
     const answer = await this.api.json('v1/latency/summary', { ...wanted, histogram: 1 }, signal);
-    this.told.onFigures({
+    this.listeners.onFigures({
       summary: answer.summary,
       histograms: answer.histograms ?? {},
       windows: answer.windows ?? null,
     });
-    this.told.onProfiles(Object.keys(answer.profiles ?? {}));
-    if (this.hasHistory) this.told.onBurn(await this.askBurn(signal));
+    this.listeners.onProfiles(Object.keys(answer.profiles ?? {}));
+    if (this.hasHistory) this.listeners.onBurn(await this.askBurn(signal));
   }
 
   /**

@@ -31,7 +31,7 @@ export class LiveCalls {
   /**
    * @param {HTMLElement} section
    * @param {import('../renderer.js').Renderer} renderer
-   * @param {{onCount: (count: number) => void, onChoose: (session: string) => void}} told
+   * @param {{onCount: (count: number) => void, onChoose: (session: string) => void}} listeners
    */
   constructor(section, renderer, { onCount, onChoose }) {
     /** @private */
