@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from llm_engine.chat.template import ChatMessage
     from llm_engine.core.metrics import EngineStats
     from llm_engine.core.output import FinishReason, TokenChunk, Usage
+    from llm_engine.structured_output.grammar import Grammar
 
     from .config import BackendName, EngineConfig, Precision, SamplingParams
     from .engine import Engine
     from .errors import DeviceLostError, EngineError, ModelError, RequestError
-    from .grammar import Grammar
 
 __all__ = [
     "BackendName",
@@ -56,7 +56,7 @@ _HOME = {
     "EngineError": "errors",
     "EngineStats": "core.metrics",
     "FinishReason": "core.output",
-    "Grammar": "grammar",
+    "Grammar": "structured_output.grammar",
     "ModelError": "errors",
     "Precision": "config",
     "RequestError": "errors",

@@ -6,10 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from llm_engine.structured_output.grammar import Grammar
 
 from .errors import RequestError
-from .grammar import Grammar
+
+MAX_STEP_ROWS: Final = 8
+"""Rows of a step up to which a row's result is the same to the last bit, however many rows run
+beside it: eight sequences with a row each, or one sequence with a draft. GPU kernels are written
+for as many, the narrowest tile of the matrix units; more would need a second set of kernels, fewer
+would cut off drafts that pay (see `speculative.draft_length`)."""
+
+MAX_DRAFT_TOKENS: Final = MAX_STEP_ROWS - 1
+"""Longest draft: with the token that is certain it fills a step."""
 
 
 class BackendName(StrEnum):

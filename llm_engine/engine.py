@@ -12,12 +12,12 @@ from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, HasProcesses
 from llm_engine.backends.cpu_affinity import keep_to_one_core
-from llm_engine.chat.conversation import Conversation, OnMark, chunks
+from llm_engine.backends.factory import make_backend
+from llm_engine.chat.conversation import Conversation, OnMark, ToolPrompts, chunks
 from llm_engine.chat.conversation_pool import ConversationPool
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.chat.token_history import TokenHistory
 from llm_engine.chat.tool_calls import Dialect, ToolUse, dialect_of
-from llm_engine.chat.tool_prompt import PromptHead, ToolPrompts
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from llm_engine.core.engine_core import EngineCore
@@ -25,13 +25,13 @@ from llm_engine.core.engine_thread import EngineThread
 from llm_engine.core.metrics import EngineStats
 from llm_engine.core.output import TokenChunk
 from llm_engine.core.request import Request
-from llm_engine.core.structured_output import Constraints
 from llm_engine.kv_cache.sequence import SequenceId
 from llm_engine.speculative.draft_model import load_drafter
+from llm_engine.speculative.drafter import Drafter
 from llm_engine.speculative.head_drafter import load_head_drafter
-from llm_engine.speculative.ngram import Drafter, NgramDrafter
+from llm_engine.speculative.ngram import NgramDrafter
+from llm_engine.structured_output.compiler import GrammarCompiler
 
-from .backend_factory import make_backend
 from .config import BackendName, EngineConfig, SamplingParams, backend_for
 from .errors import ModelError, RequestError
 
@@ -62,7 +62,7 @@ class Vocabulary:
             raise RequestError("model", "has no chat template: it can only continue token ids")
         return self.template
 
-    async def dialogue(
+    async def open_history(
         self,
         template: ChatTemplate,
         context_length: int,
@@ -71,7 +71,8 @@ class Vocabulary:
         *,
         keep_all: bool = False,
     ) -> TokenHistory:
-        """One that begins so. Raises RequestError where that does not fit."""
+        """An empty history with this system prompt and these examples. Raises RequestError where
+        they do not fit."""
         token_bytes = self.tokenizer.token_bytes
         make = partial(
             TokenHistory, template, token_bytes, context_length, system, examples, keep_all=keep_all
@@ -100,7 +101,7 @@ class Engine:
         self.context_length = context_length
         self.dialect = vocabulary.dialect
         """How the model calls tools, for prompts and replies."""
-        self._constraints = Constraints(vocabulary.tokenizer)
+        self._grammars = GrammarCompiler(vocabulary.tokenizer)
         self._core = EngineCore(
             backend,
             vocabulary.tokenizer.token_bytes,
@@ -109,20 +110,18 @@ class Engine:
             max_sequences=config.max_sequences,
             clock=clock,
             drafters=drafters,
-            constraints=self._constraints,
+            grammars=self._grammars,
         )
-        self._tooling = ToolPrompts(self.dialect, self._template_with, self._constraints.compile)
-        self._worker = EngineThread(self._core)
-        self.health = self._worker.health
+        self._tool_prompts = ToolPrompts(self.dialect, self._template_with, self._grammars.compile)
+        self._thread = EngineThread(self._core)
+        self.health = self._thread.health
         if isinstance(backend, HasProcesses):
-            backend.when_lost(self._worker.lose)
+            backend.when_lost(self._thread.lose)
         if backend_for(config.precision) is BackendName.CUDA:
             # On a CPU the thread shares its cores with those that calculate.
-            self._worker.post(keep_to_one_core)
-        self._chats = ConversationPool(
-            lambda setting: self.open_conversation(
-                setting.system, tools=setting.tools, keep_all=True
-            )
+            self._thread.post(keep_to_one_core)
+        self._conversations = ConversationPool(
+            lambda key: self.open_conversation(key.system, tools=key.tools, keep_all=True)
         )
 
     @classmethod
@@ -188,10 +187,10 @@ class Engine:
                 sequence=sequence,
                 deadline_ns=deadline_ns,
             )
-            async for chunk in chunks(self._worker.submit(request), turn, on_mark):
+            async for chunk in chunks(self._thread.submit(request), turn, on_mark):
                 yield chunk
         finally:
-            self._worker.post(lambda: self._core.close_sequence(sequence))
+            self._thread.post(lambda: self._core.close_sequence(sequence))
 
     async def open_conversation(
         self,
@@ -210,18 +209,18 @@ class Engine:
         is refused. Raises RequestError when these do not fit or too many conversations are open.
         """
         template = await self._template_with(tools)
-        dialogue = await self.vocabulary.dialogue(
+        history = await self.vocabulary.open_history(
             template, self.context_length, system, examples, keep_all=keep_all
         )
         sequence = await self._open_sequence()
         return Conversation(
-            self._worker,
+            self._thread,
             sequence,
             self._core.close_sequence,
-            dialogue,
+            history,
             end_ids=self.vocabulary.end_ids,
             sampling=sampling,
-            tooling=self._tooling,
+            tool_prompts=self._tool_prompts,
             system=system,
         )
 
@@ -229,9 +228,11 @@ class Engine:
         """Raise RequestError where no conversation could have this system prompt, or no reply in it
         these tools. None is opened, so that it does not matter how many there are."""
         vocabulary = self.vocabulary
-        dialogue = await vocabulary.dialogue(vocabulary.chat_template, self.context_length, system)
+        history = await vocabulary.open_history(
+            vocabulary.chat_template, self.context_length, system
+        )
         if tools is not None:
-            await PromptHead(dialogue, self._tooling, system).check_tools(_DEFAULT_SAMPLING, tools)
+            await self._tool_prompts.check(history, system, _DEFAULT_SAMPLING, tools)
 
     async def chat(
         self,
@@ -251,7 +252,7 @@ class Engine:
         """
         await self._compile(sampling)
         try:
-            setting, conversation = await self._chats.resume(messages, tools)
+            key, conversation = await self._conversations.resume(messages, tools)
         except RequestError as error:
             raise _about_messages(error) from None
         try:
@@ -263,7 +264,7 @@ class Engine:
             await conversation.close()
             raise _about_messages(error) from None
         finally:
-            await self._chats.give_back(setting, conversation)
+            await self._conversations.give_back(key, conversation)
 
     async def warm(self) -> None:
         """Run a short prompt, so that no caller waits for what happens only once."""
@@ -274,15 +275,15 @@ class Engine:
 
     async def stats(self) -> EngineStats:
         """What the engine has counted, between two of its steps."""
-        return await self._worker.call(self._core.stats, undo=lambda _: None)
+        return await self._thread.call(self._core.stats, undo=lambda _: None)
 
     def stop(self) -> None:
         """As `close`, without waiting for the thread: for an engine that may hang."""
-        self._worker.stop()
+        self._thread.stop()
 
     def close(self) -> None:
         """Stop the thread after its current step; requests under way fail with EngineError."""
-        self._worker.close()
+        self._thread.close()
         if isinstance(self._backend, HasProcesses):
             self._backend.close()
 
@@ -290,17 +291,17 @@ class Engine:
         """A place in the engine, if need be that of the dialogue that has been idle longest."""
         while True:
             try:
-                return await self._worker.call(
+                return await self._thread.call(
                     self._core.open_sequence, undo=self._core.close_sequence
                 )
             except RequestError:
-                if not await self._chats.make_room():
+                if not await self._conversations.make_room():
                     raise
 
     async def _compile(self, sampling: SamplingParams) -> None:
         """So that the engine's thread, which everybody shares, finds it done."""
         if sampling.grammar is not None:
-            await asyncio.to_thread(self._constraints.compile, sampling.grammar)
+            await asyncio.to_thread(self._grammars.compile, sampling.grammar)
 
     async def _template_with(self, tools: tuple[str, ...]) -> ChatTemplate:
         if not tools:

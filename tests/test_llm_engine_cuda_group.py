@@ -26,8 +26,8 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops.interface import Matrix
-from llm_engine.cuda.tensor_parallel.group import ParallelBackend, Team, lead
-from llm_engine.cuda.tensor_parallel.workers import Follower, Patience, heard
+from llm_engine.cuda.tensor_parallel.group import ParallelBackend, ProcessGroup, lead
+from llm_engine.cuda.tensor_parallel.workers import Follower, HangTimeout, received
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
 from tests.fakes.llm_cuda import one_of_several
@@ -37,7 +37,7 @@ PAGES = [PageId(page) for page in range(40)]
 
 
 GREEDY = SamplingParams()
-QUICK = Patience(look_s=0.05, num_looks=20)
+QUICK = HangTimeout(look_s=0.05, num_looks=20)
 """Still long for a follower that waits for a processor."""
 
 
@@ -115,7 +115,7 @@ def test_two_processes_say_what_one_says(pair: ParallelBackend, model: Path) -> 
 def test_the_leader_may_load_by_what_can_not_be_sent(model: Path) -> None:
     asked: list[int] = []
 
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         asked.append(team.rank)
         return one_of_several(model, team)
 
@@ -278,7 +278,7 @@ def test_libraries_take_leave_when_nothing_is_recorded_any_more_and_the_others_a
 
 
 def _stopping_as_follower(
-    model: Path, number: signal.Signals, team: Team
+    model: Path, number: signal.Signals, team: ProcessGroup
 ) -> Callable[[], CudaBackend]:
     """Gets a signal in its fifth step, behind the first layer."""
     finish = one_of_several(model, team)
@@ -286,8 +286,8 @@ def _stopping_as_follower(
 
 
 def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
-    machinery = backend._steps._machinery
-    ops = machinery.ops
+    context = backend._steps._context
+    ops = context.ops
     num_products = itertools.count()
 
     def add_product(x: Tensor, weight: Matrix, residual: Tensor) -> None:
@@ -301,11 +301,13 @@ def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
 
 def _lead_one_that_is_stuck(model: Path, held: Connection) -> None:
     """A leader's life."""
-    endless = Patience(num_looks=1 << 30)
+    endless = HangTimeout(num_looks=1 << 30)
     told(lead(2, "gloo", partial(_stuck_as_follower, model, held), endless), 5, 2, GREEDY)
 
 
-def _stuck_as_follower(model: Path, held: Connection, team: Team) -> Callable[[], CudaBackend]:
+def _stuck_as_follower(
+    model: Path, held: Connection, team: ProcessGroup
+) -> Callable[[], CudaBackend]:
     finish = one_of_several(model, team)
     return (lambda: _stuck(finish(), held)) if team.rank == 1 else finish
 
@@ -333,11 +335,11 @@ def test_an_engine_takes_its_followers_along(model: Path) -> None:
 def test_a_follower_beats_while_it_waits_and_after_each_order() -> None:
     ours, theirs = mp.Pipe()
     beats = mp.RawValue("Q")
-    orders = heard(theirs, beats, Patience(look_s=60))
+    orders = received(theirs, beats, HangTimeout(look_s=60))
     for order in range(3):
         ours.send(order)
     assert [(next(orders), beats.value) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
-    idle = heard(theirs, beats, Patience(look_s=0))
+    idle = received(theirs, beats, HangTimeout(look_s=0))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, idle)
         while beats.value < 10:

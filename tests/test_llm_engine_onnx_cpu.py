@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends import batch_invariance, int8_saturation, onnx_cpu, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.factory import make_backend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.cuda.device import Found
+from llm_engine.cuda.device import DeviceProbe
 from llm_engine.errors import ModelError, RequestError
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
@@ -245,7 +245,9 @@ def test_a_plan_of_several_sequences_and_drafts(backend: OnnxBackend) -> None:
 
 
 def test_the_precision_decides(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: Found(torch="2.13.0+cpu"))
+    monkeypatch.setattr(
+        "llm_engine.cuda.device.probe", lambda index: DeviceProbe(torch="2.13.0+cpu")
+    )
 
     def made(**settings: str) -> Backend:
         config = EngineConfig(**settings)  # type: ignore[arg-type]

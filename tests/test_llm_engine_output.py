@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.checkpoints.detokenizer import char_starts
-from llm_engine.core.output import FinishReason, OutputText
-from llm_engine.core.stop_strings import StopMatcher
+from llm_engine.core.output import FinishReason, OutputText, StopMatcher
 
 ALPHABET = "ab<"
 END = 0

@@ -116,6 +116,14 @@ class StepHandle(Protocol):
     def plan(self) -> Plan: ...
 
 
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A finished step: the handle of backends that compute in `launch`, on the host."""
+
+    plan: Plan
+    result: StepResult
+
+
 class Backend(Protocol):
     """See the module's text. Whatever a call raises fails the requests in its plan."""
 

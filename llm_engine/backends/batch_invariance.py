@@ -12,7 +12,7 @@ from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
-from .onnx_session import DecoderSession, LaneRows, SequenceBuffers
+from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 
 _NUM_TOKENS = 40
 """More than kernels take at a time. A dozen runs in all, 0.3 s for a 135 M model. A kernel that
@@ -40,7 +40,7 @@ def rows_agree(sessions: Sequence[DecoderSession], config: ModelConfig) -> bool:
     return all(
         np.array_equal(together, _outcome(session, config, num_sequences, sizes), equal_nan=True)
         for session in sessions
-        for num_sequences in range(1, min(session.num_lanes, 2) + 1)
+        for num_sequences in range(1, min(session.num_seqs, 2) + 1)
         for sizes in ((rest, 1, 2), (1, 2, rest))
     )
 
@@ -56,7 +56,7 @@ def _outcome(
     first = 0
     for size in sizes:
         ids = token_ids[first : first + size]
-        work = [LaneRows(buffers, ids, first, size) for buffers in sequences]
+        work = [SequenceInput(buffers, ids, first, size) for buffers in sequences]
         parts.append(session.run(work)[-1].copy())
         first += size
     for buffers in sequences:

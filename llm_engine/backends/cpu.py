@@ -15,8 +15,18 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig
 from llm_engine.models.decoder import Decoder, LayerCache, Linear
 
-from .base import CacheLayout, PageCopy, PageId, Plan, SequenceRows, Slot, StepHandle, StepResult
-from .sync_backend import DoneStep, choose_tokens
+from .base import (
+    CacheLayout,
+    DoneStep,
+    PageCopy,
+    PageId,
+    Plan,
+    SequenceRows,
+    Slot,
+    StepHandle,
+    StepResult,
+)
+from .sampler import choose_tokens
 
 PAGE_SIZE = 16
 """Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""

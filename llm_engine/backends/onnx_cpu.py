@@ -31,13 +31,13 @@ from llm_engine.checkpoints.packed_cache import stored_weights
 from llm_engine.config import EngineConfig, ModelConfig
 from llm_engine.errors import ModelError
 
-from .base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
+from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, StepResult
 from .batch_invariance import make_rows_agree
 from .int8_saturation import check_products
 from .onnx_attention import stored_size
-from .onnx_session import DecoderSession, LaneRows, SequenceBuffers
+from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 from .onnx_weights import KIND, convert
-from .sync_backend import DoneStep, choose_tokens
+from .sampler import choose_tokens
 
 _PAGE_SIZE = 16
 _FIRST_CAPACITY = 2048
@@ -83,9 +83,9 @@ class OnnxBackend:
                         weights,
                         context_length=context_length,
                         num_threads=config.num_threads,
-                        num_lanes=num_lanes,
+                        num_seqs=num_seqs,
                     )
-                    for num_lanes in sorted({1, config.max_batch})
+                    for num_seqs in sorted({1, config.max_batch})
                 ]
         except OSError as error:
             raise ModelError(f"converted weights of {checkpoint.path}: {error}") from None
@@ -134,9 +134,9 @@ class OnnxBackend:
     def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Tensor]]:
         """Run all rows. A sequence comes when its last is done, with the logits of the sampled
         ones, which are valid until the next is asked for."""
-        num_lanes = self._sessions[-1].num_lanes
-        for first in range(0, len(sequences), num_lanes):
-            yield from self._read_together(sequences[first : first + num_lanes])
+        num_seqs = self._sessions[-1].num_seqs
+        for first in range(0, len(sequences), num_seqs):
+            yield from self._read_together(sequences[first : first + num_seqs])
 
     def _read_together(
         self, sequences: Sequence[SequenceRows]
@@ -156,13 +156,13 @@ class OnnxBackend:
                     yield rows, torch.cat([*parts, logits]) if parts else logits
             sequences = [rows for rows in sequences if start < len(rows.token_ids)]
 
-    def _piece(self, rows: SequenceRows, start: int) -> LaneRows:
+    def _piece(self, rows: SequenceRows, start: int) -> SequenceInput:
         num_rows = len(rows.token_ids)
         end = min(start + self._sessions[0].max_rows, num_rows)
         first_sampled = max(start, num_rows - rows.num_sampled)
         # The row beside a lone one needs room as well.
         needed = rows.first_position + num_rows + 1
-        return LaneRows(
+        return SequenceInput(
             buffers=self._with_room(rows.slot, needed, kept=rows.first_position + start),
             token_ids=rows.token_ids[start:end],
             first_position=rows.first_position + start,

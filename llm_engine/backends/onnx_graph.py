@@ -35,7 +35,7 @@ TOKENS = "tokens"
 """int64 `[1, T]`."""
 ATTENDED = "attended"
 """int64: rows that attention sees, lane by lane, in order of position."""
-LANE_SIZES = "lane_sizes"
+SEQ_SIZES = "seq_sizes"
 """int64 `[lanes]`: how many of them are whose. Only where there are several lanes."""
 KEPT = "kept"
 """int64 `[T]`: rows of what attention gave."""
@@ -66,33 +66,33 @@ _ELEMENT_TYPES = {
 }
 
 
-def last_position(lane: int) -> str:
+def last_position(seq: int) -> str:
     """int32 `[1]`: position of the last attended row."""
-    return f"last_position.{lane}"
+    return f"last_position.{seq}"
 
 
-def total(lane: int) -> str:
+def total(seq: int) -> str:
     """int32 scalar: tokens in the sequence after this run, one more than the last position."""
-    return f"total.{lane}"
+    return f"total.{seq}"
 
 
-def hidden_keys(lane: int) -> str:
+def hidden_keys(seq: int) -> str:
     """float32 `[1, 1, attended rows, total]`: what is added to scores. Only for head sizes that
     begin with hidden keys (`onnx_heads`), which count as positions here."""
-    return f"hidden_keys.{lane}"
+    return f"hidden_keys.{seq}"
 
 
-def caches(layer: int, lane: int) -> tuple[tuple[str, str], tuple[str, str]]:
+def caches(layer: int, seq: int) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of a layer's buffers, keys and values: each as input and as output."""
-    place = f"{layer}.{lane}"
+    place = f"{layer}.{seq}"
     return (f"past_keys.{place}", f"keys.{place}"), (f"past_values.{place}", f"values.{place}")
 
 
 def decoder_graph(
-    config: ModelConfig, weights: WeightFile, num_positions: int, num_lanes: int = 1
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_seqs: int = 1
 ) -> bytes:
     """A serialized model whose weights, those of `onnx_weights.convert`, are in a file."""
-    build = _Builder(config, frozenset(weights.arrays), num_lanes)
+    build = _Builder(config, frozenset(weights.arrays), num_seqs)
     rows = build.embedded()
     delta = None
     for index in range(config.num_layers):
@@ -104,7 +104,7 @@ def decoder_graph(
     stored = {**weights.arrays, COSINES: rotary, SINES: rotary}
     initializers = [_initializer(name, array, weights.path.name) for name, array in stored.items()]
     return make_model(
-        build.nodes, _inputs(config, num_lanes), _outputs(config, num_lanes), initializers
+        build.nodes, _inputs(config, num_seqs), _outputs(config, num_seqs), initializers
     )
 
 
@@ -127,11 +127,11 @@ def make_model(
 class _Builder:
     """Collects nodes. Values go by the names of the nodes that make them."""
 
-    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_lanes: int) -> None:
+    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_seqs: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._config = config
         self._weight_names = weight_names
-        self._num_lanes = num_lanes
+        self._num_seqs = num_seqs
         self._head_size = stored_size(config.head_dim)
         self._width = config.num_heads * self._head_size
         self._kv_width = config.num_kv_heads * self._head_size
@@ -172,16 +172,16 @@ class _Builder:
         qkv = self._add("Gather", [qkv, ATTENDED], axis=1)
         # One packed input, or three.
         inputs = self._normed_heads(index, qkv) if config.has_qk_norm else [qkv, "", ""]
-        lanes = [self._lane(index, lane, inputs) for lane in range(self._num_lanes)]
-        attended = lanes[0] if len(lanes) == 1 else self._add("Concat", lanes, axis=1)
+        attentions = [self._sequence_attention(index, seq, inputs) for seq in range(self._num_seqs)]
+        attended = attentions[0] if self._num_seqs == 1 else self._add("Concat", attentions, axis=1)
         return self._add("Gather", [attended, KEPT], axis=1)
 
-    def _lane(self, index: int, lane: int, inputs: list[str]) -> str:
-        (past_keys, keys), (past_values, values) = caches(index, lane)
-        attended = f"layers.{index}.attended.{lane}"
-        own = [self._of_lane(name, lane) if name else "" for name in inputs]
-        place = [past_keys, past_values, last_position(lane), total(lane), COSINES, SINES]
-        mask = ["", hidden_keys(lane), self._sink] if self._sink else []
+    def _sequence_attention(self, index: int, seq: int, inputs: list[str]) -> str:
+        (past_keys, keys), (past_values, values) = caches(index, seq)
+        attended = f"layers.{index}.attended.{seq}"
+        own = [self._of_sequence(name, seq) if name else "" for name in inputs]
+        place = [past_keys, past_values, last_position(seq), total(seq), COSINES, SINES]
+        mask = ["", hidden_keys(seq), self._sink] if self._sink else []
         window = self._config.sliding_window(index)
         self._node(
             "GroupQueryAttention",
@@ -196,14 +196,14 @@ class _Builder:
         )
         return attended
 
-    def _of_lane(self, rows: str, lane: int) -> str:
+    def _of_sequence(self, rows: str, seq: int) -> str:
         """A lane's share of rows."""
-        if self._num_lanes == 1:
+        if self._num_seqs == 1:
             return rows
-        outputs = [f"{rows}.lane.{lane}" for lane in range(self._num_lanes)]
-        if lane == 0:
-            self._node("Split", [rows, LANE_SIZES], outputs, axis=1)
-        return outputs[lane]
+        outputs = [f"{rows}.seq.{seq}" for seq in range(self._num_seqs)]
+        if seq == 0:
+            self._node("Split", [rows, SEQ_SIZES], outputs, axis=1)
+        return outputs[seq]
 
     def _normed_heads(self, index: int, qkv: str) -> list[str]:
         config = self._config
@@ -286,51 +286,51 @@ class _Builder:
         self.nodes.append(node)
 
 
-def _inputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+def _inputs(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
     int32, int64 = TensorProto.INT32, TensorProto.INT64
     info = helper.make_tensor_value_info
-    sizes = [info(LANE_SIZES, int64, [num_lanes])] if num_lanes > 1 else []
+    sizes = [info(SEQ_SIZES, int64, [num_seqs])] if num_seqs > 1 else []
     return [
         info(TOKENS, int64, [1, "T"]),
         info(ATTENDED, int64, ["A"]),
         *sizes,
         info(KEPT, int64, ["T"]),
         info(SAMPLED, int64, ["S"]),
-        *(info(last_position(lane), int32, [1]) for lane in range(num_lanes)),
-        *(info(total(lane), int32, []) for lane in range(num_lanes)),
-        *_masks(config, num_lanes),
-        *_buffers(config, num_lanes, which=0),
+        *(info(last_position(seq), int32, [1]) for seq in range(num_seqs)),
+        *(info(total(seq), int32, []) for seq in range(num_seqs)),
+        *_masks(config, num_seqs),
+        *_buffers(config, num_seqs, which=0),
     ]
 
 
-def _masks(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+def _masks(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
     if not num_hidden_keys(config.head_dim):
         return []
     info = helper.make_tensor_value_info
     return [
-        info(hidden_keys(lane), TensorProto.FLOAT, [1, 1, f"rows.{lane}", f"total.{lane}"])
-        for lane in range(num_lanes)
+        info(hidden_keys(seq), TensorProto.FLOAT, [1, 1, f"rows.{seq}", f"total.{seq}"])
+        for seq in range(num_seqs)
     ]
 
 
-def _outputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+def _outputs(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
     logits: list[int | str] = [1, "S", config.vocab_size]
     return [
         helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, logits),
-        *_buffers(config, num_lanes, which=1),
+        *_buffers(config, num_seqs, which=1),
     ]
 
 
-def _buffers(config: ModelConfig, num_lanes: int, which: int) -> list[onnx.ValueInfoProto]:
+def _buffers(config: ModelConfig, num_seqs: int, which: int) -> list[onnx.ValueInfoProto]:
     return [
         helper.make_tensor_value_info(
             names[which],
             TensorProto.FLOAT,
-            [1, config.num_kv_heads, f"capacity.{lane}", stored_size(config.head_dim)],
+            [1, config.num_kv_heads, f"capacity.{seq}", stored_size(config.head_dim)],
         )
-        for lane in range(num_lanes)
+        for seq in range(num_seqs)
         for layer in range(config.num_layers)
-        for names in caches(layer, lane)
+        for names in caches(layer, seq)
     ]
 
 

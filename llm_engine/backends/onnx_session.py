@@ -68,7 +68,7 @@ class SequenceBuffers:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneRows:
+class SequenceInput:
     """Consecutive tokens of one sequence, 1 to `DecoderSession.max_rows`."""
 
     buffers: SequenceBuffers
@@ -80,7 +80,7 @@ class LaneRows:
 
 
 class DecoderSession:
-    """A loaded graph, for up to `num_lanes` sequences at once. One thread at a time may run it."""
+    """A loaded graph, for up to `num_seqs` sequences at once. One thread at a time may run it."""
 
     def __init__(
         self,
@@ -89,49 +89,51 @@ class DecoderSession:
         *,
         context_length: int,
         num_threads: int,
-        num_lanes: int = 1,
+        num_seqs: int = 1,
     ) -> None:
         """The file is mapped here and not needed afterwards. Raises ModelError."""
-        self.num_lanes = num_lanes
+        self.num_seqs = num_seqs
         # Beyond twice the head's size attention takes the last rows through another kernel.
         self.max_rows = min(_MAX_ROWS, 2 * stored_size(config.head_dim))
         self.min_rows = 1
         self._hidden = num_hidden_keys(config.head_dim)
-        self._session = _load(config, weights, context_length + 1, num_threads, num_lanes)
-        max_rows = self.max_rows * num_lanes
+        self._session = _load(config, weights, context_length + 1, num_threads, num_seqs)
+        max_rows = self.max_rows * num_seqs
         self._tokens = np.zeros((1, max_rows), np.int64)
-        self._last_positions = np.zeros((num_lanes, 1), np.int32)
-        self._totals = np.ones((num_lanes, 1), np.int32)
+        self._last_positions = np.zeros((num_seqs, 1), np.int32)
+        self._totals = np.ones((num_seqs, 1), np.int32)
         self._logits = np.empty((max_rows, config.vocab_size), np.float32)
         self._binding = self._session.io_binding()
         self._shape: _Shape = ()
         self._nobody = SequenceBuffers(config, 1)
-        self._lanes: list[SequenceBuffers | None] = [None] * num_lanes
-        for lane in range(num_lanes):
-            self._bind_input(graph.last_position(lane), self._last_positions[lane])
-            self._bind_input(graph.total(lane), self._totals[lane].reshape(()))
-            self._take_lane(lane, self._nobody)
+        self._bound: list[SequenceBuffers | None] = [None] * num_seqs
+        for seq in range(num_seqs):
+            self._bind_input(graph.last_position(seq), self._last_positions[seq])
+            self._bind_input(graph.total(seq), self._totals[seq].reshape(()))
+            self._bind_sequence(seq, self._nobody)
 
-    def run(self, work: Sequence[LaneRows]) -> list[Array]:
+    def run(self, work: Sequence[SequenceInput]) -> list[Array]:
         """Extend each sequence by its rows; none may stand in `work` twice.
 
         Returns for each its logits `[num_sampled, vocab]`, valid until the next run.
         """
-        lanes = self._assign(work)
-        shape = tuple((len(rows.token_ids), rows.num_sampled) if rows else _IDLE for rows in lanes)
+        assigned = self._assign(work)
+        shape = tuple(
+            (len(rows.token_ids), rows.num_sampled) if rows else _IDLE for rows in assigned
+        )
         if shape != self._shape:
             self._bind_shape(shape)
         num_rows = num_sampled = 0
         logits: dict[int, Array] = {}
-        for lane, rows in enumerate(lanes):
+        for seq, rows in enumerate(assigned):
             if rows is None:
-                self._attend(lane, num_rows=1, total=1)
-                self._take_lane(lane, self._nobody)
+                self._attend(seq, num_rows=1, total=1)
+                self._bind_sequence(seq, self._nobody)
                 continue
             size = len(rows.token_ids)
             seen = max(size, 2)
-            self._attend(lane, num_rows=seen, total=rows.first_position + seen)
-            self._take_lane(lane, rows.buffers)
+            self._attend(seq, num_rows=seen, total=rows.first_position + seen)
+            self._bind_sequence(seq, rows.buffers)
             self._tokens[0, num_rows : num_rows + size] = rows.token_ids
             num_rows += size
             logits[id(rows)] = self._logits[num_sampled : num_sampled + rows.num_sampled]
@@ -148,32 +150,32 @@ class DecoderSession:
 
     def forget(self, buffers: SequenceBuffers) -> None:
         """Let go of a sequence's memory."""
-        for lane, taken in enumerate(self._lanes):
+        for seq, taken in enumerate(self._bound):
             if taken is buffers:
-                self._take_lane(lane, self._nobody)
+                self._bind_sequence(seq, self._nobody)
 
-    def _attend(self, lane: int, num_rows: int, total: int) -> None:
+    def _attend(self, seq: int, num_rows: int, total: int) -> None:
         """The next run's rows in a lane are its last so many of so many tokens."""
         end = self._hidden + total
-        self._last_positions[lane], self._totals[lane] = end - 1, end
+        self._last_positions[seq], self._totals[seq] = end - 1, end
         if self._hidden:
             mask = np.zeros((1, 1, num_rows, end), np.float32)
             mask[..., : self._hidden] = -np.inf
-            self._bind_input(graph.hidden_keys(lane), mask)
+            self._bind_input(graph.hidden_keys(seq), mask)
 
-    def _assign(self, work: Sequence[LaneRows]) -> list[LaneRows | None]:
+    def _assign(self, work: Sequence[SequenceInput]) -> list[SequenceInput | None]:
         """Each sequence to the lane it has, or else to a free one."""
         by_buffers = {id(rows.buffers): rows for rows in work}
-        lanes = [by_buffers.pop(id(taken), None) for taken in self._lanes]
+        assigned = [by_buffers.pop(id(taken), None) for taken in self._bound]
         rest = iter(by_buffers.values())
-        return [next(rest, None) if rows is None else rows for rows in lanes]
+        return [next(rest, None) if rows is None else rows for rows in assigned]
 
-    def _take_lane(self, lane: int, buffers: SequenceBuffers) -> None:
-        if self._lanes[lane] is buffers:
+    def _bind_sequence(self, seq: int, buffers: SequenceBuffers) -> None:
+        if self._bound[seq] is buffers:
             return
-        self._lanes[lane] = buffers
+        self._bound[seq] = buffers
         for layer, values in enumerate(buffers.values):
-            for (before, after), value in zip(graph.caches(layer, lane), values, strict=True):
+            for (before, after), value in zip(graph.caches(layer, seq), values, strict=True):
                 self._binding.bind_ortvalue_input(before, value)
                 self._binding.bind_ortvalue_output(after, value)
 
@@ -183,7 +185,7 @@ class DecoderSession:
         attended: list[int] = []
         kept: list[int] = []
         sampled: list[int] = []
-        lane_sizes: list[int] = []
+        seq_sizes: list[int] = []
         num_rows = sum(size for size, _ in shape)
         is_paired = num_rows < self.min_rows
         first = 0
@@ -197,7 +199,7 @@ class DecoderSession:
             # A lone row stands beside itself. An idle lane needs a row as well, any row.
             seen = own if len(own) > 1 else own * 2 or [0]
             attended += seen
-            lane_sizes.append(len(seen))
+            seq_sizes.append(len(seen))
         if len(sampled) == 1:
             sampled *= self.min_rows
         num_rows = max(num_rows, self.min_rows)
@@ -205,8 +207,8 @@ class DecoderSession:
         self._bind_input(graph.ATTENDED, np.array(attended))
         self._bind_input(graph.KEPT, np.array(kept))
         self._bind_input(graph.SAMPLED, np.array(sampled, np.int64))
-        if self.num_lanes > 1:
-            self._bind_input(graph.LANE_SIZES, np.array(lane_sizes))
+        if self.num_seqs > 1:
+            self._bind_input(graph.SEQ_SIZES, np.array(seq_sizes))
         logits = self._logits[None, : len(sampled)]
         self._binding.bind_ortvalue_output(graph.LOGITS, _value(logits))
 
@@ -220,7 +222,7 @@ def _value(array: Array) -> Any:
 
 
 def _load(
-    config: ModelConfig, weights: WeightFile, num_positions: int, num_threads: int, num_lanes: int
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_threads: int, num_seqs: int
 ) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
@@ -236,7 +238,7 @@ def _load(
     )
     tables = [_value(table.numpy()) for table in rotary_tables(config, num_positions)]
     options.add_external_initializers([graph.COSINES, graph.SINES], tables)
-    model = graph.decoder_graph(config, weights, num_positions, num_lanes)
+    model = graph.decoder_graph(config, weights, num_positions, num_seqs)
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds have nothing else in common

@@ -28,8 +28,16 @@ from torch import Tensor
 
 from llm_engine.config import SamplingParams
 
+from .base import SequenceRows
+
 UNITS: Final = 1 << 40
 """The weight of the likeliest token."""
+
+SEED_FACTOR: Final = 0x9E3779B97F4A7C15
+POSITION_FACTOR: Final = 0xD1B54A32D192ED03
+MIXES: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Constants of the hash in `uniform`; shifts and factors of its rounds. The sampling kernel repeats
+them as literals."""
 
 _MASK: Final = (1 << 64) - 1
 _SHORTLISTS: Final = (UNITS >> 4, UNITS >> 8, UNITS >> 16, 1)
@@ -65,6 +73,26 @@ def choose(
     weights = np.exp((scores - top) / np.float32(params.temperature))
     weights *= UNITS
     return drawn(weights.astype(np.int64), params, uniform(seed, position))
+
+
+def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
+    """A token after each sampled row, from `[num_sampled, vocab]` float32."""
+    first_sampled = len(rows.token_ids) - rows.num_sampled
+    position = rows.first_position + first_sampled + 1
+    drafted = rows.token_ids[first_sampled + 1 :]
+    penalized = rows.sampling.repetition_penalty != 1
+    return tuple(
+        choose(
+            row,
+            rows.sampling,
+            rows.seed,
+            position + index,
+            rows.chosen + drafted[:index] if penalized else (),
+            rows.banned if index < rows.num_banned else (),
+            rows.allowed[index] if rows.allowed else None,
+        )
+        for index, row in enumerate(logits)
+    )
 
 
 def drawn(weights: NDArray[np.int64], params: SamplingParams, share: float) -> int:
@@ -135,7 +163,7 @@ def _passing(weights: NDArray[np.int64], share: float) -> int:
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that depends on nothing but its arguments (SplitMix64, Steele 2014)."""
-    state = (seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 1) & _MASK
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    state = (seed * SEED_FACTOR + position * POSITION_FACTOR + 1) & _MASK
+    for shift, factor in MIXES:
         state = ((state ^ (state >> shift)) * factor) & _MASK
     return ((state ^ (state >> 31)) >> 11) / (1 << 53)

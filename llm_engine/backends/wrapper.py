@@ -3,7 +3,7 @@
 from .base import Backend, CacheLayout, Plan, Slot, StepHandle, StepResult
 
 
-class BackendAround:
+class BackendWrapper:
     """`Backend` that hands every call on. A subclass states what it changes.
 
     What a backend may be able to do besides (`HasProcesses`, `DraftsItself`, `HiddenStates`) is not

@@ -11,27 +11,27 @@ from .tool_calls import Dialect, Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextDelta:
     """Some more of what the reply says."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallStarted:
     """The next call of the reply, without its arguments."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class ArgumentsDelta:
     """Some more of the arguments of the call begun last."""
 
     text: str
 
 
-Event = Words | CallBegun | Arguments
+ReplyEvent = TextDelta | CallStarted | ArgumentsDelta
 
 
 class CallReader:
@@ -49,23 +49,23 @@ class CallReader:
         self.is_whole = True
         """Whether no call was left unfinished."""
 
-    def push(self, text: str) -> list[Event]:
+    def push(self, text: str) -> list[ReplyEvent]:
         """What is clear now."""
         self._held += text
-        events: list[Event] = []
+        events: list[ReplyEvent] = []
         while True:
             step = self._step
             events += step()
             if self._step == step:
                 return events
 
-    def flush(self) -> list[Event]:
+    def flush(self) -> list[ReplyEvent]:
         """The rest, once nothing more will come. Of an unfinished head nothing is told."""
         held, self._held = self._held, ""
         is_text = self._step == self._words and not self.num_calls
-        return [Words(held)] if held and is_text else []
+        return [TextDelta(held)] if held and is_text else []
 
-    def _words(self) -> list[Event]:
+    def _words(self) -> list[ReplyEvent]:
         before, found, after = self._held.partition(self._opening)
         if found:
             self._step, self._held, self.is_whole = self._head, after, False
@@ -75,42 +75,42 @@ class CallReader:
             held = max(_overlap(self._held, marker), _overlap(self._held, self._opening))
             before = self._held[: len(self._held) - held]
             self._held = self._held[len(before) :]
-        return [Words(before)] if before and not self.num_calls else []
+        return [TextDelta(before)] if before and not self.num_calls else []
 
-    def _head(self) -> list[Event]:
+    def _head(self) -> list[ReplyEvent]:
         for head, name in self._heads.items():
             if self._held.startswith(head):
                 self._held = self._held[len(head) :]
                 self._step, self._object = self._arguments, _ObjectEnd()
                 self.num_calls += 1
                 self.is_whole = False
-                return [CallBegun(name)]
+                return [CallStarted(name)]
         if self._opening or any(head.startswith(self._held) for head in self._heads):
             return []
         self._step = self._only_words
         return []
 
-    def _only_words(self) -> list[Event]:
+    def _only_words(self) -> list[ReplyEvent]:
         text, self._held = self._held, ""
-        return [Words(text)] if text else []
+        return [TextDelta(text)] if text else []
 
-    def _arguments(self) -> list[Event]:
+    def _arguments(self) -> list[ReplyEvent]:
         end = self._object.find(self._held)
         if end is None:
             text, self._held = self._held, ""
         else:
             text, self._held = self._held[:end], self._held[end:]
             self._step = self._after
-        return [Arguments(text)] if text else []
+        return [ArgumentsDelta(text)] if text else []
 
-    def _after(self) -> list[Event]:
+    def _after(self) -> list[ReplyEvent]:
         if self._held.startswith(self._tail):
             self._held = self._held[len(self._tail) :]
             self._step = self._words if self._opening else self._nothing
             self.is_whole = True
         return []
 
-    def _nothing(self) -> list[Event]:
+    def _nothing(self) -> list[ReplyEvent]:
         return []
 
 

@@ -21,7 +21,7 @@ goes when others need it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ConversationKey:
     """What a dialogue stands under."""
 
     system: str
@@ -29,7 +29,7 @@ class Setting:
     """Definitions, for the chat template."""
 
 
-Open = Callable[[Setting], Awaitable[Conversation]]
+Open = Callable[[ConversationKey], Awaitable[Conversation]]
 
 
 class ConversationPool:
@@ -37,11 +37,11 @@ class ConversationPool:
 
     def __init__(self, open_conversation: Open) -> None:
         self._open = open_conversation
-        self._idle: list[tuple[Setting, Conversation]] = []
+        self._idle: list[tuple[ConversationKey, Conversation]] = []
 
     async def resume(
         self, messages: Sequence[ChatMessage], tools: tuple[str, ...] = ()
-    ) -> tuple[Setting, Conversation]:
+    ) -> tuple[ConversationKey, Conversation]:
         """A conversation, and what it stands under, that holds exactly these messages.
 
         The last of them must be one to be answered. Raises RequestError.
@@ -52,20 +52,20 @@ class ConversationPool:
             raise RequestError("messages", "must not end with an empty one")
         system = messages[0].text if messages[0].role == "system" else ""
         turns = messages[1:] if messages[0].role == "system" else messages
-        setting = Setting(system, tools)
-        conversation = self._take(setting, turns) or await self._open(setting)
+        key = ConversationKey(system, tools)
+        conversation = self._take(key, turns) or await self._open(key)
         try:
             await conversation.reset(turns)
         except BaseException:
             await conversation.close()
             raise
-        return setting, conversation
+        return key, conversation
 
-    async def give_back(self, setting: Setting, conversation: Conversation) -> None:
+    async def give_back(self, key: ConversationKey, conversation: Conversation) -> None:
         """Keep a conversation for its client's next request, unless it was closed."""
         if conversation.is_closed:
             return
-        self._idle.append((setting, conversation))
+        self._idle.append((key, conversation))
         while len(self._idle) > MAX_IDLE:
             await self._drop_oldest()
 
@@ -76,10 +76,10 @@ class ConversationPool:
         await self._drop_oldest()
         return True
 
-    def _take(self, setting: Setting, turns: Sequence[ChatMessage]) -> Conversation | None:
+    def _take(self, key: ConversationKey, turns: Sequence[ChatMessage]) -> Conversation | None:
         best, longest = None, 0
-        for index, (its_setting, conversation) in enumerate(self._idle):
-            if its_setting == setting:
+        for index, (its_key, conversation) in enumerate(self._idle):
+            if its_key == key:
                 num_common = _num_common(conversation.messages, turns)
                 if num_common >= max(longest, 1):  # of two alike the newer one
                     best, longest = index, num_common

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from llm_engine.grammar import Grammar, Schema
+from llm_engine.structured_output.grammar import Grammar, Schema
 
 from .template import ChatMessage
 
@@ -93,19 +93,19 @@ class Dialect:
         self, messages: Iterable[ChatMessage | CallingMessage], tools: Sequence[Tool]
     ) -> tuple[list[ChatMessage], tuple[str, ...]]:
         """The messages as the model is to see them, and the definitions for its template."""
-        written = self.told(messages)
+        written = self.shown(messages)
         if self.in_template or not tools:
             return written, self.definitions(tools)
         has_system = bool(written) and written[0].role == "system"
         system = self.system(written[0].text if has_system else "", tools)
         return [ChatMessage("system", system), *written[has_system:]], ()
 
-    def told(self, messages: Iterable[ChatMessage | CallingMessage]) -> list[ChatMessage]:
+    def shown(self, messages: Iterable[ChatMessage | CallingMessage]) -> list[ChatMessage]:
         """The messages as the model is to see them."""
         written = [
             self.written(each) if isinstance(each, CallingMessage) else each for each in messages
         ]
-        return written if self.in_template else _results_told_by_user(written)
+        return written if self.in_template else _results_as_user_messages(written)
 
     def definitions(self, tools: Sequence[Tool]) -> tuple[str, ...]:
         """What the chat template is to tell of the tools."""
@@ -170,20 +170,20 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _results_told_by_user(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+def _results_as_user_messages(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     """For templates that know no results of tools: those in a row are one message of the user."""
-    told: list[ChatMessage] = []
+    shown: list[ChatMessage] = []
     follows = False
     for message in messages:
         is_result = message.role == "tool"
         if is_result:
             text = f"<tool_response>\n{message.text}\n</tool_response>"
             if follows:
-                text = f"{told.pop().text}\n{text}"
+                text = f"{shown.pop().text}\n{text}"
             message = ChatMessage("user", text)
-        told.append(message)
+        shown.append(message)
         follows = is_result
-    return told
+    return shown
 
 
 def _instructions(tools: Sequence[Tool]) -> str:

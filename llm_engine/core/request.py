@@ -8,12 +8,12 @@ from llm_engine.backends.base import SequenceRows
 from llm_engine.config import SamplingParams
 from llm_engine.errors import EngineError
 from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
-from llm_engine.speculative.draft_length import Speculation
-from llm_engine.speculative.ngram import Draft
+from llm_engine.speculative.draft_length import DraftLengthPolicy
+from llm_engine.speculative.drafter import Draft
+from llm_engine.structured_output.compiler import GrammarMatcher
 
 from .output import FinishReason, OutputText, Usage
 from .scheduler import ScheduleInput
-from .structured_output import Matcher
 
 RequestId = NewType("RequestId", int)
 
@@ -77,8 +77,8 @@ class ActiveRequest:
     last_served: int
     tokens: list[int]
     """The prompt, then the reply's tokens."""
-    drafts: list[tuple[Draft, Speculation]]
-    matcher: Matcher | None = None
+    drafts: list[tuple[Draft, DraftLengthPolicy]]
+    matcher: GrammarMatcher | None = None
     """Knows the reply's tokens so far, and what its grammar lets follow."""
     played_until_ns: int | None = None
     """When the speech made of the reply so far will have been heard."""
@@ -107,7 +107,8 @@ class ActiveRequest:
         deadline_ns = self.request.deadline_ns
         return not self.num_chosen and deadline_ns is not None and now_ns >= deadline_ns
 
-    def work(self) -> ScheduleInput:
+    def schedule_input(self) -> ScheduleInput:
+        """What the scheduler needs to know of the request."""
         return ScheduleInput(
             key=self.id,
             num_tokens=self.num_missing,
@@ -117,18 +118,18 @@ class ActiveRequest:
             last_served=self.last_served,
         )
 
-    def draft(self) -> tuple[Speculation | None, tuple[int, ...]]:
+    def draft(self) -> tuple[DraftLengthPolicy | None, tuple[int, ...]]:
         """What the next tokens may be, and who says so. Nothing unless just one is missing."""
         room = self.reply.max_tokens - self.reply.num_tokens - 1
         if not self.is_decoding:
             return None, ()
-        for draft, speculation in self.drafts:
-            length = speculation.length(room)
+        for draft, policy in self.drafts:
+            length = policy.length(room)
             proposed = tuple(draft.propose(self.tokens, length)) if length > 0 else ()
             if self.matcher is not None:
                 proposed = self.matcher.fitting(proposed)
             if proposed:
-                return speculation, proposed
+                return policy, proposed
         return None, ()
 
     def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
@@ -200,7 +201,7 @@ class ActiveRequest:
 
         Replies under way before those that wait: they would have to compute everything anew.
         """
-        is_preview, due, _ = self.work().urgency
+        is_preview, due, _ = self.schedule_input().urgency
         return is_preview, not self.num_chosen, due, self.id
 
     def usage(self) -> Usage:
@@ -209,15 +210,3 @@ class ActiveRequest:
     def ended(self, reason: FinishReason) -> Output:
         """Its last output."""
         return Output(self.id, finish_reason=reason, usage=self.usage())
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request's part of a step, ready to run."""
-
-    active: ActiveRequest
-    rows: SequenceRows
-    start_ns: int
-    speculation: Speculation | None
-    """Whose draft the last rows are."""
-    num_drafted: int

@@ -31,19 +31,23 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
+from llm_engine.cuda.model import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
-from llm_engine.cuda.steps.batching import PROMPT_ROWS, groups
-from llm_engine.cuda.steps.captured_steps import StepContext
-from llm_engine.cuda.steps.cuda_graph import Graphs
+from llm_engine.cuda.steps.batching import PROMPT_ROWS, split_plan
 from llm_engine.cuda.steps.draft_heads import DeviceHeads
-from llm_engine.cuda.steps.graph_runner import Continuation, GraphRunner, Group
+from llm_engine.cuda.steps.graph_runner import (
+    Continuation,
+    GraphRunner,
+    Graphs,
+    LaunchedStep,
+    StepContext,
+)
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
 from llm_engine.cuda.steps.overlap import OverlapScheduler
 from llm_engine.errors import DeviceLostError
 from llm_engine.models.medusa_heads import DraftHeads
 
 from .device import Fault, fault_of
-from .forward import Scratch
 from .model import DeviceModel
 
 PAGE_SIZE = 16
@@ -65,7 +69,7 @@ def _telling_of_loss() -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class _Launched:
     plan: Plan
-    groups: tuple[Group, ...]
+    split_plan: tuple[LaunchedStep, ...]
 
 
 class CudaBackend:
@@ -92,10 +96,10 @@ class CudaBackend:
         self._continuations: dict[Slot, Continuation] = {}
         with torch.inference_mode(), graphs.running():
             self._cache = _empty_cache(model, num_pages, cache_dtype)
-            machinery = _machinery(model, ops, graphs, self._cache, prompt_rows[-1], heads)
+            context = _context(model, ops, graphs, self._cache, prompt_rows[-1], heads)
             context_length = model.rope.cos.shape[0]
             table_length = -(-context_length // PAGE_SIZE)
-            self._steps = GraphRunner(machinery, table_length, prompt_rows, on_progress)
+            self._steps = GraphRunner(context, table_length, prompt_rows, on_progress)
         num_heads = 0 if heads is None else heads.shape.num_heads
         self._ahead = OverlapScheduler(self._steps, PAGE_SIZE, context_length, num_heads)
         self._layout = CacheLayout(PAGE_SIZE, num_pages, True, self._ahead.lookahead)
@@ -121,7 +125,9 @@ class CudaBackend:
 
     def _launched(self, plan: Plan) -> "_Launched":
         parts = [
-            group for each in plan.sub_batches for group in groups(each.sequences, self._longest)
+            group
+            for each in plan.sub_batches
+            for group in split_plan(each.sequences, self._longest)
         ]
         if len(parts) == 1 and not plan.copies:
             known = self._ahead.take(parts[0])
@@ -138,7 +144,7 @@ class CudaBackend:
         assert isinstance(handle, _Launched)
         tokens: dict[Slot, tuple[int, ...]] = {}
         with _telling_of_loss():
-            for group in handle.groups:
+            for group in handle.split_plan:
                 for rows, chosen in group.chosen():
                     tokens[rows.slot] = tokens.get(rows.slot, ()) + chosen
                 for rows, then in zip(group.sequences, group.continuations(), strict=False):
@@ -179,7 +185,7 @@ def _empty_cache(model: DeviceModel, num_pages: int, dtype: torch.dtype) -> Tens
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def _machinery(
+def _context(
     model: DeviceModel,
     ops: Ops,
     graphs: Graphs,

@@ -58,7 +58,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DeviceProbe:
     """What a look around brings, GPU or not."""
 
     torch: str
@@ -78,7 +78,7 @@ class Found:
 
 
 def require_device(
-    found: Found | None = None, *, index: int = 0, needs_fp8: bool = False
+    found: DeviceProbe | None = None, *, index: int = 0, needs_fp8: bool = False
 ) -> Device:
     """The GPU to use. Looks for one unless told what was `found`.
 
@@ -109,7 +109,7 @@ def require_device(
     return device
 
 
-def _about_driver(found: Found) -> str:
+def _about_driver(found: DeviceProbe) -> str:
     cuda = found.cuda or ""
     oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0])
     needed = f"CUDA {cuda} needs driver {oldest} or later" if oldest else f"CUDA {cuda}"
@@ -143,14 +143,14 @@ def _require_capability(device: Device, *, needs_fp8: bool) -> None:
         )
 
 
-def probe(index: int = 0) -> Found:
+def probe(index: int = 0) -> DeviceProbe:
     """Look around, and at this GPU alone, on which CUDA is started in this process: that takes
     memory there, and fails where others use all of it. Raises nothing."""
     cuda = torch.version.cuda
     has_triton = importlib.util.find_spec("triton") is not None
     triton = metadata.version("triton") if has_triton else None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = Found(torch.__version__, cuda, triton, None, visible)
+    found = DeviceProbe(torch.__version__, cuda, triton, None, visible)
     if cuda is None:
         return found
     driver = driver_version()
@@ -163,7 +163,9 @@ def probe(index: int = 0) -> Found:
             device = _device(index, driver or "unknown", cuda, triton or "none")
     except (RuntimeError, AssertionError) as error:  # torch's own ways to say it
         problem = str(error).partition("\n")[0]
-    return Found(torch.__version__, cuda, triton, driver, visible, problem, num_devices, device)
+    return DeviceProbe(
+        torch.__version__, cuda, triton, driver, visible, problem, num_devices, device
+    )
 
 
 def _device(index: int, driver: str, cuda: str, triton: str) -> Device:

@@ -12,9 +12,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.cuda.ops.interface import Ops, PartOps
 from llm_engine.cuda.steps.batching import PROMPT_ROWS
-from llm_engine.cuda.steps.cuda_graph import CudaGraphs
 from llm_engine.cuda.steps.draft_heads import heads_bytes
-from llm_engine.cuda.tensor_parallel.group import Team, lead
+from llm_engine.cuda.steps.graph_runner import CudaGraphs
+from llm_engine.cuda.tensor_parallel.group import ProcessGroup, lead
 from llm_engine.cuda.tensor_parallel.ops import ParallelOps
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
@@ -22,7 +22,7 @@ from llm_engine.models.medusa_heads import load_heads
 
 from .backend import PAGE_SIZE, CudaBackend
 from .device import require_device
-from .memory import Room, Storage, plan_memory
+from .memory import MemoryBudget, Storage, plan_memory
 from .weights import WeightFormat, load_model
 
 _WEIGHTS_SHARE = 0.6
@@ -50,7 +50,7 @@ def load_backend(
         return _load(checkpoint, config, context_length, None, on_progress)()
     make = partial(_load_rank, checkpoint.path, config, context_length)
 
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         shard = Shard(team.rank, team.count)
         return _load(checkpoint, config, context_length, shard, on_progress)
 
@@ -58,7 +58,7 @@ def load_backend(
 
 
 def _load_rank(
-    path: Path, config: EngineConfig, context_length: int, team: Team
+    path: Path, config: EngineConfig, context_length: int, team: ProcessGroup
 ) -> Callable[[], CudaBackend]:
     """In the process of one that follows."""
     shard = Shard(team.rank, team.count)
@@ -78,7 +78,7 @@ def _load(
     local = checkpoint.config if shard is None else shard.local(checkpoint.config)
     weight_format = WeightFormat(body=config.precision, head=config.head_precision)
     heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
-    room = Room(
+    room = MemoryBudget(
         device.free_bytes,
         PAGE_SIZE,
         context_length,

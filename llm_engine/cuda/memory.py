@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llm_engine.config import ModelConfig
+from llm_engine.config import MAX_STEP_ROWS, ModelConfig
 from llm_engine.errors import ModelError
 
-PROMPT_ROWS: Final = 512
-"""Rows of the largest prompt bucket."""
-STEP_ROWS: Final = 8
-"""Rows of the largest step."""
+MAX_PROMPT_ROWS: Final = 512
+"""Rows of the largest prefill step. Longer prompts are computed in several. Workspace grows with
+it; fewer rows would read the weights more often for a long prompt."""
 _RESERVE: Final = 768 << 20
 """For what others allocate after us: code of kernels, cuBLAS's workspace (32 MiB on Hopper), NCCL,
 attention's scratch, and what a pool of blocks cannot use. An allowance, not a measurement."""
@@ -71,7 +70,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryBudget:
     """What is wanted of the GPU's memory."""
 
     free_bytes: int
@@ -88,7 +87,7 @@ class Room:
 
 
 def plan_memory(
-    config: ModelConfig, storage: Storage, room: Room, *, name: str = "the model"
+    config: ModelConfig, storage: Storage, room: MemoryBudget, *, name: str = "the model"
 ) -> MemoryPlan:
     """Divide what is free. Raises ModelError with the arithmetic, and with what would fit."""
     plan = _plan(config, storage, room)
@@ -102,7 +101,7 @@ def plan_memory(
     return plan
 
 
-def _plan(config: ModelConfig, storage: Storage, room: Room) -> MemoryPlan:
+def _plan(config: ModelConfig, storage: Storage, room: MemoryBudget) -> MemoryPlan:
     weights = weight_bytes(config, storage) + rope_bytes(config, room.context_length)
     weights += room.draft_bytes
     page = room.page_size * token_bytes(config, storage)
@@ -113,7 +112,9 @@ def _plan(config: ModelConfig, storage: Storage, room: Room) -> MemoryPlan:
     return MemoryPlan(weights, page, max(wanted // page, 0), workspace, graphs)
 
 
-def _remedies(config: ModelConfig, storage: Storage, room: Room, plan: MemoryPlan) -> Iterator[str]:
+def _remedies(
+    config: ModelConfig, storage: Storage, room: MemoryBudget, plan: MemoryPlan
+) -> Iterator[str]:
     """What would make it fit, one at a time; nothing that would not."""
     left = room.free_bytes - (plan.total - plan.cache)
     if room.cache_bytes is not None and left >= plan.page:
@@ -131,7 +132,7 @@ def _remedies(config: ModelConfig, storage: Storage, room: Room, plan: MemoryPla
     yield f"free {_gib(shortage)} GiB of the GPU"
 
 
-def _fits(config: ModelConfig, storage: Storage, room: Room) -> bool:
+def _fits(config: ModelConfig, storage: Storage, room: MemoryBudget) -> bool:
     plan = _plan(config, storage, room)
     return plan.num_pages >= 1 and plan.total <= room.free_bytes
 
@@ -173,8 +174,8 @@ def workspace_bytes(config: ModelConfig) -> int:
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = config.num_heads * config.head_dim
     row = 2 * hidden + 2 * qkv_rows(config) + 2 * heads + 3 * inner
-    logits = STEP_ROWS * config.vocab_size * 4 * _LOGIT_COPIES
-    return PROMPT_ROWS * row * 4 + logits + _RESERVE
+    logits = MAX_STEP_ROWS * config.vocab_size * 4 * _LOGIT_COPIES
+    return MAX_PROMPT_ROWS * row * 4 + logits + _RESERVE
 
 
 def _matrix(rows: int, columns: int, size: int, storage: Storage) -> int:

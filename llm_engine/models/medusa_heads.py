@@ -33,12 +33,13 @@ from torch.nn import functional as F
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.packed_weights import FusedWeights
+from llm_engine.config import MAX_DRAFT_TOKENS
 from llm_engine.errors import ModelError
 
 FILE = "heads.safetensors"
 FORMAT = "halfsec-draft-heads-1"
-MAX_HEADS = 7
-"""With the certain token 8 rows, as many as a step takes."""
+MAX_HEADS = MAX_DRAFT_TOKENS
+"""One head drafts one token."""
 _LARGEST_INNER = 1 << 18
 
 

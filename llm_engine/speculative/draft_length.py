@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-MAX_DRAFT: Final = 7
-"""With the token that is certain this makes 8 rows, as many as kernels for single streams take."""
+from llm_engine.config import MAX_DRAFT_TOKENS
 
 _FIRST_GUESS: Final = 0.5
 """Share of drafted tokens that are right, until some were tried."""
@@ -39,7 +38,7 @@ class DraftCounts:
     num_accepted: int = 0
 
 
-class Speculation:
+class DraftLengthPolicy:
     """Chooses draft lengths. Belongs to the engine's thread."""
 
     def __init__(self, name: str) -> None:
@@ -51,7 +50,7 @@ class Speculation:
 
     def length(self, max_tokens: int) -> int:
         """How many tokens to draft next, at most `max_tokens`."""
-        longest = min(max_tokens, MAX_DRAFT)
+        longest = min(max_tokens, MAX_DRAFT_TOKENS)
         best = max(range(longest + 1), key=self._tokens_per_ms, default=0)
         if best == 0 and longest > 0:
             self._num_skipped += 1

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
+from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
@@ -18,7 +18,7 @@ from llm_engine.kv_cache.block_manager import OutOfPagesError
 from llm_engine.kv_cache.kv_cache import KvCache
 from llm_engine.kv_cache.sequence import CachedSequence
 
-from .ngram import Draft
+from .drafter import Draft
 
 _CACHE_SHARE = 8
 """Of the large model's cache, the part that a draft model gets: its tokens are that much smaller,

@@ -12,7 +12,7 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.errors import ModelError
 from llm_engine.models.medusa_heads import DraftHeads, SharedParts, draft, load_heads, shared_parts
 
-from .ngram import Draft
+from .drafter import Draft
 
 
 class HeadDrafter:

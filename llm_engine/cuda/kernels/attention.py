@@ -167,12 +167,12 @@ def attend_kernel(
     """Programs: tiles of rows of all lanes, key-value heads, splits."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     num_members = num_queries * GROUP
-    tiles_of_lane = tl.cdiv(num_members, TILE)
-    lane, kv_head, split = tl.program_id(0) // tiles_of_lane, tl.program_id(1), tl.program_id(2)
-    begin_member = tl.program_id(0) % tiles_of_lane * TILE
+    tiles_of_seq = tl.cdiv(num_members, TILE)
+    seq, kv_head, split = tl.program_id(0) // tiles_of_seq, tl.program_id(1), tl.program_id(2)
+    begin_member = tl.program_id(0) % tiles_of_seq * TILE
     member = begin_member + tl.arange(0, TILE)
     inside = member < num_members
-    row = lane * num_queries + member // GROUP
+    row = seq * num_queries + member // GROUP
     where = row * HEADS + kv_head * GROUP + member % GROUP
     column = tl.arange(0, BLOCK_D)
     kept = inside[:, None] & (column < DIM)[None, :]
@@ -188,7 +188,7 @@ def attend_kernel(
         first = tl.maximum(lowest - WINDOW + 1, 0)
     begin = first // CHUNK
     begin += (split + NUM_SPLITS - begin % NUM_SPLITS) % NUM_SPLITS
-    table = tables + lane * table_width
+    table = tables + seq * table_width
     if PDL:
         fetch_chunk(
             keys, values, table, begin, kv_head, first, last,
@@ -209,7 +209,7 @@ def attend_kernel(
         tl.store(part, mixed, mask=has_any[:, None] & kept, cache_modifier=".cg")
         if is_last(counters + tl.program_id(0) * KV_HEADS + kv_head, NUM_SPLITS):
             put_together(
-                mixtures, maxima, totals, out, lane * num_queries, kv_head, num_members,
+                mixtures, maxima, totals, out, seq * num_queries, kv_head, num_members,
                 begin_member, HEADS, GROUP, DIM, BLOCK_D, NUM_SPLITS, TILE, AT_ONCE,
             )  # fmt: skip
     else:

@@ -34,12 +34,12 @@ def ready_kernel(
 
 @triton.jit
 def lengths_kernel(
-    positions, out, NUM_LANES: tl.constexpr, NUM_QUERIES: tl.constexpr, BLOCK: tl.constexpr,
+    positions, out, NUM_SEQS: tl.constexpr, NUM_QUERIES: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Keys that each lane has when all its rows are there, counted from its first row."""
     wait_for_inputs(PDL)
-    lane = tl.arange(0, BLOCK)
-    kept = lane < NUM_LANES
-    first = tl.load(positions + lane * NUM_QUERIES, mask=kept, other=0)
-    tl.store(out + lane, tl.maximum(first, 0) + NUM_QUERIES, mask=kept)
+    seq = tl.arange(0, BLOCK)
+    kept = seq < NUM_SEQS
+    first = tl.load(positions + seq * NUM_QUERIES, mask=kept, other=0)
+    tl.store(out + seq, tl.maximum(first, 0) + NUM_QUERIES, mask=kept)

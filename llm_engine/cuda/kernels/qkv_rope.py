@@ -22,7 +22,7 @@ def turned(first, second, cos, sin, position, index, is_turned, HALF: tl.constex
 
 @triton.jit
 def place(
-    first, second, queries, keys, values, tables, row, lane, position, head, index, kept,
+    first, second, queries, keys, values, tables, row, seq, position, head, index, kept,
     table_width, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -37,7 +37,7 @@ def place(
 
     has_place = position >= 0
     at = tl.maximum(position, 0)
-    entry = tables + lane * table_width + at // PAGE_SIZE
+    entry = tables + seq * table_width + at // PAGE_SIZE
     page = tl.load(entry, mask=has_place, other=0).to(tl.int64)
     kv_head = (head - HEADS) % KV_HEADS
     where = ((page * KV_HEADS + kv_head) * PAGE_SIZE + at % PAGE_SIZE) * DIM + index

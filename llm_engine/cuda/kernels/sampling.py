@@ -84,13 +84,13 @@ def narrow_kernel(
     level's, zero before; after it too, but for the first level's, which are `first_masses`."""
     wait_for_inputs(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
-    lane = row // num_queries
-    temperature, top_p = tl.load(temperatures + lane), tl.load(top_ps + lane)
-    top_k = tl.load(top_ks + lane).to(tl.int64)
+    seq = row // num_queries
+    temperature, top_p = tl.load(temperatures + seq), tl.load(top_ps + seq)
+    top_k = tl.load(top_ks + seq).to(tl.int64)
     state = states + row * NUM_STATE
     is_first: tl.constexpr = SHIFT == _FIRST_SHIFT
     if is_first:
-        low = lowest_rank(tl.load(min_ps + lane))
+        low = lowest_rank(tl.load(min_ps + seq))
         is_searched = (temperature > 0) & ((top_k > 0) | (top_p < 1))
         by_tokens = top_k > 0
         if (part == 0) & ~is_searched:
@@ -193,8 +193,8 @@ def draw_kernel(
     this. `out` stays as it is for greedy rows, and where nothing weighs anything."""
     wait_for_inputs(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
-    lane = row // num_queries
-    temperature = tl.load(temperatures + lane)
+    seq = row // num_queries
+    temperature = tl.load(temperatures + seq)
     if temperature > 0:
         state = states + row * NUM_STATE
         cut, num_ties = tl.load(state + 1).to(tl.int32), tl.load(state + 2)
@@ -212,7 +212,7 @@ def draw_kernel(
         tl.store(sums + at, tl.sum(heavy, axis=0), cache_modifier=".cg")
         tl.store(ties + at, tl.sum(tied, axis=0), cache_modifier=".cg")
         if is_last(counters + row, NUM_PARTS):
-            share = uniform(tl.load(seeds + lane), tl.load(positions + row) + 1)
+            share = uniform(tl.load(seeds + seq), tl.load(positions + row) + 1)
             part, passed, before, num_before = part_passing(
                 sums + row * NUM_PARTS, ties + row * NUM_PARTS, cut, num_ties, share, NUM_PARTS
             )
@@ -229,7 +229,7 @@ def draw_kernel(
                 num_before += tl.sum(is_tied, axis=0)
                 column += BLOCK
             if passed >= 0:
-                tl.store(out + lane * out_width + row % num_queries, token)
+                tl.store(out + seq * out_width + row % num_queries, token)
             each = row * _FIRST_BINS + tl.arange(0, _FIRST_BINS)
             tl.store(counts + each, 0)
             tl.store(masses + each, 0)

@@ -94,13 +94,13 @@ class XqaAttention:
         """As `Ops.attend`, for up to `MAX_ROWS` rows, those of a lane one behind the other. Rows
         that only fill up are treated as if they went on: pages that a table names for them are
         read, and must exist. A step's layers come one after another with the same `Rows`."""
-        num_lanes = rows.num_lanes
-        num_queries = len(queries) // num_lanes
+        num_seqs = rows.num_seqs
+        num_queries = len(queries) // num_seqs
         lengths = self._count_keys(layer, rows, num_queries)
         mask = None
         if num_queries > 1:
-            mask = self._masks[num_queries][:num_lanes]
-            out = out.view(num_lanes, num_queries, *out.shape[1:])
+            mask = self._masks[num_queries][:num_seqs]
+            out = out.view(num_seqs, num_queries, *out.shape[1:])
         self._xqa(
             query=queries,
             kv_cache=(pages.keys, pages.values),
@@ -123,11 +123,11 @@ class XqaAttention:
         other rows than before, or when the layer that came first comes again, as positions may have
         changed in place. A graph that is captured has rows of its own, and so counts for itself,
         whatever was counted before."""
-        lengths = self._lengths[: rows.num_lanes]
+        lengths = self._lengths[: rows.num_seqs]
         if self._counted is None or self._counted[0] is not rows or self._counted[1] is layer:
             self._counted = rows, layer
             lengths_kernel[1,](
-                positions=rows.positions, out=lengths, NUM_LANES=rows.num_lanes,
+                positions=rows.positions, out=lengths, NUM_SEQS=rows.num_seqs,
                 NUM_QUERIES=num_queries, BLOCK=MAX_ROWS, PDL=False, num_warps=1,
             )  # fmt: skip
         return lengths
@@ -148,19 +148,19 @@ class XqaAttention:
         for end in _TRIED_LENGTHS:
             last = range(end - MAX_ROWS, end)
             alone = torch.stack([self._run(trial, [position], 1)[0, 0] for position in last])
-            for num_lanes, num_queries in _TRIED_STEPS:
-                together = self._run(trial, last[-num_queries:], num_lanes)
-                if not all(torch.equal(lane, alone[-num_queries:]) for lane in together):
+            for num_seqs, num_queries in _TRIED_STEPS:
+                together = self._run(trial, last[-num_queries:], num_seqs)
+                if not all(torch.equal(seq, alone[-num_queries:]) for seq in together):
                     return False
         return True
 
-    def _run(self, trial: "_Trial", positions: Sequence[int], num_lanes: int) -> Tensor:
+    def _run(self, trial: "_Trial", positions: Sequence[int], num_seqs: int) -> Tensor:
         """`[lanes, queries, heads, head_dim]`, all lanes being the same sequence."""
-        rows = trial.rows(positions, num_lanes)
+        rows = trial.rows(positions, num_seqs)
         queries = trial.queries[rows.positions.long()]
         out = torch.empty_like(queries)
         self.attend(queries, trial.layer, rows, trial.pages, out)
-        return out.view(num_lanes, len(positions), *out.shape[1:])
+        return out.view(num_seqs, len(positions), *out.shape[1:])
 
 
 def xqa_or_none(device: torch.device) -> XqaAttention | None:
@@ -191,9 +191,9 @@ class _Trial:
         norm, weight = Norm(nothing, 0.0), Matrix(nothing)
         self.layer = Attention(norm, weight, heads, window=kind.window)
 
-    def rows(self, positions: Sequence[int], num_lanes: int) -> Rows:
-        flat = torch.tensor([*positions] * num_lanes, dtype=torch.int32)
-        tables = self._table.repeat(num_lanes, 1)
+    def rows(self, positions: Sequence[int], num_seqs: int) -> Rows:
+        flat = torch.tensor([*positions] * num_seqs, dtype=torch.int32)
+        tables = self._table.repeat(num_seqs, 1)
         return Rows(flat.to(self._device), tables.to(self._device))
 
 

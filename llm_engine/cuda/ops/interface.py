@@ -21,8 +21,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-MAX_ROWS = 8
-"""Rows of a step for which the kernels are written. Prompts are longer, and take another way."""
+from llm_engine.config import MAX_STEP_ROWS
+
+MAX_ROWS = MAX_STEP_ROWS
+"""Rows of a step for which the fused kernels are written. Prompts are longer, and take others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Rows:
     Entries behind the last page are of any page."""
 
     @property
-    def num_lanes(self) -> int:
+    def num_seqs(self) -> int:
         return self.tables.shape[0]
 
 
@@ -118,7 +120,7 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneState:
+class StepState:
     """What lanes hold, on the device, all int32: where a step begins, and what it leaves there for
     the next one."""
 
@@ -132,12 +134,12 @@ class LaneState:
     """`[B]`: the first row behind which a token is wanted; those before are of a prompt."""
 
     @property
-    def num_lanes(self) -> int:
+    def num_seqs(self) -> int:
         return self.tokens.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSampling:
+class SamplingInputs:
     """How tokens are chosen in each lane, on the device, `[B]` each (see `SamplingParams`)."""
 
     temperature: Tensor
@@ -163,10 +165,10 @@ class RowMasks:
     """`[M]`, float32: `SamplingParams.repetition_penalty`."""
 
 
-class LaneOps(Protocol):
+class StepOps(Protocol):
     """What stands around a forward pass. All calls come from one thread."""
 
-    def embed(self, lanes: LaneState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
+    def embed(self, state: StepState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
         """For each lane's first Q rows, M in all: the embedding from `table [vocab, hidden]` into
         `hidden [M, hidden]`, and where it stands into `positions [M]`, -1 for rows not in use."""
         ...
@@ -182,14 +184,14 @@ class LaneOps(Protocol):
         ...
 
     def sample(
-        self, logits: Tensor, positions: Tensor, sampling: LaneSampling, out: Tensor
+        self, logits: Tensor, positions: Tensor, sampling: SamplingInputs, out: Tensor
     ) -> None:
         """A token after each row, drawn as `llm_engine.sampler` draws it, from float32 `logits
         [M, vocab]` of rows that stand at `positions [M]`, int32, for up to `MAX_ROWS`. Into
         `out [B, Q]`, int32. Where logits are not numbers: any token."""
         ...
 
-    def advance(self, lanes: LaneState, chosen: Tensor, last: Tensor) -> None:
+    def advance(self, state: StepState, chosen: Tensor, last: Tensor) -> None:
         """Go on behind the tokens `chosen [B, Q]`, int32, after each row, for up to `MAX_ROWS`, as
         far as the rows were right: the first that the model would have said otherwise is the last
         that was of use. A lane's next row is the token after that one; which one it was goes into
@@ -201,7 +203,7 @@ class Ops(Protocol):
     """One device's way to compute. All calls come from one thread."""
 
     @property
-    def lanes(self) -> LaneOps: ...
+    def step(self) -> StepOps: ...
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor

@@ -26,7 +26,7 @@ _LINES_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class PromptProducts:
+class PrefillGemm:
     """Of one device. Kernels run on the current stream; what they need is allocated anew."""
 
     num_sms: int

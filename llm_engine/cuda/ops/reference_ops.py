@@ -19,28 +19,28 @@ from llm_engine.checkpoints.fp8 import Fp8Matrix
 from .interface import (
     MAX_ROWS,
     Attention,
-    LaneSampling,
-    LaneState,
     LayerPages,
     Matrix,
     Norm,
     Rope,
     RowMasks,
     Rows,
+    SamplingInputs,
+    StepState,
 )
 from .sampling import masked, sampled
 
 
-class OracleLaneOps:
-    """`LaneOps` to compare with."""
+class ReferenceStepOps:
+    """`StepOps` to compare with."""
 
-    def embed(self, lanes: LaneState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
-        num_queries = len(hidden) // lanes.num_lanes
+    def embed(self, state: StepState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        num_queries = len(hidden) // state.num_seqs
         places = torch.arange(num_queries, dtype=torch.int32, device=hidden.device)
-        here = lanes.first_positions[:, None] + places
-        here = torch.where(places < lanes.num_rows[:, None], here, -1)
+        here = state.first_positions[:, None] + places
+        here = torch.where(places < state.num_rows[:, None], here, -1)
         positions.copy_(here.flatten())
-        hidden.copy_(table[lanes.tokens[:, :num_queries].flatten()])
+        hidden.copy_(table[state.tokens[:, :num_queries].flatten()])
 
     def likeliest(self, logits: Tensor, out: Tensor) -> None:
         out.copy_(logits.argmax(dim=1).view_as(out))
@@ -49,26 +49,26 @@ class OracleLaneOps:
         logits.copy_(masked(logits, masks))
 
     def sample(
-        self, logits: Tensor, positions: Tensor, sampling: LaneSampling, out: Tensor
+        self, logits: Tensor, positions: Tensor, sampling: SamplingInputs, out: Tensor
     ) -> None:
         out.copy_(sampled(logits, positions, sampling).view_as(out))
 
-    def advance(self, lanes: LaneState, chosen: Tensor, last: Tensor) -> None:
+    def advance(self, state: StepState, chosen: Tensor, last: Tensor) -> None:
         places = torch.arange(1, chosen.shape[1], device=chosen.device)
-        is_right = chosen[:, :-1] == lanes.tokens[:, 1 : chosen.shape[1]]
-        is_right &= places < lanes.num_rows[:, None]
-        is_right |= places <= lanes.first_sampled[:, None]
+        is_right = chosen[:, :-1] == state.tokens[:, 1 : chosen.shape[1]]
+        is_right &= places < state.num_rows[:, None]
+        is_right |= places <= state.first_sampled[:, None]
         last.copy_(is_right.int().cumprod(dim=1).sum(dim=1))
-        lanes.tokens[:, :1] = chosen.gather(1, last[:, None].long())
-        lanes.first_positions.add_(last + 1)
-        lanes.first_sampled.zero_()
-        lanes.num_rows.clamp_(max=1)
+        state.tokens[:, :1] = chosen.gather(1, last[:, None].long())
+        state.first_positions.add_(last + 1)
+        state.first_sampled.zero_()
+        state.num_rows.clamp_(max=1)
 
 
-class OracleOps:
+class ReferenceOps:
     """`Ops` to compare with."""
 
-    lanes = OracleLaneOps()
+    step = ReferenceStepOps()
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -96,7 +96,7 @@ class OracleOps:
     def attend(
         self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
     ) -> None:
-        num_queries = len(queries) // rows.num_lanes
+        num_queries = len(queries) // rows.num_seqs
         alone = len(queries) <= MAX_ROWS
         step = 1 if alone else num_queries  # rows computed together: all are of one lane
         positions = rows.positions.tolist()
@@ -188,7 +188,7 @@ def _turned(x: Tensor, rope: Rope, positions: Tensor) -> Tensor:
 
 def _store(new: Tensor, pages: Tensor, rows: Rows) -> None:
     """Put `new [M, kv_heads, head_dim]`, float32, in the rows' places."""
-    num_queries = len(new) // rows.num_lanes
+    num_queries = len(new) // rows.num_seqs
     kept = (rows.positions >= 0).nonzero().squeeze(1)
     at = rows.positions[kept].long()
     page = rows.tables[kept // num_queries, at // pages.shape[2]].long()

@@ -11,9 +11,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from llm_engine.backends.sampler import UNITS
+from llm_engine.backends.sampler import MIXES, POSITION_FACTOR, SEED_FACTOR, UNITS
 
-from .interface import LaneSampling, RowMasks
+from .interface import RowMasks, SamplingInputs
 
 
 def _signed(word: int) -> int:
@@ -21,13 +21,13 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-_SEED_FACTOR: Final = _signed(0x9E3779B97F4A7C15)
-_POSITION_FACTOR: Final = _signed(0xD1B54A32D192ED03)
-_MIXES: Final = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
+_SEED_FACTOR: Final = _signed(SEED_FACTOR)
+_POSITION_FACTOR: Final = _signed(POSITION_FACTOR)
+_MIXES: Final = tuple((shift, _signed(factor)) for shift, factor in MIXES)
 
 
 def masked(logits: Tensor, masks: RowMasks) -> Tensor:
-    """`LaneOps.mask`, as `[M, vocab]`."""
+    """`StepOps.mask`, as `[M, vocab]`."""
     num_logits = logits.shape[1]
     logits = torch.where(_bits(masks.allowed, num_logits), logits, -math.inf)
     penalty = masks.penalty[:, None]
@@ -35,8 +35,8 @@ def masked(logits: Tensor, masks: RowMasks) -> Tensor:
     return torch.where(_bits(masks.penalized, num_logits), lowered, logits)
 
 
-def sampled(logits: Tensor, positions: Tensor, sampling: LaneSampling) -> Tensor:
-    """`LaneOps.sample`, as `[M]` int64."""
+def sampled(logits: Tensor, positions: Tensor, sampling: SamplingInputs) -> Tensor:
+    """`StepOps.sample`, as `[M]` int64."""
     num_queries = len(logits) // len(sampling.seeds)
 
     def by_row(values: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ from llm_engine.cuda.kernels.qkv_rope import place_kernel, queries_kernel
 from .flashinfer_attention import XqaAttention
 from .gemm_tiles import NUM_WARPS, Tiles, attention_splits, product_tiles
 from .interface import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Rope, Rows
-from .prefill_gemm import PromptProducts
-from .triton_step_inputs import TritonLaneOps
+from .prefill_gemm import PrefillGemm
+from .triton_step_inputs import TritonStepOps
 
 FUSED_ROWS = 64
 """Rows that a kernel takes at once. The weight's bytes still count most then: 64 rows of an 8B
@@ -117,14 +117,14 @@ class TritonOps:
         capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
         self._pdl = dependent and capability >= (9, 0)
         self._shared_bytes = _shared_bytes(capability)
-        self._prompts = PromptProducts(
+        self._prompts = PrefillGemm(
             self._num_sms,
             self._shared_bytes,
             scales_in_library=by_library and (not self._on_gpu or capability >= (9, 0)),
             pdl=self._pdl,
         )
         self._workspace = Workspace.on(device, num_floats)
-        self.lanes = TritonLaneOps(device, dependent=self._pdl)
+        self.step = TritonStepOps(device, dependent=self._pdl)
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -133,7 +133,7 @@ class TritonOps:
         places = {
             **{"queries": out, "keys": pages.keys, "values": pages.values},
             **{"cos": rope.cos, "sin": rope.sin, "positions": rows.positions},
-            **{"tables": rows.tables, "num_queries": len(x) // rows.num_lanes},
+            **{"tables": rows.tables, "num_queries": len(x) // rows.num_seqs},
             **{"table_width": rows.tables.shape[1], "PAGE_SIZE": pages.page_size},
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads},
             "HALF": heads.head_dim // 2,
@@ -168,9 +168,9 @@ class TritonOps:
             return
         heads = layer.heads
         group = heads.num_heads // heads.num_kv_heads
-        num_queries = len(queries) // rows.num_lanes
+        num_queries = len(queries) // rows.num_seqs
         tile = max(16, min(64, triton.next_power_of_2(group * MAX_ROWS)))
-        num_tiles = rows.num_lanes * triton.cdiv(num_queries * group, tile)
+        num_tiles = rows.num_seqs * triton.cdiv(num_queries * group, tile)
         num_splits = attention_splits(heads.num_kv_heads, self._num_sms, 1 if few else num_tiles)
         block_d = max(16, triton.next_power_of_2(heads.head_dim))
         num_parts = len(queries) * heads.num_heads * num_splits if num_splits > 1 else 0

@@ -4,26 +4,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llm_engine.backends.base import SequenceRows
+from llm_engine.cuda.memory import MAX_PROMPT_ROWS
 from llm_engine.cuda.ops.interface import MAX_ROWS
 
-LANES = (1, 2, 4, 8)
+BATCH_SIZES = (1, 2, 4, MAX_ROWS)
 """Sequences in a step."""
 
-QUERIES = (1, 2, 4, 8)
+DRAFT_SIZES = (1, 2, 4, MAX_ROWS)
 """Rows of a lone sequence."""
 
-PROMPT_ROWS = (16, 32, 64, 128, 256, 512)
+PROMPT_ROWS = (16, 32, 64, 128, 256, MAX_PROMPT_ROWS)
 """Rows of a part of a prompt. Longer ones are read in several parts."""
 
 
-def groups(
+def split_plan(
     sequences: Sequence[SequenceRows], longest: int = PROMPT_ROWS[-1]
 ) -> Iterator[tuple[SequenceRows, ...]]:
     """Cut into steps: those with one row together, the parts of the others, of at most `longest`
     rows, one after another."""
     lone = [rows for rows in sequences if len(rows.token_ids) == 1]
-    for first in range(0, len(lone), LANES[-1]):
-        yield tuple(lone[first : first + LANES[-1]])
+    for first in range(0, len(lone), BATCH_SIZES[-1]):
+        yield tuple(lone[first : first + BATCH_SIZES[-1]])
     for rows in sequences:
         if len(rows.token_ids) > 1:
             yield from ((part,) for part in _parts(rows, longest))

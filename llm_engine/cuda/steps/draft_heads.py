@@ -58,7 +58,7 @@ class DeviceHeads:
             ops.gate_up(self._state, head.norm, head.gate_up, self._inner)
             ops.add_product(self._inner, head.down, self._state)
             ops.logits(self._state, head.out_norm, self._output, self._logits)
-            ops.lanes.likeliest(self._logits, self._place)
+            ops.step.likeliest(self._logits, self._place)
             token = self._tokens.index_select(0, self._place[0])
             out[:, index] = token
 

@@ -1,19 +1,266 @@
 """All steps of a backend, recorded at start: what runs a group of sequences."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows
-from llm_engine.cuda.ops.interface import MAX_ROWS
+from llm_engine.cuda.model import DeviceModel, Scratch, hidden_states
+from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops, Rows
+from llm_engine.cuda.steps.batching import BATCH_SIZES, DRAFT_SIZES, split
+from llm_engine.cuda.steps.draft_heads import DeviceHeads
+from llm_engine.cuda.steps.logit_masks import MaskBuffers, needs_masks
+from llm_engine.cuda.steps.step_inputs import StepInputs
 
-from .batching import LANES, QUERIES, split
-from .captured_steps import Choice, DecodeStep, PromptStep, StepContext
-from .logit_masks import needs_masks
-from .step_inputs import StepInputs
-from .token_copy import Answer
+Replay = Callable[[], None]
+
+_WARM_UPS = 2
+"""Runs before a recording: the first compiles kernels and lets libraries choose theirs."""
+
+
+class Graphs(Protocol):
+    """Records work of one thread."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """In which all work is launched, recorded or not, in the order in which it is done."""
+        ...
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        """Run some work, and return what runs it again on the same tensors. It may not allocate
+        what outlives it, nor look at a tensor's values."""
+        ...
+
+    def release(self) -> None:
+        """Forget all that was recorded, when it has run. Nothing may be replayed any more."""
+        ...
+
+
+class EagerGraphs:
+    """Where there are no graphs: the work itself."""
+
+    def running(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        work()
+        return work
+
+    def release(self) -> None:
+        pass
+
+
+class CudaGraphs:
+    """Graphs that share one pool of memory, as they never run at the same time: all on one stream.
+
+    It is not the default one, for which everything else on the device would wait, and which waits
+    for everything else: a recognizer may be at work beside it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        torch.cuda.synchronize(device)  # what was loaded is there
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._recorded: list[torch.cuda.CUDAGraph] = []
+
+    def running(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream)
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        with self.running():
+            for _ in range(_WARM_UPS):
+                work()
+            self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may load their models meanwhile: what they allocate is no part of this.
+        with (
+            _nothing_collected(),
+            torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
+        ):
+            work()
+        with self.running():
+            graph.replay()  # the first time takes longer: it goes to the device then
+            self._stream.synchronize()
+        self._recorded.append(graph)
+        return graph.replay
+
+    def release(self) -> None:
+        self._stream.synchronize()
+        for graph in self._recorded:
+            graph.reset()
+        self._recorded.clear()
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Garbage may hold page-locked memory, which asks its stream for an event when it is freed: in
+    the midst of a recording, if that is when it is collected."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class PendingTokens:
+    """The tokens of one step, there once `wait` returns."""
+
+    def __init__(self, chosen: Tensor) -> None:
+        """Fetch `chosen [B, Q]`, as it will be when what was launched so far is done."""
+        is_cuda = chosen.device.type == "cuda"
+        # Page-locked memory comes from torch's own cache, which waits for copies under way.
+        self._host = torch.empty(chosen.shape, dtype=chosen.dtype, pin_memory=is_cuda)
+        self._host.copy_(chosen, non_blocking=True)
+        self._arrived = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
+        if self._arrived is not None:
+            self._arrived.record()
+        self._tokens: list[list[int]] | None = None
+
+    def wait(self) -> list[list[int]]:
+        """The tokens of each lane's rows. The thread waits without Python's lock, and does not
+        sleep: to be woken would take longer than the rest of a short step."""
+        if self._tokens is None:
+            if self._arrived is not None:
+                self._arrived.synchronize()
+            self._tokens = self._host.tolist()
+        return self._tokens
+
+
+class Choice(Enum):
+    """How a step chooses; greedy rows may stand beside others. Each is a graph of its own for every
+    size of step, as most need the least. That costs three runs of each size when they are recorded,
+    and the nodes of those graphs (`memory.MemoryBudget.num_graphs`)."""
+
+    GREEDY = auto()
+    SAMPLED = auto()
+    MASKED = auto()
+    """What the host forbids is left out first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What all steps of a backend share."""
+
+    model: DeviceModel
+    ops: Ops
+    cache: list[LayerPages]
+    scratch: Scratch
+    logits: Tensor
+    """`[rows, vocab]`, float32."""
+    masks: MaskBuffers
+    graphs: Graphs
+    heads: DeviceHeads | None = None
+
+    def hidden(self, inputs: StepInputs, num_queries: int) -> tuple[Tensor, Rows]:
+        """The residual stream `[M, hidden]` of each lane's first rows, and where they stand."""
+        rows = inputs.rows(num_queries)
+        embedded = self.scratch.hidden[: rows.positions.shape[0]]
+        self.ops.step.embed(inputs.state, self.model.embedding, rows.positions, embedded)
+        hidden = hidden_states(self.model, self.ops, self.cache, rows, self.scratch)
+        return hidden, rows
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits `[M, vocab]` after each row of `hidden [M, hidden]`."""
+        logits = self.logits[: hidden.shape[0]]
+        self.ops.logits(hidden, self.model.norm, self.model.head, logits)
+        return logits
+
+    def choose(
+        self, hidden: Tensor, positions: Tensor, inputs: StepInputs, choice: Choice, out: Tensor
+    ) -> None:
+        """A token after each row of `hidden [M, hidden]`, into `out [B, Q]`, int32."""
+        logits = self.score(hidden)
+        if choice is Choice.GREEDY:
+            self.ops.step.likeliest(logits, out)
+            return
+        if choice is Choice.MASKED:
+            self.ops.step.mask(logits, self.masks.rows(len(logits)))
+        self.ops.step.sample(logits, positions, inputs.sampling, out)
+
+
+class DecodeStep:
+    """A token after each of up to eight rows: `inputs.num_seqs` sequences of `num_queries` rows."""
+
+    def __init__(self, context: StepContext, inputs: StepInputs, num_queries: int) -> None:
+        self._context = context
+        self.inputs, self.num_queries = inputs, num_queries
+        device = context.logits.device
+        # Several sequences at once are not drafted for.
+        self._heads = context.heads if inputs.num_seqs == 1 else None
+        num_drafted = 0 if self._heads is None else self._heads.count
+        shape = inputs.num_seqs, num_queries + num_drafted
+        self.out = torch.zeros(shape, dtype=torch.int32, device=device)
+        """`[B, Q + drafted]`, on the device: tokens chosen after each row, and what heads think
+        follows the last that is certain."""
+        self._last = torch.zeros(inputs.num_seqs, dtype=torch.int32, device=device)
+        self._replays = _captured(context.graphs, self._run)
+
+    def replay(self, choice: Choice) -> None:
+        """Run on what the lanes hold, and leave in them what the next step needs."""
+        self._replays[choice]()
+
+    def _run(self, choice: Choice) -> None:
+        ops = self._context.ops
+        hidden, rows = self._context.hidden(self.inputs, self.num_queries)
+        chosen, drafted = self.out.tensor_split((self.num_queries,), dim=1)
+        self._context.choose(hidden, rows.positions, self.inputs, choice, chosen)
+        ops.step.advance(self.inputs.state, chosen, self._last)
+        if self._heads is not None:
+            row, token = hidden.index_select(0, self._last), self.inputs.first_token()
+            self._heads.draft(ops, row, token, drafted)
+            self.inputs.expect(drafted)
+
+
+class PromptStep:
+    """Part of one sequence's prompt; a token behind its last row, if one is wanted."""
+
+    def __init__(self, context: StepContext, inputs: StepInputs, sizes: Sequence[int]) -> None:
+        """`sizes`: numbers of rows, ascending; a part takes the first that has room for it."""
+        self._context = context
+        self.inputs = inputs
+        like = context.scratch.hidden
+        self._last = torch.zeros(1, like.shape[1], dtype=like.dtype, device=like.device)
+        self._position = torch.zeros(1, dtype=torch.int32, device=like.device)
+        num_drafted = 0 if context.heads is None else context.heads.count
+        self.out = torch.zeros(1, 1 + num_drafted, dtype=torch.int32, device=like.device)
+        """`[1, 1 + drafted]`, on the device."""
+        graphs = context.graphs
+        self._parts = {size: graphs.capture(partial(self._read, size)) for size in sizes}
+        self._ends = _captured(graphs, self._choose)
+
+    def replay(self, num_rows: int, choice: Choice | None) -> None:
+        """Run on what the lane holds. None: nothing is chosen."""
+        size = next(size for size in self._parts if size >= num_rows)
+        self._parts[size]()
+        if choice is not None:
+            self._ends[choice]()
+
+    def _read(self, size: int) -> None:
+        hidden, rows = self._context.hidden(self.inputs, size)
+        last = self.inputs.last_row()
+        torch.index_select(hidden, 0, last, out=self._last)
+        torch.index_select(rows.positions, 0, last, out=self._position)
+
+    def _choose(self, choice: Choice) -> None:
+        token, drafted = self.out.tensor_split((1,), dim=1)
+        self._context.choose(self._last, self._position, self.inputs, choice, token)
+        heads = self._context.heads
+        if heads is not None:
+            heads.draft(self._context.ops, self._last, token[0], drafted)
+
+
+def _captured(graphs: Graphs, run: Callable[[Choice], None]) -> dict[Choice, Callable[[], None]]:
+    return {choice: graphs.capture(partial(run, choice)) for choice in Choice}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +275,11 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LaunchedStep:
     """Sequences of one step, on its way."""
 
     sequences: tuple[SequenceRows, ...]
-    answer: Answer | None
+    answer: PendingTokens | None
     """None: nothing was to be chosen. Of each sequence `num_queries` tokens, and drafts."""
     num_queries: int
 
@@ -62,74 +309,76 @@ class GraphRunner:
 
     def __init__(
         self,
-        machinery: StepContext,
+        context: StepContext,
         table_length: int,
         prompt_rows: Sequence[int],
         on_progress: Callable[[float], None],
     ) -> None:
         """`table_length`: pages of the longest sequence. `prompt_rows`: sizes of parts of prompts,
         ascending. `on_progress` hears which share is recorded."""
-        self._machinery = machinery
-        device = machinery.logits.device
-        shapes = [(lanes, 1) for lanes in LANES[1:]] + [(1, queries) for queries in QUERIES]
+        self._context = context
+        device = context.logits.device
+        shapes = [(size, 1) for size in BATCH_SIZES[1:]] + [(1, queries) for queries in DRAFT_SIZES]
         lone = StepInputs(1, MAX_ROWS, table_length, device)
         self._steps: dict[tuple[int, int], DecodeStep] = {}
-        for number, (num_lanes, num_queries) in enumerate(shapes):
+        for number, (num_seqs, num_queries) in enumerate(shapes):
             on_progress(number / (len(shapes) + 1))
-            lanes = lone if num_lanes == 1 else StepInputs(num_lanes, 1, table_length, device)
-            self._steps[num_lanes, num_queries] = DecodeStep(machinery, lanes, num_queries)
+            inputs = lone if num_seqs == 1 else StepInputs(num_seqs, 1, table_length, device)
+            self._steps[num_seqs, num_queries] = DecodeStep(context, inputs, num_queries)
         on_progress(len(shapes) / (len(shapes) + 1))
         prompt = StepInputs(1, prompt_rows[-1], table_length, device)
-        self._prompts = PromptStep(machinery, prompt, prompt_rows)
+        self._prompts = PromptStep(context, prompt, prompt_rows)
         on_progress(1.0)
 
-    def launch(self, sequences: tuple[SequenceRows, ...]) -> Group:
-        """Run one of `groups.groups`."""
+    def launch(self, sequences: tuple[SequenceRows, ...]) -> LaunchedStep:
+        """Run one of `split_plan.split_plan`."""
         num_rows = max(len(rows.token_ids) for rows in sequences)
         if num_rows > MAX_ROWS:
             return self._launch_prompt(sequences[0])
         step = self.step_for(len(sequences), num_rows)
         choice = self.choice_for(sequences)
-        step.lanes.send(sequences)
+        step.inputs.send(sequences)
         if choice is Choice.MASKED:
-            self._machinery.masks.send(sequences, step.lanes.num_lanes, step.num_queries)
+            self._context.masks.send(sequences, step.inputs.num_seqs, step.num_queries)
         return self.replay(step, choice, sequences)
 
     def replay(
         self, step: DecodeStep, choice: Choice, sequences: tuple[SequenceRows, ...]
-    ) -> Group:
+    ) -> LaunchedStep:
         """Run a step on what its lanes hold."""
         step.replay(choice)
         is_wanted = any(rows.num_sampled for rows in sequences)
-        return Group(sequences, Answer(step.out) if is_wanted else None, step.num_queries)
+        return LaunchedStep(
+            sequences, PendingTokens(step.out) if is_wanted else None, step.num_queries
+        )
 
-    def step_for(self, num_lanes: int, num_rows: int) -> DecodeStep:
+    def step_for(self, num_seqs: int, num_rows: int) -> DecodeStep:
         """The smallest that has room: several sequences have one row each."""
-        if num_lanes == 1:
-            return self._steps[1, next(size for size in QUERIES if size >= num_rows)]
-        return self._steps[next(size for size in LANES if size >= num_lanes), 1]
+        if num_seqs == 1:
+            return self._steps[1, next(size for size in DRAFT_SIZES if size >= num_rows)]
+        return self._steps[next(size for size in BATCH_SIZES if size >= num_seqs), 1]
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows, on the host, without a graph."""
         found: list[Tensor] = []
-        lanes = self._steps[1, 1].lanes
+        inputs = self._steps[1, 1].inputs
         for part in split(rows, MAX_ROWS):
-            lanes.send([part])
-            hidden, _ = self._machinery.hidden(lanes, MAX_ROWS)
-            logits = self._machinery.score(hidden)
+            inputs.send([part])
+            hidden, _ = self._context.hidden(inputs, MAX_ROWS)
+            logits = self._context.score(hidden)
             first = len(part.token_ids) - part.num_sampled
             found.append(logits[first : len(part.token_ids)].cpu().clone())
         return torch.cat(found)
 
-    def _launch_prompt(self, rows: SequenceRows) -> Group:
+    def _launch_prompt(self, rows: SequenceRows) -> LaunchedStep:
         step = self._prompts
         last = replace(rows, token_ids=rows.token_ids[-1:])
         choice = self.choice_for([last]) if rows.num_sampled else None
-        step.lanes.send([rows])
+        step.inputs.send([rows])
         if choice is Choice.MASKED:
-            self._machinery.masks.send([last], 1, 1)
+            self._context.masks.send([last], 1, 1)
         step.replay(len(rows.token_ids), choice)
-        return Group((rows,), None if choice is None else Answer(step.out), 1)
+        return LaunchedStep((rows,), None if choice is None else PendingTokens(step.out), 1)
 
     @staticmethod
     def choice_for(sequences: Sequence[SequenceRows]) -> Choice:

@@ -40,15 +40,15 @@ class MaskBuffers:
             masks.allowed[:num_rows], masks.penalized[:num_rows], masks.penalty[:num_rows]
         )
 
-    def send(self, sequences: Sequence[SequenceRows], num_lanes: int, num_queries: int) -> None:
+    def send(self, sequences: Sequence[SequenceRows], num_seqs: int, num_queries: int) -> None:
         """For a step whose first lanes are these sequences, of `num_queries` rows each; nothing is
         forbidden in further ones."""
         allowed, penalized = (each.numpy() for each in self._host)
         penalty = self._host_penalty.numpy()
-        num_rows = num_lanes * num_queries
+        num_rows = num_seqs * num_queries
         allowed[:num_rows], penalized[:num_rows], penalty[:num_rows] = _EVERYTHING, 0, 1.0
-        for lane, rows in enumerate(sequences):
-            first = lane * num_queries + len(rows.token_ids) - rows.num_sampled
+        for seq, rows in enumerate(sequences):
+            first = seq * num_queries + len(rows.token_ids) - rows.num_sampled
             for index in range(rows.num_sampled):
                 _allow(allowed[first + index], rows, index)
                 _penalize(penalized[first + index], rows, index)

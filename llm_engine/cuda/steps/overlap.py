@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_engine.backends.base import SequenceRows
+from llm_engine.cuda.steps.graph_runner import Choice, DecodeStep
 
-from .captured_steps import Choice, DecodeStep
-from .graph_runner import GraphRunner, Group
+from .graph_runner import GraphRunner, LaunchedStep
 from .logit_masks import needs_masks
 
 
@@ -26,13 +26,13 @@ from .logit_masks import needs_masks
 class _Ahead:
     """A step that nobody has asked for yet."""
 
-    before: Group
+    before: LaunchedStep
     """The step that it follows."""
     num_rows: int
     """Of each sequence: 1, or one more than there are heads."""
     pages: tuple[dict[int, int], ...]
     """For each sequence where its rows may stand: page by place in the table."""
-    group: Group
+    group: LaunchedStep
     choice: Choice
     step: DecodeStep
 
@@ -81,16 +81,16 @@ class OverlapScheduler:
         """What was launched is for nobody."""
         self._ahead = None
 
-    def take(self, sequences: tuple[SequenceRows, ...]) -> Group | None:
+    def take(self, sequences: tuple[SequenceRows, ...]) -> LaunchedStep | None:
         """What was launched, if it is this; the next is then ahead."""
         ahead = self._ahead
         if ahead is None or not ahead.is_for(sequences, self._page_size):
             return None
-        group = Group(sequences, ahead.group.answer, ahead.group.num_queries)
+        group = LaunchedStep(sequences, ahead.group.answer, ahead.group.num_queries)
         self._follow(group, ahead.step, ahead.choice, ahead.num_rows)
         return group
 
-    def after(self, group: Group) -> None:
+    def after(self, group: LaunchedStep) -> None:
         """Go on behind a step that was launched, if it continued replies the usual way."""
         sequences = group.sequences
         num_rows = len(sequences[0].token_ids)
@@ -102,7 +102,7 @@ class OverlapScheduler:
             step = self._steps.step_for(len(sequences), num_rows)
             self._follow(group, step, choice, num_rows)
 
-    def _follow(self, group: Group, step: DecodeStep, choice: Choice, num_rows: int) -> None:
+    def _follow(self, group: LaunchedStep, step: DecodeStep, choice: Choice, num_rows: int) -> None:
         """Launch what comes after these sequences, where there is room for it."""
         self._ahead = None
         known: list[dict[int, int]] = []
@@ -114,9 +114,9 @@ class OverlapScheduler:
             if is_beyond:
                 return
             known.append({place: rows.pages[place] for place in places})
-        for lane, pages in enumerate(known):
+        for seq, pages in enumerate(known):
             for place, page in pages.items():
-                step.lanes.set_page(lane, place, page)
+                step.inputs.set_page(seq, place, page)
         following = self._steps.replay(step, choice, group.sequences)
         self._ahead = _Ahead(group, num_rows, tuple(known), following, choice, step)
 

@@ -3,7 +3,7 @@
 A step has a fixed number of *lanes*, each with room for a fixed number of rows; a lane without a
 sequence has no rows. All that the host has to say stands in one array of 32-bit words, which goes
 to the device in one asynchronous copy and is read there through views. The device changes it as a
-step ends (`LaneOps.advance`): the tokens it chose are the next step's rows, at the next positions,
+step ends (`StepOps.advance`): the tokens it chose are the next step's rows, at the next positions,
 so that the next step can begin before the host has seen them.
 
 The host's copies are a ring of page-locked arrays: one must not be written as long as it may not
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows
-from llm_engine.cuda.ops.interface import LaneSampling, LaneState, Rows
+from llm_engine.cuda.ops.interface import Rows, SamplingInputs, StepState
 
 RING: Final = 8
 """Steps that may be on their way to the device."""
@@ -50,14 +50,14 @@ class _Views:
     """`[B, pages]`, int32."""
 
 
-def _views(words: Tensor, num_lanes: int, num_queries: int, num_pages: int) -> _Views:
-    sizes = [2 * num_lanes, num_lanes * num_queries, *[num_lanes] * 7, num_lanes * num_pages]
+def _views(words: Tensor, num_seqs: int, num_queries: int, num_pages: int) -> _Views:
+    sizes = [2 * num_seqs, num_seqs * num_queries, *[num_seqs] * 7, num_seqs * num_pages]
     seeds, tokens, first, count, sampled, top_k, heat, top_p, min_p, tables = torch.split(
         words, sizes
     )
     return _Views(
         seeds=seeds.view(torch.int64),
-        tokens=tokens.view(num_lanes, num_queries),
+        tokens=tokens.view(num_seqs, num_queries),
         first_positions=first,
         num_rows=count,
         first_sampled=sampled,
@@ -65,21 +65,21 @@ def _views(words: Tensor, num_lanes: int, num_queries: int, num_pages: int) -> _
         temperature=heat.view(torch.float32),
         top_p=top_p.view(torch.float32),
         min_p=min_p.view(torch.float32),
-        tables=tables.view(num_lanes, num_pages),
+        tables=tables.view(num_seqs, num_pages),
     )
 
 
-def _num_words(num_lanes: int, num_queries: int, num_pages: int) -> int:
-    return num_lanes * (2 + num_queries + 7 + num_pages)
+def _num_words(num_seqs: int, num_queries: int, num_pages: int) -> int:
+    return num_seqs * (2 + num_queries + 7 + num_pages)
 
 
 class _HostCopy:
     """One of the ring: a page-locked array, and when it was last copied from."""
 
-    def __init__(self, num_lanes: int, num_queries: int, num_pages: int, *, pinned: bool) -> None:
-        size = _num_words(num_lanes, num_queries, num_pages)
+    def __init__(self, num_seqs: int, num_queries: int, num_pages: int, *, pinned: bool) -> None:
+        size = _num_words(num_seqs, num_queries, num_pages)
         self.words = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-        views = _views(self.words, num_lanes, num_queries, num_pages)
+        views = _views(self.words, num_seqs, num_queries, num_pages)
         self.arrays: dict[str, NDArray[np.generic]] = {
             name: getattr(views, name).numpy() for name in _Views.__dataclass_fields__
         }
@@ -87,14 +87,14 @@ class _HostCopy:
 
 
 class StepInputs:
-    """The inputs of steps of `num_lanes` sequences with up to `num_queries` rows each."""
+    """The inputs of steps of `num_seqs` sequences with up to `num_queries` rows each."""
 
     def __init__(
-        self, num_lanes: int, num_queries: int, num_pages: int, device: torch.device
+        self, num_seqs: int, num_queries: int, num_pages: int, device: torch.device
     ) -> None:
         """`num_pages`: of the longest sequence."""
-        shape = num_lanes, num_queries, num_pages
-        self.num_lanes, self.num_queries = num_lanes, num_queries
+        shape = num_seqs, num_queries, num_pages
+        self.num_seqs, self.num_queries = num_seqs, num_queries
         self._device = device
         is_cuda = device.type == "cuda"
         self._words = torch.zeros(_num_words(*shape), dtype=torch.int32, device=device)
@@ -103,12 +103,12 @@ class StepInputs:
         self._turn = 0
         self._tables = self._ring[0].arrays["tables"].copy()
         """What the device's tables hold."""
-        self._positions = torch.zeros(num_lanes * num_queries, dtype=torch.int32, device=device)
+        self._positions = torch.zeros(num_seqs * num_queries, dtype=torch.int32, device=device)
         there = self._on_device
-        self.state = LaneState(
+        self.state = StepState(
             there.tokens, there.first_positions, there.num_rows, there.first_sampled
         )
-        self.sampling = LaneSampling(
+        self.sampling = SamplingInputs(
             there.temperature, there.top_k, there.top_p, there.min_p, there.seeds
         )
 
@@ -123,21 +123,21 @@ class StepInputs:
         arrays = copy.arrays
         arrays["num_rows"].fill(0)
         arrays["temperature"].fill(0)  # a lane without rows chooses, too: the simplest way
-        for lane, rows in enumerate(sequences):
-            self._write(arrays, lane, rows)
+        for seq, rows in enumerate(sequences):
+            self._write(arrays, seq, rows)
         self._words.copy_(copy.words, non_blocking=True)
         if self._device.type == "cuda":
             copy.copied = copy.copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
             copy.copied.record()
         self._tables[:] = arrays["tables"]
 
-    def set_page(self, lane: int, index: int, page: int) -> None:
+    def set_page(self, seq: int, index: int, page: int) -> None:
         """Let page `index` of a lane be this one from the next step on."""
-        if self._tables[lane, index] != page:
-            self._tables[lane, index] = page
-            self._on_device.tables[lane, index].fill_(page)
+        if self._tables[seq, index] != page:
+            self._tables[seq, index] = page
+            self._on_device.tables[seq, index].fill_(page)
 
-    def _write(self, arrays: dict[str, NDArray[np.generic]], lane: int, rows: SequenceRows) -> None:
+    def _write(self, arrays: dict[str, NDArray[np.generic]], seq: int, rows: SequenceRows) -> None:
         count, sampling = len(rows.token_ids), rows.sampling
         values = {
             "seeds": _signed(rows.seed),
@@ -150,17 +150,17 @@ class StepInputs:
             "min_p": sampling.min_p,
         }
         for name, value in values.items():
-            arrays[name][lane] = value
-        arrays["tokens"][lane, :count] = rows.token_ids
+            arrays[name][seq] = value
+        arrays["tokens"][seq, :count] = rows.token_ids
         # A sequence may own pages behind the longest one's last: room for drafts.
         pages = rows.pages[: arrays["tables"].shape[1]]
-        arrays["tables"][lane, : len(pages)] = pages
+        arrays["tables"][seq, : len(pages)] = pages
 
     # --- on the device, inside graphs ---
 
     def rows(self, num_queries: int) -> Rows:
-        """Each lane's first rows: where their positions are put (`LaneOps.embed`), and pages."""
-        return Rows(self._positions[: self.num_lanes * num_queries], self._on_device.tables)
+        """Each lane's first rows: where their positions are put (`StepOps.embed`), and pages."""
+        return Rows(self._positions[: self.num_seqs * num_queries], self._on_device.tables)
 
     def last_row(self) -> Tensor:
         """`[B]`: index of each lane's last row in use; 0 where there is none."""
@@ -168,9 +168,9 @@ class StepInputs:
 
     def expect(self, drafted: Tensor) -> None:
         """Let the next step check a draft `[1, n]` behind the token that is certain."""
-        lanes, count = self._on_device, drafted.shape[1]
-        lanes.tokens[:, 1 : count + 1] = drafted
-        lanes.num_rows.mul_(count + 1)  # none stays none
+        there, count = self._on_device, drafted.shape[1]
+        there.tokens[:, 1 : count + 1] = drafted
+        there.num_rows.mul_(count + 1)  # none stays none
 
     def first_token(self) -> Tensor:
         """`[B]` int32: each lane's first row."""

@@ -30,11 +30,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_engine.backends.base import Plan, SequenceRows, StepHandle, StepResult
-from llm_engine.backends.wrapper import BackendAround
+from llm_engine.backends.wrapper import BackendWrapper
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.errors import DeviceLostError, ModelError
 
-from .workers import Beats, Follower, Patience, Watch, heard
+from .workers import Follower, FollowerWatchdog, HangTimeout, Heartbeat, received
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class ProcessGroup:
     """Processes that compute together."""
 
     rank: int
@@ -74,13 +74,15 @@ class Team:
         )
 
 
-Make = Callable[[Team], Callable[[], CudaBackend]]
+Make = Callable[[ProcessGroup], Callable[[], CudaBackend]]
 """Loads what one rank needs, in its own process, and returns what makes the backend of it: only
 that may talk to the others, when all have loaded. To be sent there, so a module's own function with
 arguments that can be pickled."""
 
 
-def _follow(team: Team, make: Make, orders: Connection, beats: Beats, patience: Patience) -> None:
+def _follow(
+    team: ProcessGroup, make: Make, orders: Connection, beats: Heartbeat, patience: HangTimeout
+) -> None:
     """A follower's life: until the leader says so, or is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the leader's to answer: it may have calls
         signal.signal(number, signal.SIG_IGN)
@@ -97,7 +99,7 @@ def _follow(team: Team, make: Make, orders: Connection, beats: Beats, patience: 
     except Exception as error:
         orders.send(f"{type(error).__name__}: {error}")
         return
-    for order in heard(orders, beats, patience):
+    for order in received(orders, beats, patience):
         match order:
             case Plan():
                 backend.collect(backend.launch(order))
@@ -117,7 +119,7 @@ def _end_with_leader() -> None:
     os._exit(1)
 
 
-class ParallelBackend(BackendAround):
+class ParallelBackend(BackendWrapper):
     """The leader's: over its own part and that of all followers. Every error is a DeviceLostError:
     some of the processes have done the step, and some have not."""
 
@@ -125,7 +127,7 @@ class ParallelBackend(BackendAround):
         self,
         backend: CudaBackend,
         followers: Sequence[Follower],
-        patience: Patience,
+        patience: HangTimeout,
         meeting_place: tempfile.TemporaryDirectory[str],
     ) -> None:
         """`meeting_place`: where the team's store is, which libraries go on looking into."""
@@ -133,7 +135,7 @@ class ParallelBackend(BackendAround):
         self._part = backend
         self._meeting_place = meeting_place
         self._followers = followers
-        self._watch = Watch(followers, patience)
+        self._watch = FollowerWatchdog(followers, patience)
 
     def launch(self, plan: Plan) -> StepHandle:
         with self._together():
@@ -194,7 +196,7 @@ def lead(
     count: int,
     library: str,
     make: Make,
-    patience: Patience | None = None,
+    patience: HangTimeout | None = None,
     *,
     make_own: Make | None = None,
 ) -> ParallelBackend:
@@ -203,10 +205,10 @@ def lead(
     can't start, DeviceLostError where those that were led before have not ended."""
     if dist.is_initialized() or any(each.name == _LEADER for each in threading.enumerate()):
         raise DeviceLostError("a model on several GPUs has not ended in this process")
-    patience = patience or Patience()
+    patience = patience or HangTimeout()
     meeting_place = tempfile.TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True)
     store = str(Path(meeting_place.name, "store"))
-    own, *others = (Team(rank, count, store, library) for rank in range(count))
+    own, *others = (ProcessGroup(rank, count, store, library) for rank in range(count))
     followers: list[Follower] = []
     atexit.register(_end, followers)  # they don't heed who asks them to end when Python does
     try:
@@ -285,7 +287,7 @@ def _end(followers: Sequence[Follower]) -> None:
         follower.orders.close()
 
 
-def _started(team: Team, make: Make, patience: Patience) -> Follower:
+def _started(team: ProcessGroup, make: Make, patience: HangTimeout) -> Follower:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     beats = context.RawValue("Q")

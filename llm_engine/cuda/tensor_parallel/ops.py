@@ -35,7 +35,7 @@ class ParallelOps:
         """`shard_vocab`: rows of the head on each rank but the last. `hidden [rows, hidden]`:
         where partial sums go, for as many rows as there will ever be, zeroed."""
         self._ops = ops
-        self.lanes = ops.lanes
+        self.step = ops.step
         self._count = dist.get_world_size()
         self._partial = hidden
         few = MAX_ROWS, hidden.shape[1]

@@ -32,7 +32,7 @@ Its connections break some milliseconds before its end is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class HangTimeout:
     """How long a follower may take for a step."""
 
     look_s: float = 0.5
@@ -47,7 +47,7 @@ class Patience:
         return f"{self.look_s * self.num_looks:g} s"
 
 
-class Beats(Protocol):
+class Heartbeat(Protocol):
     """A number in shared memory. One process writes."""
 
     value: int
@@ -60,10 +60,10 @@ class Follower:
     rank: int
     process: BaseProcess
     orders: Connection
-    beats: Beats
+    beats: Heartbeat
 
 
-def heard(orders: Connection, beats: Beats, patience: Patience) -> Iterator[Any]:
+def received(orders: Connection, beats: Heartbeat, patience: HangTimeout) -> Iterator[Any]:
     """A follower's: orders until the leader is gone. Beats while there are none, and after each."""
     arrivals = select.poll()  # made once: `Connection.poll` would make one for every order
     arrivals.register(orders.fileno(), select.POLLIN)
@@ -78,10 +78,10 @@ def heard(orders: Connection, beats: Beats, patience: Patience) -> Iterator[Any]
         beats.value += 1
 
 
-class Watch:
+class FollowerWatchdog:
     """Looks after followers, on a thread of its own, until `end`."""
 
-    def __init__(self, followers: Sequence[Follower], patience: Patience) -> None:
+    def __init__(self, followers: Sequence[Follower], patience: HangTimeout) -> None:
         self.lost: DeviceLostError | None = None
         """Set once; any thread may look."""
         self._followers = followers

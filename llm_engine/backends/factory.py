@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from llm_engine.backends.base import Backend
 from llm_engine.checkpoints.checkpoint import Checkpoint
-
-from .config import BackendName, EngineConfig, backend_for
+from llm_engine.config import BackendName, EngineConfig, backend_for
 
 
 def make_backend(

@@ -29,7 +29,7 @@ import numpy as np
 
 from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.grammar import Grammar
+from llm_engine.structured_output.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -44,7 +44,7 @@ MAX_COMPILED: Final = 64
 """Grammars kept for the next request. One of a dozen tools takes about 1 MB and 2 ms to compile."""
 
 
-class Matcher:
+class GrammarMatcher:
     """One reply's place in its grammar. Belongs to the engine's thread."""
 
     def __init__(self, matcher: "LLMatcher", end_ids: frozenset[int], num_tokens: int) -> None:
@@ -111,7 +111,7 @@ class Matcher:
 class ForcedDraft:
     """Proposes what a grammar leaves no choice about: see `llm_engine.drafts.Draft`."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
@@ -121,7 +121,7 @@ class ForcedDraft:
         """Nothing to do."""
 
 
-class Constraints:
+class GrammarCompiler:
     """Compiles grammars, each once. Any thread may use it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -136,9 +136,9 @@ class Constraints:
         """Grammars kept."""
         return len(self._compiled)
 
-    def begin(self, grammar: Grammar, end_ids: frozenset[int]) -> Matcher:
+    def begin(self, grammar: Grammar, end_ids: frozenset[int]) -> GrammarMatcher:
         """For a new reply. Raises RequestError as `compile`; takes 20 us for a known grammar."""
-        return Matcher(self._find(grammar).deep_copy(), end_ids, self._num_tokens)
+        return GrammarMatcher(self._find(grammar).deep_copy(), end_ids, self._num_tokens)
 
     def compile(self, grammar: Grammar) -> None:
         """Have a grammar ready: some milliseconds, large schemas a second or two. The first one of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Self
 
-from .errors import RequestError
+from llm_engine.errors import RequestError
 
 _WRITING: Final = {
     "whitespace_flexible": False,
