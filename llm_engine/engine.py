@@ -1,4 +1,7 @@
-"""The engine: a loaded model on a thread of its own, ready to talk."""
+"""Public entry of the engine: a loaded model on a thread of its own.
+
+`Engine.load` builds the parts (checkpoint, backend, drafters, step loop, thread); `generate`,
+`open_conversation` and `chat` are the three ways to ask it. README.md has the map."""
 
 import asyncio
 import logging
@@ -43,21 +46,21 @@ _NO_TURN = TurnId(0)
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How the model reads and writes."""
+    """Tokenizer, chat template and end tokens of a model."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    """None for base models, which know no dialogue."""
+    """None for base models, which have no chat format."""
     end_ids: frozenset[int]
 
     @property
     def dialect(self) -> Dialect:
-        """How the model calls tools."""
+        """Form of the model's tool calls."""
         return dialect_of(self.template.probe_calls() if self.template else "")
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """Raises RequestError where there is none."""
+        """The chat template. Raises RequestError where there is none."""
         if self.template is None:
             raise RequestError("model", "has no chat template: it can only continue token ids")
         return self.template
@@ -83,8 +86,8 @@ class Vocabulary:
 
 
 class Engine:
-    """One model. Methods that are `async` may be called from any event loop; `load` and `close`
-    block and belong on a thread."""
+    """A loaded model. Methods that are `async` may be called from any event loop; `load` and
+    `close` block and belong on a thread."""
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Engine:
         self._backend = backend
         self.context_length = context_length
         self.dialect = vocabulary.dialect
-        """How the model calls tools, for prompts and replies."""
+        """Form of the model's tool calls, in prompts and replies."""
         self._grammars = GrammarCompiler(vocabulary.tokenizer)
         self._core = EngineCore(
             backend,
@@ -118,7 +121,7 @@ class Engine:
         if isinstance(backend, HasProcesses):
             backend.when_lost(self._thread.lose)
         if backend_for(config.precision) is BackendName.CUDA:
-            # On a CPU the thread shares its cores with those that calculate.
+            # On a CPU the thread shares its cores with the compute threads.
             self._thread.post(keep_to_one_core)
         self._conversations = ConversationPool(
             lambda key: self.open_conversation(key.system, tools=key.tools, keep_all=True)
@@ -136,10 +139,10 @@ class Engine:
     ) -> "Engine":
         """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
 
-        `on_progress` hears which share of the weights is converted, on the calling thread or, for
-        several GPUs, one of its own; it hears nothing where they need not be. `wrap` may put
-        something around what calculates, to watch or to slow it. Raises ModelError naming the
-        file, what was found and what is supported.
+        `on_progress` is called with the share of the weights that is converted, on the calling
+        thread or, for several GPUs, on another; it is not called where nothing is converted. `wrap`
+        may wrap the backend, to observe or to slow it. Raises ModelError naming the file, what was
+        found and what is supported.
         """
         config = config or EngineConfig()
         checkpoint = load_checkpoint(Path(path))
@@ -170,7 +173,7 @@ class Engine:
         deadline_ns: int | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Answer a prompt that belongs to no conversation. Closing the generator stops the work.
+        """Generate a reply outside any conversation. Closing the generator stops the work.
 
         A string is one user message; a list holds either messages or token ids taken as they are.
         Raises RequestError (also for a prompt beyond the context) and EngineError.
@@ -201,12 +204,13 @@ class Engine:
         tools: tuple[str, ...] = (),
         keep_all: bool = False,
     ) -> Conversation:
-        """A conversation with its own cache.
+        """Open a conversation with its own KV cache.
 
-        `examples` show the model how to speak; like the system prompt they are never dropped, and
+        `examples` are few-shot messages; like the system prompt they are never dropped, and
         `Conversation.reset` leaves them alone. `tools` are definitions in JSON for a chat template
-        that knows tools. With `keep_all` no turn is dropped either: a history beyond the context
-        is refused. Raises RequestError when these do not fit or too many conversations are open.
+        that has a place for tools. With `keep_all` no turn is dropped either: a history beyond the
+        context is refused. Raises RequestError when these do not fit or too many conversations are
+        open.
         """
         template = await self._template_with(tools)
         history = await self.vocabulary.open_history(
@@ -226,7 +230,7 @@ class Engine:
 
     async def check_setting(self, system: str, tools: ToolUse | None) -> None:
         """Raise RequestError where no conversation could have this system prompt, or no reply in it
-        these tools. None is opened, so that it does not matter how many there are."""
+        these tools. Opens no conversation, so that it works when `max_sequences` are in use."""
         vocabulary = self.vocabulary
         history = await vocabulary.open_history(
             vocabulary.chat_template, self.context_length, system
@@ -244,7 +248,8 @@ class Engine:
         deadline_ns: int | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
+        """Generate a reply to a stateless request, which carries the whole history. Closing the
+        generator stops it.
 
         What an earlier request had in common with this one is not computed again. Messages beyond
         the context are refused, none is dropped. `tools` as in `open_conversation`. Raises
@@ -267,18 +272,18 @@ class Engine:
             await self._conversations.give_back(key, conversation)
 
     async def warm(self) -> None:
-        """Run a short prompt, so that no caller waits for what happens only once."""
+        """Run a short prompt, so that the first call does not pay for one-time initialization."""
         prompt = self.vocabulary.tokenizer.encode("one two three four five six seven eight")
         sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=0, max_tokens=4)
         async for _ in self.generate(prompt, sampling):
             pass
 
     async def stats(self) -> EngineStats:
-        """What the engine has counted, between two of its steps."""
+        """Counters of the engine, read between two of its steps."""
         return await self._thread.call(self._core.stats, undo=lambda _: None)
 
     def stop(self) -> None:
-        """As `close`, without waiting for the thread: for an engine that may hang."""
+        """Begin to close without waiting for the thread: for an engine that may hang."""
         self._thread.stop()
 
     def close(self) -> None:
@@ -288,7 +293,7 @@ class Engine:
             self._backend.close()
 
     async def _open_sequence(self) -> SequenceId:
-        """A place in the engine, if need be that of the dialogue that has been idle longest."""
+        """Open a sequence, if need be by closing the pooled conversation that is idle longest."""
         while True:
             try:
                 return await self._thread.call(
@@ -299,7 +304,7 @@ class Engine:
                     raise
 
     async def _compile(self, sampling: SamplingParams) -> None:
-        """So that the engine's thread, which everybody shares, finds it done."""
+        """Compile a grammar off the engine's thread, which all requests share."""
         if sampling.grammar is not None:
             await asyncio.to_thread(self._grammars.compile, sampling.grammar)
 
@@ -317,7 +322,7 @@ class Engine:
     async def _encoded(
         self, prompt: str | Sequence[ChatMessage] | Sequence[int]
     ) -> tuple[int, ...]:
-        """A prompt's ids; long ones are encoded on another thread. Raises RequestError."""
+        """Encode a prompt; long ones on another thread. Raises RequestError."""
         last = prompt[-1] if prompt and not isinstance(prompt, str) else prompt
         said = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
         if not prompt or (isinstance(said, str) and not said.strip()):
@@ -346,7 +351,7 @@ class Engine:
 
 
 def message_ids(template: ChatTemplate, messages: Sequence[ChatMessage]) -> list[int]:
-    """A prompt that asks for the answer to the last of these."""
+    """Token ids of the prompt that asks for a reply to the last of these messages."""
     ids: list[int] = []
     gaps = template.gaps([message.role for message in messages])
     for message, gap in zip(messages, gaps, strict=False):
@@ -355,13 +360,13 @@ def message_ids(template: ChatTemplate, messages: Sequence[ChatMessage]) -> list
 
 
 def _about_messages(error: RequestError) -> RequestError:
-    """A history is made of texts, but its owner knows it as messages."""
+    """Name the field `messages` in errors that the history reports for one of its texts."""
     is_theirs = error.field in ("text", "role", "system")
     return RequestError("messages", error.problem) if is_theirs else error
 
 
 def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
-    """Tokenizer, chat template and the tokens that end a reply. Raises ModelError."""
+    """Read chat template and end tokens of a tokenizer. Raises ModelError."""
     if tokenizer.chat_template is None:
         return Vocabulary(tokenizer, None, tokenizer.end_ids)
     try:

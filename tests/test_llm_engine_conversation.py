@@ -116,7 +116,7 @@ async def test_books_that_do_not_balance_are_closed(
     first, _, _ = await answer(talk, ONE)
     engine._core.cache.pool._free.pop()
     await talk.truncate_reply(0)
-    while "do not balance" not in caplog.text:
+    while "integrity check failed" not in caplog.text:
         await engine.stats()  # work, and then none
         await asyncio.sleep(0.02)
     again, _, usage = await answer(talk, TWO)

@@ -9,13 +9,13 @@ from llm_engine.backends.base import Slot
 from .drafter import Draft
 
 LONGEST_MATCH: Final = 4
-"""Tokens that must have occurred before in the same order: four rarely mislead, and two still find
-most repetitions. One would propose something after every comma."""
+"""Tokens that must have occurred before in the same order, tried from four down to two: four rarely
+mislead, and two still find most repetitions. One would propose something after every comma."""
 SHORTEST_MATCH: Final = 2
 
 
 class NgramDrafter:
-    """Proposes what followed when the last tokens last occurred in prompt, history or reply.
+    """Prompt-lookup drafter over prompt, history and reply.
 
     Finds read-backs: names, numbers, the caller's own words, lists out of a document.
 
@@ -38,7 +38,7 @@ class _NgramDraft:
         self._text += _as_text(tokens[len(self._text) :])
         for length in range(LONGEST_MATCH, SHORTEST_MATCH - 1, -1):
             if length < len(tokens):
-                # What is found ends before the last token, or it would find itself.
+                # The match must end before the last token, or it would find itself.
                 start = self._text.rfind(self._text[-length:], 0, -1)
                 if start >= 0:
                     return tokens[start + length : start + length + max_tokens]
@@ -49,6 +49,6 @@ class _NgramDraft:
 
 
 def _as_text(tokens: Sequence[int]) -> str:
-    """The character of each token's number. Raises UnicodeDecodeError beyond Unicode's last one: no
-    vocabulary has 1,114,112 tokens."""
+    """Token ids as characters with these numbers. Raises UnicodeDecodeError beyond Unicode's last:
+    no vocabulary has 1,114,112 tokens."""
     return struct.pack(f"<{len(tokens)}I", *tokens).decode("utf-32-le", "surrogatepass")
