@@ -14,7 +14,7 @@ from pathlib import Path
 from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, HasProcesses
-from llm_engine.backends.cpu_affinity import keep_to_one_core
+from llm_engine.backends.cpu_affinity import pin_to_last_core
 from llm_engine.backends.factory import make_backend
 from llm_engine.chat.conversation import Conversation, OnMark, ToolPrompts, chunks
 from llm_engine.chat.conversation_pool import ConversationPool
@@ -122,7 +122,7 @@ class Engine:
             backend.when_lost(self._thread.lose)
         if backend_for(config.precision) is BackendName.CUDA:
             # On a CPU the thread shares its cores with the compute threads.
-            self._thread.post(keep_to_one_core)
+            self._thread.post(pin_to_last_core)
         self._conversations = ConversationPool(
             lambda key: self.open_conversation(key.system, tools=key.tools, keep_all=True)
         )

@@ -207,7 +207,7 @@ def test_a_token_that_does_not_exist_fails_alone(backend: OnnxBackend, whole: Te
 def test_a_cpu_whose_rows_never_agree_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_invariance, "rows_agree", lambda sessions, config: False)
+    monkeypatch.setattr(batch_invariance, "is_batch_invariant", lambda sessions, config: False)
     with pytest.raises(ModelError, match="use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 

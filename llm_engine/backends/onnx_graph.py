@@ -1,21 +1,21 @@
-"""The decoder as one ONNX graph, for any shape of the Llama, Mistral, Qwen2 and Qwen3
-families.
+"""Builds the decoder as one ONNX graph, for the Llama, Mistral, Qwen2 and Qwen3 families.
 
-Its rows are consecutive tokens of one sequence, or of one after another: each sequence has a
-*lane*, an attention of its own in every layer, while all rows go through the same products.
+Its rows are consecutive tokens of one sequence, or of several one after another: each of the
+`num_seqs` sequences has an attention node of its own in every layer, while all rows go through the
+same products.
 
-A lane's keys and values come in as one pair of buffers a layer, `[1, kv_heads, capacity,
+A sequence's keys and values come in as one pair of buffers a layer, `[1, kv_heads, capacity,
 head_dim]`, and go out as the same buffers: bound to one address, GroupQueryAttention writes the new
 rows in place at the end that `total` names, and reads no further. Cutting a sequence back is
-therefore running it with a smaller total. A lane in use attends at least two rows, an idle one a
-single row, with buffers for one token.
+therefore running it with a smaller total. An attention in use has at least two rows, an unused one
+a single row, with buffers for one token.
 
-Attention sees rows picked by `ATTENDED` and gives back those picked by `KEPT`: its kernel for a
-single row adds in another order than the one for several, so that a lone token goes in twice. The
-head is computed for `SAMPLED` rows alone, which may be none.
+Attention reads the rows selected by `ATTENDED` and returns those selected by `KEPT`: its kernel for
+a single row adds in another order than the one for several, so that a single token goes in twice.
+The LM head is computed for `SAMPLED` rows alone, which may be none.
 
-Weights stay in their file, which ONNX calls external data: the session maps it, packs the matrices
-for the CPU's kernels, and lets go of what it has packed.
+Weights stay in their file (ONNX external data): the session maps it, packs the matrices for the
+CPU's kernels, and unmaps what it has packed.
 """
 
 from collections.abc import Sequence
@@ -32,25 +32,25 @@ from .onnx_attention import norm_factor, num_hidden_keys, stored_size
 from .onnx_weights import BLOCK
 
 TOKENS = "tokens"
-"""int64 `[1, T]`."""
+"""Token ids, int64 `[1, T]`."""
 ATTENDED = "attended"
-"""int64: rows that attention sees, lane by lane, in order of position."""
+"""Rows that attention reads, int64, sequence by sequence, in order of position."""
 SEQ_SIZES = "seq_sizes"
-"""int64 `[lanes]`: how many of them are whose. Only where there are several lanes."""
+"""Attended rows of each sequence, int64 `[num_seqs]`. Only with several sequences."""
 KEPT = "kept"
-"""int64 `[T]`: rows of what attention gave."""
+"""Rows of the attention's output that are kept, int64 `[T]`."""
 SAMPLED = "sampled"
-"""int64 `[S]`: rows whose logits are wanted."""
+"""Rows whose logits are wanted, int64 `[S]`."""
 LOGITS = "logits"
-"""float32 `[1, S, vocab]`."""
+"""Logits, float32 `[1, S, vocab]`."""
 
 COSINES, SINES = "cosines", "sines"
-"""float32, those of `onnx_heads.rotary_tables`. Initializers like the weights, but the session is
-given their memory: they depend on the context's length."""
+"""Rotary tables, float32, from `onnx_attention.rotary_tables`. Initializers like the weights, but
+the session is given their memory: they depend on the context's length."""
 
 _OPSET = 21
 _IR_VERSION = 10
-"""Not newer than they need be: the oldest onnxruntime we allow reads them."""
+"""Versions of the format, no newer than needed: the oldest supported onnxruntime reads them."""
 _CONTRIBUTED = "com.microsoft"
 _CONTRIBUTED_OPS = frozenset(
     {"GroupQueryAttention", "MatMulNBits", "QuickGelu", "SkipSimplifiedLayerNormalization"}
@@ -67,18 +67,19 @@ _ELEMENT_TYPES = {
 
 
 def last_position(seq: int) -> str:
-    """int32 `[1]`: position of the last attended row."""
+    """Name of the input with the position of the last attended row, int32 `[1]`."""
     return f"last_position.{seq}"
 
 
 def total(seq: int) -> str:
-    """int32 scalar: tokens in the sequence after this run, one more than the last position."""
+    """Name of the input with the tokens in the sequence after this run, one more than the last
+    position, int32 scalar."""
     return f"total.{seq}"
 
 
 def hidden_keys(seq: int) -> str:
-    """float32 `[1, 1, attended rows, total]`: what is added to scores. Only for head sizes that
-    begin with hidden keys (`onnx_heads`), which count as positions here."""
+    """Name of the input with the mask added to scores, float32 `[1, 1, attended rows, total]`. Only
+    for head sizes with hidden keys (`onnx_attention`), which count as positions here."""
     return f"hidden_keys.{seq}"
 
 
@@ -91,7 +92,7 @@ def caches(layer: int, seq: int) -> tuple[tuple[str, str], tuple[str, str]]:
 def decoder_graph(
     config: ModelConfig, weights: WeightFile, num_positions: int, num_seqs: int = 1
 ) -> bytes:
-    """A serialized model whose weights, those of `onnx_weights.convert`, are in a file."""
+    """Serialize the decoder's graph, with the weights of `onnx_weights.convert` in a file."""
     build = _Builder(config, frozenset(weights.arrays), num_seqs)
     rows = build.embedded()
     delta = None
@@ -114,7 +115,7 @@ def make_model(
     outputs: Sequence[onnx.ValueInfoProto],
     initializers: Sequence[TensorProto],
 ) -> bytes:
-    """A serialized model of any nodes."""
+    """Serialize a model of these nodes."""
     model = helper.make_model(
         helper.make_graph(nodes, "graph", inputs, outputs, initializers),
         opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)],
@@ -125,7 +126,7 @@ def make_model(
 
 
 class _Builder:
-    """Collects nodes. Values go by the names of the nodes that make them."""
+    """Collects nodes. A value has the name of the node that makes it."""
 
     def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_seqs: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -141,12 +142,12 @@ class _Builder:
             self._sink = self._constant("sink", weightless, TensorProto.FLOAT)
 
     def embedded(self) -> str:
-        """float32 `[1, T, hidden]`."""
+        """Embedded tokens, float32 `[1, T, hidden]`."""
         stored = self._add("Gather", ["embedding", TOKENS])
         return self._add("Cast", [stored], to=TensorProto.FLOAT)
 
     def layer(self, index: int, rows: str, delta: str | None) -> tuple[str, str]:
-        """Rows before this layer's end and what is to be added to them; likewise given."""
+        """Add a layer. Takes and returns the residual rows and the delta still to be added."""
         prefix = f"layers.{index}."
         hidden, inner = self._config.hidden_size, self._config.intermediate_size
         normed, rows = self._norm(f"{prefix}input_layernorm", rows, delta)
@@ -191,13 +192,13 @@ class _Builder:
             kv_num_heads=self._config.num_kv_heads,
             do_rotary=1,
             scale=self._config.head_dim**-0.5,
-            # Of keys, the row's own included; negative: all.
+            # In keys, the row's own included; negative: all.
             local_window_size=window or -1,
         )
         return attended
 
     def _of_sequence(self, rows: str, seq: int) -> str:
-        """A lane's share of rows."""
+        """The rows of one sequence."""
         if self._num_seqs == 1:
             return rows
         outputs = [f"{rows}.seq.{seq}" for seq in range(self._num_seqs)]
@@ -234,7 +235,7 @@ class _Builder:
         )
 
     def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
-        """RMS norm of the sum of both, and the sum."""
+        """RMS norm of `rows` + `delta`, and that sum."""
         epsilon = self._config.norm_eps
         if delta is None:
             return self._add("SimplifiedLayerNormalization", [rows, name], epsilon=epsilon), rows
@@ -248,7 +249,7 @@ class _Builder:
         return f"{name}.rows", total
 
     def _normed_head(self, rows: str, name: str, num_heads: int) -> str:
-        """Each head of `[1, T, num_heads * head_dim]` normalized by itself."""
+        """Normalize each head of `[1, T, num_heads * head_dim]` by itself."""
         size = self._head_size
         to_heads = self._constant(f"{name}.heads", (0, 0, num_heads, size))
         to_flat = self._constant(f"{name}.flat", (0, 0, num_heads * size))
@@ -272,7 +273,7 @@ class _Builder:
     def _add(
         self, op_type: str, inputs: list[str], *, output: str | None = None, **attributes: Any
     ) -> str:
-        """A node with one output; its name."""
+        """Add a node with one output; returns its name."""
         name = output or f"{op_type}.{len(self.nodes)}"
         self._node(op_type, inputs, [name], **attributes)
         return name

@@ -1,10 +1,10 @@
-"""Running the ONNX decoder over buffers that stay where they are.
+"""ONNX Runtime session of the decoder, with inputs and outputs bound to fixed buffers.
 
 Keys and values of a sequence lie in one array, bound to the graph as input and output alike, and
-bound again only when it grows or another sequence takes its lane. What a step adds is a handful of
+bound again only when it grows or another sequence takes its attention. A step adds a handful of
 integers, written into arrays that stay bound; logits come out in one as well.
 
-A lone row attends twice, as itself and as the next position, for the sake of one arithmetic (see
+A single row attends twice, as itself and as the next position, for batch invariance (see
 `onnx_graph`). Keys and values of the second lie beyond the sequence's end, where the next token
 overwrites them: buffers and rotary tables have room for one token more than the context.
 """
@@ -25,35 +25,35 @@ from . import onnx_graph as graph
 from .onnx_attention import num_hidden_keys, rotary_tables, stored_size
 
 _MAX_ROWS = 64
-"""Of one sequence in one run: as many as the engine sends of a prompt. Larger runs gain nothing."""
+"""Rows of one sequence in a run: as many as a prefill chunk. Larger runs gain nothing."""
 _FATAL_ONLY = 4
-"""Log level: whatever goes wrong is raised as well."""
+"""Log level: errors are raised as well."""
 
 _Shape: TypeAlias = tuple[tuple[int, int], ...]
-"""Of a run: for each lane its rows and how many of them are sampled."""
+"""Shape of a run: for each sequence its rows and how many of them are sampled."""
 _IDLE = 0, 0
 
 
 class SequenceBuffers:
     """Keys and values of one sequence, `[layers, 2, 1, kv_heads, hidden + capacity, head size]`,
-    with hidden keys and sizes as in `onnx_heads`."""
+    with hidden keys and sizes as in `onnx_attention`."""
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
         """`capacity` counts tokens."""
         layers, heads = config.num_layers, config.num_kv_heads
         self._hidden = num_hidden_keys(config.head_dim)
         shape = layers, 2, 1, heads, self._hidden + capacity, stored_size(config.head_dim)
-        # Not numpy's: it asks for huge pages, and the first token would take all of the memory.
+        # torch's allocator: numpy's asks for huge pages, and the first token would take all memory.
         self._array: Array = torch.empty(shape).numpy()
         self._array[..., : self._hidden, :] = 0
         self.num_written = 0
-        """Tokens that have been written, and with them memory taken: kept by whoever runs them."""
+        """Tokens written so far, and with them memory taken; maintained by the backend."""
         self.values = [[_value(part) for part in layer] for layer in self._array]
-        """For each layer what is bound: keys and values."""
+        """OrtValues of each layer's keys and values."""
 
     @property
     def num_bytes(self) -> int:
-        """Memory that is taken; the rest is address space."""
+        """Bytes of memory taken; the rest is address space."""
         return self._array.nbytes // int(self._array.shape[-2]) * (self._hidden + self.num_written)
 
     @property
@@ -62,7 +62,7 @@ class SequenceBuffers:
         return int(self._array.shape[-2]) - self._hidden
 
     def copy_from(self, other: "SequenceBuffers", num_tokens: int) -> None:
-        """Begin with another's first tokens."""
+        """Copy another sequence's first tokens."""
         end = self._hidden + num_tokens
         self._array[..., :end, :] = other._array[..., :end, :]
 
@@ -72,15 +72,15 @@ class SequenceInput:
     """Consecutive tokens of one sequence, 1 to `DecoderSession.max_rows`."""
 
     buffers: SequenceBuffers
-    """With room for them and one more."""
+    """Buffers with room for these tokens and one more."""
     token_ids: Sequence[int]
     first_position: int
     num_sampled: int
-    """The last so many rows' logits are wanted."""
+    """Last rows whose logits are wanted."""
 
 
 class DecoderSession:
-    """A loaded graph, for up to `num_seqs` sequences at once. One thread at a time may run it."""
+    """A loaded graph for up to `num_seqs` sequences at once. One thread at a time may run it."""
 
     def __init__(
         self,
@@ -91,9 +91,9 @@ class DecoderSession:
         num_threads: int,
         num_seqs: int = 1,
     ) -> None:
-        """The file is mapped here and not needed afterwards. Raises ModelError."""
+        """Map and pack the weights; the file is not needed afterwards. Raises ModelError."""
         self.num_seqs = num_seqs
-        # Beyond twice the head's size attention takes the last rows through another kernel.
+        # Beyond twice the head's size attention uses another kernel for the last rows.
         self.max_rows = min(_MAX_ROWS, 2 * stored_size(config.head_dim))
         self.min_rows = 1
         self._hidden = num_hidden_keys(config.head_dim)
@@ -105,12 +105,12 @@ class DecoderSession:
         self._logits = np.empty((max_rows, config.vocab_size), np.float32)
         self._binding = self._session.io_binding()
         self._shape: _Shape = ()
-        self._nobody = SequenceBuffers(config, 1)
+        self._unused = SequenceBuffers(config, 1)
         self._bound: list[SequenceBuffers | None] = [None] * num_seqs
         for seq in range(num_seqs):
             self._bind_input(graph.last_position(seq), self._last_positions[seq])
             self._bind_input(graph.total(seq), self._totals[seq].reshape(()))
-            self._bind_sequence(seq, self._nobody)
+            self._bind_sequence(seq, self._unused)
 
     def run(self, work: Sequence[SequenceInput]) -> list[Array]:
         """Extend each sequence by its rows; none may stand in `work` twice.
@@ -128,7 +128,7 @@ class DecoderSession:
         for seq, rows in enumerate(assigned):
             if rows is None:
                 self._attend(seq, num_rows=1, total=1)
-                self._bind_sequence(seq, self._nobody)
+                self._bind_sequence(seq, self._unused)
                 continue
             size = len(rows.token_ids)
             seen = max(size, 2)
@@ -143,19 +143,20 @@ class DecoderSession:
         self._session.run_with_iobinding(self._binding)
         return [logits[id(rows)] for rows in work]
 
-    def pair_lone_rows(self) -> None:
-        """Let linear layers, too, have two rows at least: their kernels for one add otherwise."""
+    def pair_single_rows(self) -> None:
+        """Give linear layers at least two rows, too: their kernels for one row add in another
+        order."""
         self.min_rows = 2
         self._shape = ()
 
     def forget(self, buffers: SequenceBuffers) -> None:
-        """Let go of a sequence's memory."""
+        """Unbind a sequence's memory."""
         for seq, taken in enumerate(self._bound):
             if taken is buffers:
-                self._bind_sequence(seq, self._nobody)
+                self._bind_sequence(seq, self._unused)
 
     def _attend(self, seq: int, num_rows: int, total: int) -> None:
-        """The next run's rows in a lane are its last so many of so many tokens."""
+        """Set the next run's rows of a sequence: the last `num_rows` of its `total` tokens."""
         end = self._hidden + total
         self._last_positions[seq], self._totals[seq] = end - 1, end
         if self._hidden:
@@ -164,7 +165,7 @@ class DecoderSession:
             self._bind_input(graph.hidden_keys(seq), mask)
 
     def _assign(self, work: Sequence[SequenceInput]) -> list[SequenceInput | None]:
-        """Each sequence to the lane it has, or else to a free one."""
+        """Assign each sequence to the attention it is bound to, or else to a free one."""
         by_buffers = {id(rows.buffers): rows for rows in work}
         assigned = [by_buffers.pop(id(taken), None) for taken in self._bound]
         rest = iter(by_buffers.values())
@@ -180,7 +181,7 @@ class DecoderSession:
                 self._binding.bind_ortvalue_output(after, value)
 
     def _bind_shape(self, shape: _Shape) -> None:
-        """Bind which rows are whose; until the shape changes, these numbers stay."""
+        """Bind the row indices of a shape; they stay bound until the shape changes."""
         self._shape = shape
         attended: list[int] = []
         kept: list[int] = []
@@ -196,7 +197,7 @@ class DecoderSession:
             if is_paired and own:
                 own = [0, 1]
             kept += range(len(attended), len(attended) + len(own))
-            # A lone row stands beside itself. An idle lane needs a row as well, any row.
+            # A single row attends twice. An unused attention needs a row as well, any row.
             seen = own if len(own) > 1 else own * 2 or [0]
             attended += seen
             seq_sizes.append(len(seen))
@@ -217,7 +218,7 @@ class DecoderSession:
 
 
 def _value(array: Array) -> Any:
-    """An OrtValue over an array's own memory."""
+    """OrtValue over an array's own memory."""
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
@@ -228,7 +229,7 @@ def _load(
     options.log_severity_level = _FATAL_ONLY
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
-    # Threads that wait give the core away, see `onnx_cpu`.
+    # Threads that wait yield the core, see `onnx_cpu`.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Scratch memory goes back after each run; as fast as an arena that keeps its largest ever.
     options.enable_cpu_mem_arena = False
@@ -241,5 +242,5 @@ def _load(
     model = graph.decoder_graph(config, weights, num_positions, num_seqs)
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own kinds have nothing else in common
+    except Exception as error:  # onnxruntime's errors have no other common base
         raise ModelError(f"ONNX Runtime cannot run this model: {error}") from error

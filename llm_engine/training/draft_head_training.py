@@ -29,7 +29,7 @@ from llm_engine.models.medusa_heads import (
     DraftHeads,
     HeadsShape,
     SharedParts,
-    write_whole,
+    write_atomically,
 )
 
 _WARM_SHARE = 0.05
@@ -150,7 +150,7 @@ class Training:
         for name, value in self._parameters.items():
             for kind, known in self._optimizer.state[value].items():
                 tensors[f"{kind}.{name}"] = known
-        write_whole(path, tensors, {"num_done": str(self.num_done), **self._settings()})
+        write_atomically(path, tensors, {"num_done": str(self.num_done), **self._settings()})
 
     def restore(self, path: Path) -> None:
         """Go on from there. Raises ModelError for a file of another training."""
