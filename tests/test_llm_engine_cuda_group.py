@@ -288,7 +288,7 @@ def _stopping_as_follower(
 
 
 def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
-    context = backend._steps._context
+    context = backend._runner._context
     ops = context.ops
     num_products = itertools.count()
 

@@ -1,4 +1,7 @@
-"""A decoder's weights on the device, as the operations take them."""
+"""The decoder on the device: weights as the operations take them, and the forward pass.
+
+The forward pass computes a fixed number of rows on buffers that stay at their addresses, so that it
+can be captured."""
 
 from dataclasses import dataclass
 
@@ -11,11 +14,11 @@ from llm_engine.cuda.ops.interface import Attention, LayerPages, Matrix, Norm, O
 
 @dataclass(frozen=True, slots=True)
 class DeviceLayer:
-    """One decoder layer."""
+    """Weights of one decoder layer."""
 
     attention: Attention
     out: Matrix
-    """From all heads side by side back to the hidden size."""
+    """Output projection, from all heads back to the hidden size."""
     mlp_norm: Norm
     gate_up: Matrix
     """Gate and up, one below the other."""
@@ -24,11 +27,11 @@ class DeviceLayer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """All of it."""
+    """Weights of a decoder."""
 
     config: ModelConfig
     embedding: Tensor
-    """`[vocab, hidden]`, the activations' type."""
+    """`[vocab, hidden]`, of the activations' type."""
     layers: tuple[DeviceLayer, ...]
     norm: Norm
     head: Matrix
@@ -36,7 +39,7 @@ class DeviceModel:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of weights that every step has to read: all matrices, not the embedding's table."""
+        """Bytes of weights that every step reads: all matrices, not the embedding table."""
         matrices = [self.head]
         for layer in self.layers:
             matrices += [layer.attention.qkv, layer.out, layer.gate_up, layer.down]
@@ -44,7 +47,8 @@ class DeviceModel:
 
 
 class Scratch:
-    """What a pass over `num_rows` rows writes, and where. Passes of one stream can share it."""
+    """Activation buffers of a forward pass over up to `num_rows` rows. Passes of one stream can
+    share them."""
 
     def __init__(self, model: DeviceModel, num_rows: int) -> None:
         config, like = model.config, model.embedding
@@ -67,8 +71,9 @@ def hidden_states(
     rows: Rows,
     scratch: Scratch,
 ) -> Tensor:
-    """The residual stream `[M, hidden]` behind the last layer, not yet normalized: of `scratch`,
-    whose first M rows hold the embeddings before. Stores the rows' keys and values."""
+    """Run all layers. Returns the residual stream `[M, hidden]` behind the last layer, not yet
+    normalized, in `scratch`, whose first M rows hold the embeddings before. Stores the rows' keys
+    and values."""
     num_rows = rows.positions.shape[0]
     hidden, queries = scratch.hidden[:num_rows], scratch.queries[:num_rows]
     attended, inner = scratch.attended[:num_rows], scratch.inner[:num_rows]

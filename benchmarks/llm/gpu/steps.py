@@ -17,7 +17,7 @@ from llm_engine.cuda.backend import PAGE_SIZE
 from llm_engine.cuda.memory import MemoryBudget, plan_memory
 from llm_engine.cuda.model import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages
-from llm_engine.cuda.steps.graph_runner import DecodeStep, GraphRunner, PromptStep, StepContext
+from llm_engine.cuda.steps.graph_runner import DecodeStep, GraphRunner, PrefillStep, StepContext
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
 from llm_engine.cuda.steps.step_inputs import StepInputs
 
@@ -133,7 +133,7 @@ def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
     pages = [PageId(page) for page in range(num_pages)]
     tokens = tuple(place % loaded.subject.config.vocab_size for place in range(num_rows))
     with context.graphs.running():
-        step = PromptStep(context, inputs, (num_rows,))
+        step = PrefillStep(context, inputs, (num_rows,))
         inputs.send([SequenceRows(Slot(0), tokens, 0, 0, SamplingParams(), 0, pages=pages)])
         return _timed(loaded, partial(step.replay, num_rows, None), repeats + 2)[2:]
 

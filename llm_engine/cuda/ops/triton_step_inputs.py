@@ -1,4 +1,4 @@
-"""What stands around a forward pass, by kernels of our own: `StepOps` beside `TritonOps`."""
+"""Operations around a forward pass by our Triton kernels: `StepOps` beside `TritonOps`."""
 
 from typing import Any, Final
 
@@ -18,19 +18,19 @@ from llm_engine.cuda.kernels.step_inputs import advance_kernel, embed_kernel, li
 from .interface import MAX_ROWS, RowMasks, SamplingInputs, StepState
 
 _MAX_PARTS: Final = 128
-"""Programs that look through one row's logits: of a vocabulary of 128,256 each has one block, and
-each multiprocessor of an H200 one program. Fewer would have more to add up one after another; more
-would make the last one, which puts their finds together, read more."""
+"""Programs that scan one row's logits: of a vocabulary of 128,256 each has one block, and each
+multiprocessor of an H200 one program. Fewer would have more to add up one after another; more would
+make the last one, which combines their results, read more."""
 _BLOCK: Final = 1024
 _COLUMNS: Final = 1024
-"""Of an embedding, for one program."""
+"""Columns of an embedding for one program."""
 
 
 class TritonStepOps:
     """`StepOps` on an NVIDIA GPU, or in Triton's interpreter. One instance serves one stream."""
 
     def __init__(self, device: torch.device, *, dependent: bool) -> None:
-        """`dependent`: whether a kernel may begin before the one before it has ended."""
+        """`dependent`: a kernel may begin before the one before it has ended."""
         self._dependent = {"PDL": dependent, "launch_pdl": dependent}
 
         def zeros(width: int, dtype: torch.dtype) -> Tensor:
@@ -100,7 +100,7 @@ class TritonStepOps:
         )  # fmt: skip
 
     def _divided(self, logits: Tensor) -> dict[str, Any]:
-        """How each row's logits are divided among programs."""
+        """Arguments for the division of each row's logits among programs."""
         width = logits.shape[1]
         num_blocks = triton.cdiv(width, _BLOCK)
         num_parts = min(triton.next_power_of_2(num_blocks), _MAX_PARTS)

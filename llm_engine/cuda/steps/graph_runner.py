@@ -1,4 +1,12 @@
-"""All steps of a backend, recorded at start: what runs a group of sequences."""
+"""Captured steps: CUDA graph capture and replay, the steps of fixed sizes, and the runner.
+
+From the bottom up: `Graphs` captures work and replays it (`EagerGraphs` runs it uncaptured, on any
+device); `DecodeStep` and `PrefillStep` are one captured step each, from the inputs that the host
+sent to the chosen tokens; `GraphRunner` captures a step of every size at start and launches the one
+that fits; a `LaunchedStep` is awaited for its tokens.
+
+All memory is allocated at start. A step is one H2D copy of inputs (`StepInputs`), one graph replay
+and one asynchronous D2H copy of tokens (`PendingTokens`)."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -22,28 +30,28 @@ from llm_engine.cuda.steps.step_inputs import StepInputs
 Replay = Callable[[], None]
 
 _WARM_UPS = 2
-"""Runs before a recording: the first compiles kernels and lets libraries choose theirs."""
+"""Runs before a capture: the first compiles kernels and lets libraries choose theirs."""
 
 
 class Graphs(Protocol):
-    """Records work of one thread."""
+    """Captures and replays work of one thread."""
 
     def running(self) -> AbstractContextManager[object]:
-        """In which all work is launched, recorded or not, in the order in which it is done."""
+        """Context in which all work is launched, captured or not: one stream, in order."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Replay:
-        """Run some work, and return what runs it again on the same tensors. It may not allocate
-        what outlives it, nor look at a tensor's values."""
+        """Run some work, and return a function that runs it again on the same tensors. The work may
+        not allocate tensors that outlive it, nor read a tensor's values."""
         ...
 
     def release(self) -> None:
-        """Forget all that was recorded, when it has run. Nothing may be replayed any more."""
+        """Wait for all launched work and free the graphs. Nothing may be replayed after that."""
         ...
 
 
 class EagerGraphs:
-    """Where there are no graphs: the work itself."""
+    """Runs the work itself, without graphs: for CPUs and for debugging."""
 
     def running(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -57,17 +65,17 @@ class EagerGraphs:
 
 
 class CudaGraphs:
-    """Graphs that share one pool of memory, as they never run at the same time: all on one stream.
+    """CUDA graphs on one stream. They share one memory pool, as they never run at the same time.
 
-    It is not the default one, for which everything else on the device would wait, and which waits
-    for everything else: a recognizer may be at work beside it.
+    The stream is not the default one, which would synchronize with all other work on the device: a
+    recognizer may run beside it.
     """
 
     def __init__(self, device: torch.device) -> None:
-        torch.cuda.synchronize(device)  # what was loaded is there
+        torch.cuda.synchronize(device)  # the weights are loaded
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        self._recorded: list[torch.cuda.CUDAGraph] = []
+        self._captured: list[torch.cuda.CUDAGraph] = []
 
     def running(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream)
@@ -78,31 +86,31 @@ class CudaGraphs:
                 work()
             self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads may load their models meanwhile: what they allocate is no part of this.
+        # Thread-local: other threads may load their models meanwhile.
         with (
-            _nothing_collected(),
+            _without_garbage_collection(),
             torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ),
         ):
             work()
         with self.running():
-            graph.replay()  # the first time takes longer: it goes to the device then
+            graph.replay()  # the first replay takes longer: it uploads the graph
             self._stream.synchronize()
-        self._recorded.append(graph)
+        self._captured.append(graph)
         return graph.replay
 
     def release(self) -> None:
         self._stream.synchronize()
-        for graph in self._recorded:
+        for graph in self._captured:
             graph.reset()
-        self._recorded.clear()
+        self._captured.clear()
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Garbage may hold page-locked memory, which asks its stream for an event when it is freed: in
-    the midst of a recording, if that is when it is collected."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Keep the garbage collector off during a capture: garbage may hold page-locked memory, whose
+    release records an event on the captured stream."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -113,12 +121,12 @@ def _nothing_collected() -> Iterator[None]:
 
 
 class PendingTokens:
-    """The tokens of one step, there once `wait` returns."""
+    """Tokens of one step on their way to the host, in an asynchronous copy."""
 
     def __init__(self, chosen: Tensor) -> None:
-        """Fetch `chosen [B, Q]`, as it will be when what was launched so far is done."""
+        """Start to copy `chosen [B, Q]`, as it will be when all work launched so far is done."""
         is_cuda = chosen.device.type == "cuda"
-        # Page-locked memory comes from torch's own cache, which waits for copies under way.
+        # Page-locked memory comes from torch's cache, which waits for copies under way.
         self._host = torch.empty(chosen.shape, dtype=chosen.dtype, pin_memory=is_cuda)
         self._host.copy_(chosen, non_blocking=True)
         self._arrived = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
@@ -127,8 +135,8 @@ class PendingTokens:
         self._tokens: list[list[int]] | None = None
 
     def wait(self) -> list[list[int]]:
-        """The tokens of each lane's rows. The thread waits without Python's lock, and does not
-        sleep: to be woken would take longer than the rest of a short step."""
+        """Wait for the tokens of each sequence's rows. The thread waits without the GIL and spins:
+        a wake-up would take longer than the rest of a short step."""
         if self._tokens is None:
             if self._arrived is not None:
                 self._arrived.synchronize()
@@ -137,32 +145,33 @@ class PendingTokens:
 
 
 class Choice(Enum):
-    """How a step chooses; greedy rows may stand beside others. Each is a graph of its own for every
-    size of step, as most need the least. That costs three runs of each size when they are recorded,
-    and the nodes of those graphs (`memory.MemoryBudget.num_graphs`)."""
+    """How a step chooses tokens; greedy rows may stand beside sampled ones. Each is a graph of its
+    own for every size of step, as most steps need the least. That costs three captures of each size
+    at start, and the nodes of those graphs (`memory.MemoryBudget.num_graphs`)."""
 
     GREEDY = auto()
     SAMPLED = auto()
     MASKED = auto()
-    """What the host forbids is left out first."""
+    """Sampled after the host's masks: grammars, penalties, banned tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What all steps of a backend share."""
+    """Model, cache and buffers that all steps of a backend share."""
 
     model: DeviceModel
     ops: Ops
     cache: list[LayerPages]
     scratch: Scratch
     logits: Tensor
-    """`[rows, vocab]`, float32."""
+    """Logits buffer `[rows, vocab]`, float32."""
     masks: MaskBuffers
     graphs: Graphs
     heads: DeviceHeads | None = None
 
     def hidden(self, inputs: StepInputs, num_queries: int) -> tuple[Tensor, Rows]:
-        """The residual stream `[M, hidden]` of each lane's first rows, and where they stand."""
+        """Forward pass of each sequence's first rows: the residual stream `[M, hidden]`, and the
+        rows' positions and pages."""
         rows = inputs.rows(num_queries)
         embedded = self.scratch.hidden[: rows.positions.shape[0]]
         self.ops.step.embed(inputs.state, self.model.embedding, rows.positions, embedded)
@@ -178,7 +187,7 @@ class StepContext:
     def choose(
         self, hidden: Tensor, positions: Tensor, inputs: StepInputs, choice: Choice, out: Tensor
     ) -> None:
-        """A token after each row of `hidden [M, hidden]`, into `out [B, Q]`, int32."""
+        """Choose a token after each row of `hidden [M, hidden]`, into `out [B, Q]`, int32."""
         logits = self.score(hidden)
         if choice is Choice.GREEDY:
             self.ops.step.likeliest(logits, out)
@@ -189,24 +198,25 @@ class StepContext:
 
 
 class DecodeStep:
-    """A token after each of up to eight rows: `inputs.num_seqs` sequences of `num_queries` rows."""
+    """Captured step of up to eight rows, each with a token chosen after it: `inputs.num_seqs`
+    sequences of `num_queries` rows."""
 
     def __init__(self, context: StepContext, inputs: StepInputs, num_queries: int) -> None:
         self._context = context
         self.inputs, self.num_queries = inputs, num_queries
         device = context.logits.device
-        # Several sequences at once are not drafted for.
+        # Only a single sequence is drafted for.
         self._heads = context.heads if inputs.num_seqs == 1 else None
         num_drafted = 0 if self._heads is None else self._heads.count
         shape = inputs.num_seqs, num_queries + num_drafted
         self.out = torch.zeros(shape, dtype=torch.int32, device=device)
-        """`[B, Q + drafted]`, on the device: tokens chosen after each row, and what heads think
-        follows the last that is certain."""
+        """`[B, Q + drafted]`, on the device: tokens chosen after each row, and the heads' draft
+        after the last that is certain."""
         self._last = torch.zeros(inputs.num_seqs, dtype=torch.int32, device=device)
         self._replays = _captured(context.graphs, self._run)
 
     def replay(self, choice: Choice) -> None:
-        """Run on what the lanes hold, and leave in them what the next step needs."""
+        """Run on the inputs, and leave in them what the next step needs."""
         self._replays[choice]()
 
     def _run(self, choice: Choice) -> None:
@@ -221,11 +231,11 @@ class DecodeStep:
             self.inputs.expect(drafted)
 
 
-class PromptStep:
-    """Part of one sequence's prompt; a token behind its last row, if one is wanted."""
+class PrefillStep:
+    """Captured prefill of a part of one prompt; chooses a token after its last row if wanted."""
 
     def __init__(self, context: StepContext, inputs: StepInputs, sizes: Sequence[int]) -> None:
-        """`sizes`: numbers of rows, ascending; a part takes the first that has room for it."""
+        """`sizes`: numbers of rows, ascending; a part takes the first with room for it."""
         self._context = context
         self.inputs = inputs
         like = context.scratch.hidden
@@ -233,19 +243,19 @@ class PromptStep:
         self._position = torch.zeros(1, dtype=torch.int32, device=like.device)
         num_drafted = 0 if context.heads is None else context.heads.count
         self.out = torch.zeros(1, 1 + num_drafted, dtype=torch.int32, device=like.device)
-        """`[1, 1 + drafted]`, on the device."""
+        """`[1, 1 + drafted]`, on the device: the chosen token and the heads' draft."""
         graphs = context.graphs
-        self._parts = {size: graphs.capture(partial(self._read, size)) for size in sizes}
+        self._parts = {size: graphs.capture(partial(self._compute, size)) for size in sizes}
         self._ends = _captured(graphs, self._choose)
 
     def replay(self, num_rows: int, choice: Choice | None) -> None:
-        """Run on what the lane holds. None: nothing is chosen."""
+        """Run on the inputs. `choice` None: no token is chosen."""
         size = next(size for size in self._parts if size >= num_rows)
         self._parts[size]()
         if choice is not None:
             self._ends[choice]()
 
-    def _read(self, size: int) -> None:
+    def _compute(self, size: int) -> None:
         hidden, rows = self._context.hidden(self.inputs, size)
         last = self.inputs.last_row()
         torch.index_select(hidden, 0, last, out=self._last)
@@ -265,34 +275,35 @@ def _captured(graphs: Graphs, run: Callable[[Choice], None]) -> dict[Choice, Cal
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How a sequence goes on behind a step."""
+    """Next token of a sequence after a step, and the draft behind it."""
 
     position: int
-    """Of the token that is certain."""
+    """Position of the token that is certain."""
     token: int
     drafted: tuple[int, ...]
-    """What heads think follows it."""
+    """The heads' draft after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """Sequences of one step, on its way."""
+    """A step on the device and its sequences."""
 
     sequences: tuple[SequenceRows, ...]
-    answer: PendingTokens | None
-    """None: nothing was to be chosen. Of each sequence `num_queries` tokens, and drafts."""
+    tokens: PendingTokens | None
+    """`num_queries` tokens of each sequence, and drafts. None: no token was wanted."""
     num_queries: int
 
     def chosen(self) -> Iterator[tuple[SequenceRows, tuple[int, ...]]]:
-        """Wait for the step: the tokens chosen after each sequence's sampled rows."""
-        found = [] if self.answer is None else self.answer.wait()
+        """Wait for the step; yields the tokens chosen after each sequence's sampled rows."""
+        found = [] if self.tokens is None else self.tokens.wait()
         for rows, tokens in zip(self.sequences, found, strict=False):
-            end = min(self.num_queries, len(rows.token_ids))  # of a prompt there is only the last
+            end = min(self.num_queries, len(rows.token_ids))  # a prefill step has only the last
             yield rows, tuple(tokens[end - rows.num_sampled : end])
 
     def continuations(self) -> Iterator[Continuation]:
-        """Wait for the step: how each sequence goes on, as far as its draft was right."""
-        found = [] if self.answer is None else self.answer.wait()
+        """Wait for the step; yields each sequence's next token, as far as its draft was
+        accepted."""
+        found = [] if self.tokens is None else self.tokens.wait()
         for (rows, chosen), tokens in zip(self.chosen(), found, strict=False):
             first_sampled = len(rows.token_ids) - rows.num_sampled
             draft = rows.token_ids[first_sampled + 1 :]
@@ -305,7 +316,7 @@ class LaunchedStep:
 
 
 class GraphRunner:
-    """A step for every size. Memory is taken when this is made, and never again."""
+    """Captures a step of every size at start, and runs them. Memory is allocated here, once."""
 
     def __init__(
         self,
@@ -314,27 +325,27 @@ class GraphRunner:
         prompt_rows: Sequence[int],
         on_progress: Callable[[float], None],
     ) -> None:
-        """`table_length`: pages of the longest sequence. `prompt_rows`: sizes of parts of prompts,
-        ascending. `on_progress` hears which share is recorded."""
+        """`table_length`: pages of the longest sequence. `prompt_rows`: sizes of prefill steps,
+        ascending. `on_progress` is called with the share that is captured."""
         self._context = context
         device = context.logits.device
         shapes = [(size, 1) for size in BATCH_SIZES[1:]] + [(1, queries) for queries in DRAFT_SIZES]
-        lone = StepInputs(1, MAX_ROWS, table_length, device)
+        single = StepInputs(1, MAX_ROWS, table_length, device)
         self._steps: dict[tuple[int, int], DecodeStep] = {}
         for number, (num_seqs, num_queries) in enumerate(shapes):
             on_progress(number / (len(shapes) + 1))
-            inputs = lone if num_seqs == 1 else StepInputs(num_seqs, 1, table_length, device)
+            inputs = single if num_seqs == 1 else StepInputs(num_seqs, 1, table_length, device)
             self._steps[num_seqs, num_queries] = DecodeStep(context, inputs, num_queries)
         on_progress(len(shapes) / (len(shapes) + 1))
         prompt = StepInputs(1, prompt_rows[-1], table_length, device)
-        self._prompts = PromptStep(context, prompt, prompt_rows)
+        self._prefill = PrefillStep(context, prompt, prompt_rows)
         on_progress(1.0)
 
     def launch(self, sequences: tuple[SequenceRows, ...]) -> LaunchedStep:
-        """Run one of `split_plan.split_plan`."""
+        """Launch one of the steps of `batching.split_plan`."""
         num_rows = max(len(rows.token_ids) for rows in sequences)
         if num_rows > MAX_ROWS:
-            return self._launch_prompt(sequences[0])
+            return self._launch_prefill(sequences[0])
         step = self.step_for(len(sequences), num_rows)
         choice = self.choice_for(sequences)
         step.inputs.send(sequences)
@@ -345,7 +356,7 @@ class GraphRunner:
     def replay(
         self, step: DecodeStep, choice: Choice, sequences: tuple[SequenceRows, ...]
     ) -> LaunchedStep:
-        """Run a step on what its lanes hold."""
+        """Replay a step on the inputs that it holds."""
         step.replay(choice)
         is_wanted = any(rows.num_sampled for rows in sequences)
         return LaunchedStep(
@@ -353,13 +364,13 @@ class GraphRunner:
         )
 
     def step_for(self, num_seqs: int, num_rows: int) -> DecodeStep:
-        """The smallest that has room: several sequences have one row each."""
+        """The smallest step with room: several sequences have one row each."""
         if num_seqs == 1:
             return self._steps[1, next(size for size in DRAFT_SIZES if size >= num_rows)]
         return self._steps[next(size for size in BATCH_SIZES if size >= num_seqs), 1]
 
     def logits(self, rows: SequenceRows) -> Tensor:
-        """`[num_sampled, vocab]` after the last rows, on the host, without a graph."""
+        """Logits `[num_sampled, vocab]` after the last rows, on the host, without a graph."""
         found: list[Tensor] = []
         inputs = self._steps[1, 1].inputs
         for part in split(rows, MAX_ROWS):
@@ -370,8 +381,8 @@ class GraphRunner:
             found.append(logits[first : len(part.token_ids)].cpu().clone())
         return torch.cat(found)
 
-    def _launch_prompt(self, rows: SequenceRows) -> LaunchedStep:
-        step = self._prompts
+    def _launch_prefill(self, rows: SequenceRows) -> LaunchedStep:
+        step = self._prefill
         last = replace(rows, token_ids=rows.token_ids[-1:])
         choice = self.choice_for([last]) if rows.num_sampled else None
         step.inputs.send([rows])
@@ -382,7 +393,7 @@ class GraphRunner:
 
     @staticmethod
     def choice_for(sequences: Sequence[SequenceRows]) -> Choice:
-        """The least that these sequences need."""
+        """The least that these sequences need: greedy, sampled, or masked."""
         if any(needs_masks(rows) for rows in sequences):
             return Choice.MASKED
         if all(rows.sampling.temperature == 0 for rows in sequences):
