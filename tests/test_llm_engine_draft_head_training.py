@@ -96,7 +96,7 @@ def test_a_killed_training_ends_with_the_same_weights(tiny: Path, tmp_path: Path
     with pytest.raises(ModelError, match="of other settings"):
         other.restore(tmp_path / "state")
     (tmp_path / "state").write_bytes(b"half")
-    with pytest.raises(ModelError, match="cannot be gone on from"):
+    with pytest.raises(ModelError, match="cannot be resumed from"):
         other.restore(tmp_path / "state")
 
 

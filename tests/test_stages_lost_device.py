@@ -92,4 +92,4 @@ def test_an_engine_that_only_a_new_process_can_load_ends_this_one() -> None:
 def test_who_calls_learns_of_a_loss_before_he_takes_the_engine_for_hung() -> None:
     """That would load another one, beside which there is no room."""
     patience = HangTimeout()
-    assert patience.look_s * (patience.num_looks + 1) < HANGS_S / 2
+    assert patience.poll_s * (patience.num_polls + 1) < HANGS_S / 2
