@@ -149,7 +149,7 @@ class DivisorScaling:
 
 
 RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
-"""How rotary frequencies are stretched to longer contexts; `llm_engine.models.rope` turns any of
+"""Scaling of rotary frequencies to longer contexts; `llm_engine.models.rope` turns any of
 them into frequencies."""
 
 
@@ -225,7 +225,7 @@ class EngineConfig:
     """Sequences that share a pass over the weights (ONNX backend). More than one costs a second
     packed copy of them, 150 MB for a 135 M model; four at once then take half the time."""
     cache_dir: Path | None = None
-    """Where the ONNX backend keeps converted weights; None converts them at every load."""
+    """Directory in which the ONNX backend caches converted weights; None converts at every load."""
     ngram_drafts: bool = True
     """Draft repetitions (prompt lookup) and verify several tokens in one step. Replies are the same
     with and without."""
@@ -284,7 +284,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen and when to stop. Raises RequestError for values out of range.
+    """Sampling and the end of a reply. Raises RequestError for values out of range.
 
     They apply in this order: repetition_penalty, temperature, top_k, min_p, top_p.
     """
@@ -309,7 +309,7 @@ class SamplingParams:
     min_tokens: int = 0
     """The model can't end its turn before this many tokens."""
     ignore_eos: bool = False
-    """The model can't end its turn at all. For benchmarks, which want replies of one length."""
+    """The model can't end its turn at all. For benchmarks with replies of equal length."""
     grammar: Grammar | None = None
     """Grammar that the reply must fit. It ends where nothing more can follow, whatever `min_tokens`
     and `ignore_eos` say; `max_tokens` and `stop` may cut it short."""

@@ -324,8 +324,8 @@ class Engine:
     ) -> tuple[int, ...]:
         """Encode a prompt; long ones on another thread. Raises RequestError."""
         last = prompt[-1] if prompt and not isinstance(prompt, str) else prompt
-        said = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
-        if not prompt or (isinstance(said, str) and not said.strip()):
+        text = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
+        if not prompt or (isinstance(text, str) and not text.strip()):
             raise RequestError("prompt", "is empty")
         texts = [prompt] if isinstance(prompt, str) else prompt
         num_chars = sum(

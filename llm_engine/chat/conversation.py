@@ -57,7 +57,7 @@ async def chunks(
 
 @dataclass(frozen=True, slots=True)
 class ToolPrompts:
-    """How an engine's model is shown tools and held to their schemas. For any event loop."""
+    """Tools in the prompt, and grammars that hold a reply to their schemas. For any event loop."""
 
     dialect: Dialect
     template_with: Callable[[tuple[str, ...]], Awaitable[ChatTemplate]]

@@ -39,7 +39,7 @@ class TokenHistory:
         *,
         keep_all: bool = False,
     ) -> None:
-        """With `keep_all` a history beyond the context is refused instead of cut at its beginning.
+        """`keep_all`: refuse a history beyond the context instead of dropping its beginning.
 
         Raises RequestError when the system prompt is not text or leaves no room.
         """

@@ -48,7 +48,7 @@ def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
 
 
 def _without_added_tokens(description: dict[str, Any]) -> dict[str, Any]:
-    """The same vocabulary without control tokens, and without a space prepended to the text."""
+    """Copy of the vocabulary without control tokens, and without a space prepended to the text."""
     plain = copy.deepcopy(description)
     added = {entry["content"] for entry in plain.pop("added_tokens", [])}
     plain["added_tokens"] = []

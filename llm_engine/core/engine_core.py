@@ -89,7 +89,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         return bool(self._active or self._pending)
 
     def open_sequence(self) -> SequenceId:

@@ -76,7 +76,7 @@ class TokenChunk:
     index: int
     """Index of the chunk in its reply, from 0."""
     text: str
-    """Whole characters, never part of a stop string. Empty only on the last chunk."""
+    """Text in whole characters, never part of a stop string. Empty only on the last chunk."""
     token_ids: tuple[int, ...]
     """Tokens that begin in the text released so far and were not in an earlier chunk."""
     finish_reason: FinishReason | None = None

@@ -56,7 +56,7 @@ class Output:
     error: EngineError | None = None
     """Set on the last output of a request that failed."""
     marks: tuple[tuple[EngineMark, int], ...] = ()
-    """With the first token: the request's instants so far, monotonic ns."""
+    """Instants so far, monotonic ns; set with the first token."""
 
     @property
     def is_last(self) -> bool:
@@ -108,7 +108,7 @@ class ActiveRequest:
         return not self.num_chosen and deadline_ns is not None and now_ns >= deadline_ns
 
     def schedule_input(self) -> ScheduleInput:
-        """What the scheduler needs to know of the request."""
+        """The request's work, for the scheduler."""
         return ScheduleInput(
             key=self.id,
             num_tokens=self.num_missing,

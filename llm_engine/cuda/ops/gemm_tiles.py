@@ -66,9 +66,10 @@ _RESERVED_BYTES = 1 << 10
 """Shared memory reserved by the driver for each program."""
 
 MAX_RESIDENT = 4
-"""Programs on a multiprocessor at once; a thread has up to 128 registers then."""
+"""Programs on a multiprocessor at once, with up to 128 registers for a thread."""
 _MAX_RESIDENT_SHARED = 3
-"""Where the warps share the sums: for four, up to 136 registers of a thread are too many."""
+"""Programs on a multiprocessor where the warps share the sums: their threads need up to 136
+registers, too many for four."""
 
 
 @dataclass(frozen=True, slots=True)

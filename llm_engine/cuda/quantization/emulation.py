@@ -22,7 +22,7 @@ from .quantize import LARGEST, quantize
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """What is rounded to 8 bits besides the weights."""
+    """Tensors that are rounded to 8 bits besides the weights."""
 
     activations: bool = False
     """Inputs of products with 8-bit weights, as in prefill (`ops/prefill_gemm.py`): a token has one

@@ -145,9 +145,9 @@ class PendingTokens:
 
 
 class Choice(Enum):
-    """How a step chooses tokens; greedy rows may stand beside sampled ones. Each is a graph of its
-    own for every size of step, as most steps need the least. That costs three captures of each size
-    at start, and the nodes of those graphs (`memory.MemoryBudget.num_graphs`)."""
+    """Way in which a step chooses tokens; greedy rows may stand beside sampled ones. Each is a
+    graph of its own for every size of step, as most steps need the least. That costs three captures
+    of each size at start, and the nodes of those graphs (`memory.MemoryBudget.num_graphs`)."""
 
     GREEDY = auto()
     SAMPLED = auto()

@@ -30,7 +30,7 @@ class _StepAhead:
     num_rows: int
     """Rows of each sequence: 1, or one more than there are heads."""
     pages: tuple[dict[int, int], ...]
-    """For each sequence the pages in which its rows may stand, by index in the block table."""
+    """Pages in which each sequence's rows may stand, by index in the block table."""
     launched: LaunchedStep
     choice: Choice
     step: DecodeStep
