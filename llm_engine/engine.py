@@ -1,7 +1,8 @@
 """Public entry of the engine: a loaded model on a thread of its own.
 
 `Engine.load` builds the parts (checkpoint, backend, drafters, step loop, thread); `generate`,
-`open_conversation` and `chat` are the three ways to ask it. README.md has the map."""
+`open_conversation` and `chat` are the three ways to ask it. README.md has the map.
+"""
 
 import asyncio
 import logging

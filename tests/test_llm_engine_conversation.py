@@ -1,4 +1,4 @@
-"""A conversation gives what a cold start gives, and computes only what is new."""
+"""Conversations: the same tokens as a cold start, computing only what is new."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Dialogues with tools: constrained to calls, and found again by them."""
+"""Stateless requests with tools: constrained to calls, and resumed from the pool."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A call's own conversation with the model, in which tools are called."""
+"""Tools in a conversation: set, called, checked, answered."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The engine's thread on a core of its own."""
+"""Pinning of the engine's thread to a core."""
 
 import os
 import threading

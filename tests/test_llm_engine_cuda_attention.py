@@ -1,4 +1,4 @@
-"""Queries, keys and values on the GPU, and attention over them: the kernels against plain torch."""
+"""QKV, rotation, cache write and paged attention: kernels against plain torch."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
-"""The GPU's backend with plain torch in the place of kernels and graphs: the same tokens as the
-reference, whatever is asked for in whatever order, one step ahead or not."""
+"""GPU backend with plain torch in place of kernels and graphs: the same tokens as the reference
+backend for any order of plans, with and without the step ahead."""
 
 from collections.abc import Sequence
 from pathlib import Path

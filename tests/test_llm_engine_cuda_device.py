@@ -1,4 +1,4 @@
-"""Which GPU will do, told of machines that are not at hand, and what its errors mean."""
+"""GPU requirements, tested with recorded probes, and classification of CUDA errors."""
 
 from dataclasses import replace
 from types import SimpleNamespace

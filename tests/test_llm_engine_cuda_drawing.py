@@ -1,4 +1,4 @@
-"""Kernels and plain torch draw the tokens that the host's sampler draws."""
+"""Sampling kernels and plain torch choose the tokens of the host's sampler."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""When FlashInfer serves, when our kernel does, and what FlashInfer is told."""
+"""FlashInfer attention: when it serves, when our kernel does, and the arguments it gets."""
 
 import logging
 import math

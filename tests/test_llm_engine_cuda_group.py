@@ -1,4 +1,4 @@
-"""A model divided among processes says what the undivided one says."""
+"""Tensor parallelism over processes: the same tokens as one process; death, hangs and errors."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""How processes of several GPUs begin, and what is said where they can't."""
+"""Start of the processes of several GPUs, and the errors where it fails."""
 
 import multiprocessing as mp
 import os

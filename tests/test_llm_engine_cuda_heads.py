@@ -1,5 +1,5 @@
-"""Draft heads in the graph that chooses: replies stay what they are, and the next step, its draft
-included, is under way before the host has seen a token."""
+"""Draft heads inside the captured step: replies are unchanged, and the next step, its draft
+included, is launched before the host has seen a token."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The GPU's backend with its own kernels, run by Triton's interpreter: what a GPU would say."""
+"""GPU backend with its own kernels, run by Triton's interpreter."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is settled before a GPU is touched."""
+"""Checks of the GPU backend before a GPU is touched."""
 
 from collections.abc import Callable
 from dataclasses import replace

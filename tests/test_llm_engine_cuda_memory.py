@@ -1,4 +1,4 @@
-"""The GPU's memory on paper: known models, and those that do not fit."""
+"""Memory plan of the GPU: known models, and those that do not fit."""
 
 import re
 from dataclasses import replace

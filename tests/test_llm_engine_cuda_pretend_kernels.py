@@ -1,5 +1,4 @@
-"""What launches kernels, on a device that is none and forgives nothing; the kernels run in Triton's
-interpreter, each when its time has come."""
+"""Kernel launches on a strict fake device: each kernel runs in Triton's interpreter when it is due."""
 
 from collections.abc import Callable
 from pathlib import Path

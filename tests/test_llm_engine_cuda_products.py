@@ -1,4 +1,4 @@
-"""Products of the GPU: the kernels against plain torch."""
+"""Matrix products of a step: kernels against plain torch."""
 
 from collections.abc import Callable
 from dataclasses import replace

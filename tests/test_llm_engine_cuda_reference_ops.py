@@ -1,4 +1,4 @@
-"""What the kernels are compared with, compared with the formulas, number by number in float64."""
+"""Reference operations against the formulas, element by element in float64."""
 
 import math
 

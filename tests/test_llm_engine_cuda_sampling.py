@@ -1,4 +1,4 @@
-"""Choosing by plain torch gives the tokens that the host's sampler gives, row by row."""
+"""Sampling in plain torch chooses the tokens of the host's sampler, row by row."""
 
 import numpy as np
 import pytest

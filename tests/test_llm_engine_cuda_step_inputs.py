@@ -1,5 +1,5 @@
-"""What stands around a forward pass on a GPU: rows from lanes, the likeliest tokens, and what lanes
-hold for the next step; by plain torch and by kernels, both against what is meant."""
+"""Operations around a forward pass on a GPU: embedding, greedy choice, draft verification and the
+next inputs; plain torch and kernels against the definition."""
 
 import random
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Training draft heads: it learns, and it can be killed."""
+"""Training of draft heads: the loss falls, and a killed training resumes exactly."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The engine's thread: streams, cancelling, failing, closing."""
+"""Engine and its thread: streams, cancellation, failures, closing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""Drafting changes how fast a reply comes, and nothing else."""
+"""Drafting changes the speed of a reply and nothing else."""
 
 import itertools
 from collections.abc import Sequence

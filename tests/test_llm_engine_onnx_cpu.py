@@ -1,4 +1,4 @@
-"""The ONNX backend: one arithmetic, sequences that grow, are cut back and copied."""
+"""ONNX backend: batch invariance; sequences that grow, are truncated and copied."""
 
 from collections.abc import Sequence
 from dataclasses import replace

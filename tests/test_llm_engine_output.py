@@ -1,4 +1,4 @@
-"""Stop strings, limits and which ids belong to the text given out."""
+"""Stop strings, limits, and the ids that belong to released text."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Whatever the model, a constrained reply fits; and nothing but speed depends on drafts."""
+"""Constrained replies fit their grammar for any model; drafts change only the speed."""
 
 import json
 import random

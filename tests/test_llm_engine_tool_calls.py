@@ -1,4 +1,4 @@
-"""Calls are written as the model's template writes them, and read in whatever pieces they come."""
+"""Tool calls are written as the model's template writes them, and parsed from any pieces."""
 
 import json
 from collections.abc import Sequence

@@ -124,9 +124,7 @@ class CudaBackend:
 
     def _launched(self, plan: Plan) -> "_Launched":
         parts = [
-            group
-            for each in plan.sub_batches
-            for group in split_plan(each.sequences, self._longest)
+            part for each in plan.sub_batches for part in split_plan(each.sequences, self._longest)
         ]
         if len(parts) == 1 and not plan.copies:
             known = self._overlap.take(parts[0])

@@ -6,7 +6,8 @@ sent to the chosen tokens; `GraphRunner` captures a step of every size at start 
 that fits; a `LaunchedStep` is awaited for its tokens.
 
 All memory is allocated at start. A step is one H2D copy of inputs (`StepInputs`), one graph replay
-and one asynchronous D2H copy of tokens (`PendingTokens`)."""
+and one asynchronous D2H copy of tokens (`PendingTokens`).
+"""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
