@@ -1,4 +1,4 @@
-"""Kernel launches on a strict fake device: each kernel runs in Triton's interpreter when it is due."""
+"""Kernel launches on a strict fake device: each runs in Triton's interpreter when due."""
 
 from collections.abc import Callable
 from pathlib import Path
