@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from agent.session.api.settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
+from latency_budget.account.budget import TARGET_MS
 
 from .access import AccessSettings
 from .presets import DEFAULT_PRESET
@@ -27,7 +28,7 @@ GPU_DTYPES: Final = ("bfloat16", "fp8")
 FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus")
 """Of `[llm_engine]`: what has no effect elsewhere."""
 
-LeakyBucket = Annotated[int, Between(0, MAX_PACE_MS)]
+PaceMs = Annotated[int, Between(0, MAX_PACE_MS)]
 BudgetMs = Annotated[int, Between(MIN_BUDGET_MS, MAX_BUDGET_MS)]
 Threads = Annotated[int, Between(1, 256)]
 
@@ -69,7 +70,7 @@ class ServiceSettings:
     first_clause: bool = True
     """Begin a reply with a short clause, which is spoken while the rest is still thought of. false:
     whole sentences, no word of it in the prompt, and every answer comes later."""
-    pace_ms: LeakyBucket = 0
+    pace_ms: PaceMs = 0
     """An answer is not heard before so long after the caller's last word. 0: as soon as it can be;
     700: for callers to whom that seems rude. Greetings, and replies that a client asks for, come
     without delay."""
@@ -196,7 +197,7 @@ class TtsSettings:
 class LatencySettings:
     """`[latency_budget]`."""
 
-    total_ms: BudgetMs = 500
+    total_ms: BudgetMs = TARGET_MS
     """From the caller's last word to the first audible answer."""
     enforce: bool = True
     """Act where answers are about to be late: shorter first clauses, fewer partial transcripts, and
@@ -251,7 +252,7 @@ class AgentProfile:
     """Not set: as `[tts]` says."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] | None = None
     """Not set: as `[asr]` says."""
-    pace_ms: LeakyBucket | None = None
+    pace_ms: PaceMs | None = None
     """Not set: as `[agent]` says."""
     budget_ms: BudgetMs | None = None
     """What may lie between the caller's last word and this agent's answer. Not set: as

@@ -9,8 +9,14 @@ longer branch, the endpoint takes the time of the stages it hides, and only the 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from .turn import Stage
+
+TARGET_MS: Final = 500
+"""From the caller's last word to the agent's first audible sound: the promise of the service, and
+the default of every setting that states it. People leave some 200 ms between two turns of a
+conversation (Stivers et al., 2009, doi:10.1073/pnas.0903616106)."""
 
 
 class BudgetError(ValueError):
@@ -144,7 +150,7 @@ _TRANSPORT = Allowance(Stage.TRANSPORT, 30, "a near network and 20 ms of buffer 
 # another stage must give the time back, for the sum is the promise.
 EMBEDDED = Budget(
     "embedded",
-    500,
+    TARGET_MS,
     (
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 100, "a pause is seen after 64-96 ms; the chain hides the rest"),
@@ -176,7 +182,7 @@ _CPU = Budget(
 )
 _GPU_8B = Budget(
     "gpu-8b",
-    500,
+    TARGET_MS,
     (
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 220, "what the chain leaves: a longer wait cuts in less often"),
@@ -191,7 +197,7 @@ _GPU_8B = Budget(
 )
 _GPU_70B = Budget(
     "gpu-70b",
-    500,
+    TARGET_MS,
     (
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 100, "as on the embedded models: the chain leaves no more"),
