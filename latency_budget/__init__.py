@@ -1,4 +1,4 @@
-"""Turns, time and budgets: what every stage shares and nothing that it does.
+"""Turns, clocks and latency budgets: the vocabulary that all stages share, without their work.
 
 Imports the standard library only. Clock reads stand in `clock`, everything else takes times as
 arguments.

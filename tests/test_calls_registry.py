@@ -102,5 +102,5 @@ def test_a_client_that_wants_more_changes_nothing_for_others(total_ms: int, is_l
     for number in range(1, 10):
         entry = TurnEntry(SessionId("sess_a"), chain_turn(number=number))
         house.turn_over(call, replace(entry, budget=entry.budget.with_total(100)))
-    taken = [each.action for each in house.policy.standing()]
+    taken = [each.action for each in house.policy.active()]
     assert taken == ([Action.SMALL_MODEL] if is_late else [])

@@ -20,7 +20,7 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, Stage
 from latency_budget.enforcement.admission import Admission, OverloadForecast
 from latency_budget.enforcement.policy import Policy
-from latency_budget.enforcement.stage_latencies import lags_of
+from latency_budget.enforcement.stage_latencies import stage_latencies_of
 from latency_budget.host import usable_cores
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.storage.history import TurnEntry, TurnHistory, entry_json
@@ -192,7 +192,7 @@ class CallRegistry:
         total_ms = max(own_ms, self._config.budget_ms(profile))
         # How long a client's tool takes says nothing about how much room there is.
         ran_tool = any(span.stage is Stage.TOOL for span in entry.record.spans)
-        if (lags := lags_of(entry.record)) is not None and not ran_tool:
+        if (lags := stage_latencies_of(entry.record)) is not None and not ran_tool:
             self.admission.turn_over(lags, call.company, total_ms, self._clock.now_ns())
         record = self.policy.observe(entry.record, total_ms)
         entry = call.placed(replace(entry, record=record))
