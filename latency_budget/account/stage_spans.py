@@ -96,6 +96,7 @@ def relative(spans: Iterable[Span], origin_ns: int | None) -> tuple[Span, ...]:
 
 
 def stage_times(spans: Iterable[Span], path: Iterable[Span]) -> dict[Stage, StageTime]:
+    """Spent and exposed time of every stage."""
     work: dict[Stage, list[Span]] = {stage: [] for stage in Stage}
     for span in spans:
         work[span.stage].append(span)

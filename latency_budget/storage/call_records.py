@@ -41,7 +41,7 @@ class CallRecord:
     late_frames: int = 0
     """Frames that arrived after they were given up, or twice."""
     answered_by: str = ""
-    """Who answered an outbound call: "human", "machine", "menu"; empty where that is not known."""
+    """Answerer of an outbound call: "human", "machine", "menu"; empty where that is not known."""
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(CallRecord))

@@ -34,7 +34,7 @@ from .call_records import CallRecord, insert_call
 from .store_schema import NewerStoreError, StoredTurn, insert, migrate
 
 WRITE_EVERY_S: Final = 0.5
-"""What a killed process loses at most, but for a write under way."""
+"""Pause between two writes: the most that a killed process loses, besides a write under way."""
 
 MAX_WAITING: Final = 10_000
 """Turns, at some 2 kB each."""
@@ -43,7 +43,7 @@ MAX_BATCH: Final = 1000
 """Turns of one transaction: some 0.2 s, so that another process waits no longer for the file."""
 
 BUSY_MS: Final = 2000
-"""How long a write waits for another process before it counts as locked."""
+"""Time that a write waits for another process before the file counts as locked."""
 
 SET_ASIDE_EVERY_S: Final = 60
 """The shortest time between two damaged files that are renamed."""

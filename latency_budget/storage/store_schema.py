@@ -131,10 +131,10 @@ class StoredTurn:
 
     entry: TurnEntry
     at_unix_ns: int
-    """When it ended."""
+    """Time of the turn's end, in ns since 1970."""
     agent: str = ""
     fingerprint: str = ""
-    """Of the settings that it was held with."""
+    """Fingerprint of the settings at the time."""
     row: int = 0
     """Grows with every turn that is stored; 0 before it is."""
 
