@@ -1,5 +1,6 @@
 # make run     set up what is missing, get the models, serve  (PORT=8080)
-# make test    set up, with the tools of development, and run the tests  (ARGS="-k name")
+# make test    set up, with the tools of development, and run the tests of ten minutes  (ARGS="-k name")
+# make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
 # make check   formatting, lint, types
 # make docs    the documentation as a site, in build/docs/index.html
@@ -23,6 +24,7 @@ VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
 JOBS ?= 3
+TIER = -m "not slow and not browser"
 export PORT
 ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
@@ -30,7 +32,7 @@ endif
 
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 
-.PHONY: run test test-clients check docs models clean help
+.PHONY: run test test-all test-clients check docs models clean help
 
 run:
 	@$(BOOTSTRAP)
@@ -44,7 +46,10 @@ models:
 test:
 	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
 	@$(VENV)/bin/halfsec models fetch
-	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TIER) $(ARGS)
+
+test-all:
+	@$(MAKE) --no-print-directory test TIER=
 
 test-clients:
 	@$(BOOTSTRAP) --extra dev --extra otel

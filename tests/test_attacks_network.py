@@ -34,7 +34,7 @@ from .live_call import LiveCall, call_to, overlap, transcript
 from .test_server_leaks import alive, num_tasks, resident_mb
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 PATIENCE_S: Final = 60.0
 MAX_GROWTH_MB: Final = 20

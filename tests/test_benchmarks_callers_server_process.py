@@ -12,6 +12,8 @@ from benchmarks.callers.server_process import own_server
 from .models import model_path
 from .service_process import PATIENCE_S, ROOT
 
+pytestmark = pytest.mark.slow
+
 MEASUREMENT = """
 import asyncio
 from benchmarks.callers.server_process import own_server

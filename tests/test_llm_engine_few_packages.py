@@ -9,6 +9,8 @@ import pytest
 
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 MISSING = (
     *("gguf", "llguidance", "llama_cpp", "ctranslate2", "faster_whisper", "soundfile", "soxr"),
     *("hibari", "piper", "starlette", "uvicorn", "httpx", "hypothesis", "transformers", "tqdm"),

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.llm.quality`: what each way to calculate costs in quality.
+"""`python -m benchmarks.llm.quality`: perplexity and agreement of each precision.
 
 Perplexity of a fixed text (this project's licence, unless another is given), read in one sequence,
 by float32, by the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The
