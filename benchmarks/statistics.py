@@ -8,7 +8,7 @@ from typing import Any
 
 from latency_budget.account.ledger import records_of
 from latency_budget.account.marks import Mark, MarkName
-from latency_budget.enforcement.stage_latencies import lags_of
+from latency_budget.enforcement.stage_latencies import stage_latencies_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def speculation(marks: Sequence[Mark]) -> Speculation:
 def chains_ms(marks: Sequence[Mark]) -> list[float]:
     """Of one call, from its marks: how long after the caller's last word each reply could have been
     heard, had not to be waited for whether the turn is over."""
-    found = [lags_of(record) for record in records_of(marks)]
+    found = [stage_latencies_of(record) for record in records_of(marks)]
     return [
         lags.ready_ms + (lags.after_ms or 0.0)
         for lags in found

@@ -1,9 +1,8 @@
-"""`halfsec report`: where the time of recorded turns went, whether it got longer, and whether it
-may.
+"""`halfsec report`: latency of recorded turns by stage, a gate for pipelines, and a comparison.
 
 Reads a session's trace, or a store of turns. `--gate` makes it a test for a pipeline, `--compare`
-tells whether a second run differs from the first by more than chance. Of a trace, and with
-`--policy` of a store, the turns are told to the policy as well: what would it have done?
+tests whether a second run differs from the first by more than chance. With a trace, and with
+`--policy` of a store, the turns are replayed through the policy: what would it have done?
 """
 
 import argparse
@@ -28,12 +27,12 @@ from latency_budget.statistics.report import report_json, summarize, turn_json
 from latency_budget.storage.store_query import TurnFilter, unix_ns_of
 
 DRAWN: Final = 20
-"""Turns of a store whose waterfalls are drawn; all count in the table."""
+"""Most turns whose waterfalls are drawn; all count in the table."""
 
 
 def main(argv: Sequence[str] | None = None, default_source: Path | None = None) -> int:
-    """The exit status: 0; 1 where a gate was missed; 2 with one line on stderr where there is
-    nothing to report. `default_source` is read where none is named."""
+    """Run the command. Returns the exit status: 0; 1 where a gate was missed; 2 with one line on
+    stderr where there is nothing to report. `default_source` is read where none is named."""
     options = _parser(default_source).parse_args(argv)
     try:
         gate = () if options.gate is None else read_gate(options.gate)
@@ -96,7 +95,7 @@ def _parser(default_source: Path | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--policy",
         action="store_true",
-        help="what the policy would have done, turn by turn; of a trace it is always told",
+        help="what the policy would have done, turn by turn; always shown for a trace",
     )
     parser.add_argument("--last", type=int, metavar="N", help="only the newest so many turns")
     choosing = parser.add_argument_group("of a store")
@@ -168,7 +167,7 @@ def _blocks(
     missed: Sequence[str],
     options: argparse.Namespace,
 ) -> list[str]:
-    """What is printed, with an empty line between."""
+    """The blocks of text to print, with an empty line between them."""
     name = source.path if source.session is None else f"session {source.session}"
     drawn = source.entries[-DRAWN:] if options.html is None else ()
     left_out = len(source.entries) - len(drawn)
@@ -201,7 +200,8 @@ def _comparison(first: str, second: str, found: Comparison) -> str:
 
 
 def _print(text: str) -> None:
-    """To any terminal and any pipe: one without block characters, one closed by its reader."""
+    """Print to any terminal and any pipe: one without block characters, one closed by its
+    reader."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:

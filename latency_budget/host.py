@@ -1,4 +1,4 @@
-"""What a measurement was made on, and what a process takes of it.
+"""The machine of a measurement: processor, usable cores, memory and processor time of a process.
 
 Reads the operating system's files; imports the standard library only.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """Processor and cores, as far as the platform tells."""
+    """Name of the processor and number of cores, as far as the platform reports them."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -23,8 +23,8 @@ def machine() -> str:
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """What this process may use: the cores that it may run on, or less where its container has a
-    quota of processor time. `cgroup`: where that stands."""
+    """Number of cores that this process may use: those of its affinity, or fewer where its
+    container has a quota of processor time. `cgroup`: the directory with the quota."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = float(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1)
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
@@ -38,7 +38,7 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
 
 
 def resident_mb(pid: int) -> float | None:
-    """Memory of a process that is not swapped out; None where the platform does not tell, or the
+    """Resident memory of a process in MB; None where the platform does not report it, or the
     process has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -49,7 +49,7 @@ def resident_mb(pid: int) -> float | None:
 
 
 def cpu_s(pid: int) -> float | None:
-    """Processor time that a process has taken, of all its threads; None as in `resident_mb`."""
+    """Processor time of all threads of a process, in s; None as in `resident_mb`."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,5 @@
-"""A language model for conversations: loads GGUF or Hugging Face files, keeps each call's cache.
+"""Inference engine for conversations: loads GGUF or Hugging Face models, keeps each call's KV
+cache.
 
     engine = Engine.load("model.gguf")
     async for chunk in engine.generate("Hello"):
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from llm_engine.chat.template import ChatMessage
     from llm_engine.core.metrics import EngineStats
     from llm_engine.core.output import FinishReason, TokenChunk, Usage
+    from llm_engine.structured_output.grammar import Grammar
 
     from .config import BackendName, EngineConfig, Precision, SamplingParams
     from .engine import Engine
     from .errors import DeviceLostError, EngineError, ModelError, RequestError
-    from .grammar import Grammar
 
 __all__ = [
     "BackendName",
@@ -46,7 +47,7 @@ __all__ = [
 # turned a token's 20 ms into up to 1,700; waiting costs an idle machine 1 to 3 ms.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-_HOME = {
+_MODULES = {
     "BackendName": "config",
     "ChatMessage": "chat.template",
     "Conversation": "chat.conversation",
@@ -56,7 +57,7 @@ _HOME = {
     "EngineError": "errors",
     "EngineStats": "core.metrics",
     "FinishReason": "core.output",
-    "Grammar": "grammar",
+    "Grammar": "structured_output.grammar",
     "ModelError": "errors",
     "Precision": "config",
     "RequestError": "errors",
@@ -67,6 +68,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"llm_engine.{_HOME[name]}"), name)
+    return getattr(import_module(f"llm_engine.{_MODULES[name]}"), name)

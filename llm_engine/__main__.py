@@ -1,4 +1,4 @@
-"""`python -m llm_engine "Hello"`: one answer on stdout, figures on stderr."""
+"""Command `python -m llm_engine "Hello"`: one answer on stdout, timings on stderr."""
 
 import argparse
 import asyncio
@@ -19,10 +19,10 @@ _CLOCK = SystemClock()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status: 0, or 2 after one line on stderr that says what is wrong."""
+    """Run the command. Returns the exit status: 0, or 2 after one line on stderr with the error."""
     options = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal need not know every letter
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack some characters
     try:
         sampling = SamplingParams(
             temperature=options.temperature,
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has gone; the interpreter must not try to flush the rest at its end.
+        # The reading end of the pipe is closed; the interpreter must not flush the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     return 0

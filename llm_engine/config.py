@@ -1,4 +1,4 @@
-"""Frozen settings: of a model (read from its file), of the engine, of one request."""
+"""Frozen settings of a model (read from its file), of the engine and of one request."""
 
 import math
 import reprlib
@@ -6,19 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from llm_engine.structured_output.grammar import Grammar
 
 from .errors import RequestError
-from .grammar import Grammar
+
+MAX_STEP_ROWS: Final = 8
+"""Rows of a step up to which a row's result is the same to the last bit, however many rows run
+beside it: eight sequences with a row each, or one sequence with a draft. GPU kernels are written
+for as many, the narrowest tile of the matrix units; more would need a second set of kernels, fewer
+would cut off drafts that pay (see `speculative.draft_length`)."""
+
+MAX_DRAFT_TOKENS: Final = MAX_STEP_ROWS - 1
+"""Longest draft: with the token that is certain it fills a step."""
 
 
 class BackendName(StrEnum):
-    """What calculates."""
+    """Name of a compute backend."""
 
     AUTO = "auto"
-    """The one for the precision."""
+    """The backend for the precision."""
     ONNX = "onnx"
-    """ONNX Runtime on the CPU, in int8: the quick one."""
+    """ONNX Runtime on the CPU, in int8: the fast one."""
     TORCH = "torch"
     """Plain torch on the CPU, in float32: the reference."""
     CUDA = "cuda"
@@ -26,12 +36,12 @@ class BackendName(StrEnum):
 
 
 class Precision(StrEnum):
-    """In what the linear layers calculate."""
+    """Arithmetic of the linear layers."""
 
     FLOAT32 = "float32"
-    """The reference: equality tests compare with this."""
+    """Reference that equality tests compare with."""
     INT8 = "int8"
-    """Weights and activations in 8 bits."""
+    """On a CPU: weights and activations in 8 bits."""
     BFLOAT16 = "bfloat16"
     """On a GPU: everything in 16 bits."""
     FP8 = "fp8"
@@ -39,7 +49,7 @@ class Precision(StrEnum):
 
 
 def backend_for(precision: Precision) -> BackendName:
-    """The one that calculates in it."""
+    """The backend that computes in this precision."""
     match precision:
         case Precision.FLOAT32:
             return BackendName.TORCH
@@ -62,14 +72,14 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's: wavelengths beyond the original context are stretched by `factor`, short ones
-    are left alone, and those between are blended."""
+    """Llama 3.1's scaling: wavelengths beyond the original context are stretched by `factor`, short
+    ones are left alone, and those between are blended."""
 
     factor: float
     low_freq_factor: float
     """Frequencies that turn fewer times than this within the original context are stretched."""
     high_freq_factor: float
-    """Those that turn more often than this are left alone."""
+    """Frequencies that turn more often than this are left alone."""
     original_context_length: int
 
     def __post_init__(self) -> None:
@@ -83,8 +93,8 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN (arXiv 2309.00071): as Llama 3.1's, blended by the index of a frequency instead of its
-    turns, and with sharper attention."""
+    """YaRN (arXiv 2309.00071): blended like Llama 3.1's, but by the index of a frequency instead of
+    its turns, and with sharper attention."""
 
     factor: float
     original_context_length: int
@@ -93,9 +103,9 @@ class YarnScaling:
     beta_fast: float = 32.0
     """Frequencies that turn more often than this within the original context are left alone."""
     beta_slow: float = 1.0
-    """Those that turn fewer times than this are stretched."""
+    """Frequencies that turn fewer times than this are stretched."""
     whole_indices: bool = True
-    """Whether the blend begins and ends at whole indices."""
+    """True: the blend begins and ends at whole indices."""
 
     def __post_init__(self) -> None:
         for name in ("factor", "attention_factor", "beta_fast", "beta_slow"):
@@ -111,7 +121,7 @@ class YarnScaling:
 
 
 def yarn_attention_factor(factor: float, mscale: float = 0, mscale_all_dim: float = 0) -> float:
-    """What YaRN's paper recommends, or DeepSeek's variant where both scales are given.
+    """Attention factor that YaRN's paper recommends, or DeepSeek's variant with both scales given.
 
     Raises ValueError for negative scales.
     """
@@ -139,8 +149,8 @@ class DivisorScaling:
 
 
 RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
-"""How rotary frequencies are stretched to longer contexts; `llm_engine.rope` turns any of them into
-frequencies."""
+"""Scaling of rotary frequencies to longer contexts; `llm_engine.models.rope` turns any of
+them into frequencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +167,18 @@ class ModelConfig:
     head_dim: int
     vocab_size: int
     context_length: int
-    """Positions the model was trained for."""
+    """Positions that the model was trained for."""
     norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
-    """To be had as frequencies from `llm_engine.model.inverse_frequencies`; a backend needs nothing
-    else of it but `rope_attention_factor`."""
+    """Backends read it only through `llm_engine.models.rope.inverse_frequencies` and
+    `rope_attention_factor`."""
     sliding_windows: tuple[int | None, ...] = ()
-    """One for each layer, or empty where all layers see everything: see `sliding_window`."""
+    """Window of each layer, or empty where all layers see all positions: see `sliding_window`."""
 
     @property
     def has_qk_norm(self) -> bool:
-        """Whether queries and keys are normalized per head (Qwen3)."""
+        """True where queries and keys are normalized per head (Qwen3)."""
         return self.architecture == "qwen3"
 
     @property
@@ -178,7 +188,7 @@ class ModelConfig:
         return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
 
     def sliding_window(self, layer: int) -> int | None:
-        """How many of the latest positions a token sees in this layer, its own included; None: all.
+        """Latest positions that a token sees in this layer, its own included; None: all.
 
         A token at position p sees keys at positions greater than p - window.
         """
@@ -186,16 +196,16 @@ class ModelConfig:
 
 
 _CPU_PROMPT_CHUNK = 64
-"""Of a model of 135 million parameters 0.1 s on two cores."""
+"""Prompt tokens in a step on a CPU: 0.1 s of a 135 M model on two cores."""
 
 _GPU_PROMPT_CHUNK = 256
-"""Of an 8B model 4 TFLOP, some 8 ms at what a Hopper GPU does in bfloat16: a recognizer on the same
-GPU must not wait longer for its turn."""
+"""Prompt tokens in a step on a GPU: 4 TFLOP of an 8B model, some 8 ms in bfloat16 on Hopper. A
+recognizer on the same GPU must not wait longer for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an engine runs. Raises RequestError naming the field that is out of range."""
+    """Settings of an engine. Raises RequestError naming the field that is out of range."""
 
     precision: Precision = Precision.FLOAT32
     backend: BackendName = BackendName.AUTO
@@ -210,28 +220,29 @@ class EngineConfig:
     """Memory for keys and values of all sequences together. When it is full, conversations that
     have been idle longest are forgotten and computed anew when they go on."""
     max_sequences: int = 32
-    """Conversations and loose requests alive at once; more are refused."""
+    """Conversations and single requests alive at once; more are refused."""
     max_batch: int = 1
     """Sequences that share a pass over the weights (ONNX backend). More than one costs a second
     packed copy of them, 150 MB for a 135 M model; four at once then take half the time."""
     cache_dir: Path | None = None
-    """Where the ONNX backend keeps converted weights; None converts them at every load."""
+    """Directory in which the ONNX backend caches converted weights; None converts at every load."""
     ngram_drafts: bool = True
-    """Whether to guess at repetitions, and confirm several tokens in one step. Replies are the same
+    """Draft repetitions (prompt lookup) and verify several tokens in one step. Replies are the same
     with and without."""
     head_precision: Precision | None = None
-    """Of the matrix that gives the logits, on a GPU; None: as all others."""
+    """Precision of the LM head, the matrix that gives the logits, on a GPU; None: as all others."""
     calibration: Path | None = None
-    """A text like what will be said: weights are rounded to 8 bits so that it changes least. Takes
-    minutes at every start. None: each weight is rounded to the nearest."""
+    """Text file for calibration: weights are rounded to 8 bits so that the model's outputs on texts
+    like it change least. Takes minutes at every start. None: each weight is rounded to the
+    nearest."""
     kv_precision: Precision = Precision.BFLOAT16
-    """Of keys and values, on a GPU: bfloat16, or fp8 for half the memory."""
+    """Precision of keys and values on a GPU: bfloat16, or fp8 for half the memory."""
     num_gpus: int = 1
     """GPUs among which the model is divided (CUDA backend)."""
     draft_model: Path | None = None
-    """A smaller model with the same vocabulary, to guess where nothing repeats."""
+    """Draft model: a smaller one with the same vocabulary, for text that does not repeat."""
     draft_heads: Path | None = None
-    """Heads trained for the model (`halfsec train-heads`), to the same end."""
+    """Draft heads trained for the model (`halfsec train-heads`), for the same purpose."""
 
     def __post_init__(self) -> None:
         for name, choices in (("precision", Precision), ("backend", BackendName)):
@@ -264,7 +275,7 @@ class EngineConfig:
 
     @property
     def prompt_chunk(self) -> int:
-        """Prompt tokens in one step."""
+        """Prompt tokens in one step: `prefill_chunk`, or the backend's default."""
         if self.prefill_chunk is not None:
             return self.prefill_chunk
         on_gpu = backend_for(self.precision) is BackendName.CUDA
@@ -273,7 +284,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen and when to stop. Raises RequestError for values out of range.
+    """Sampling and the end of a reply. Raises RequestError for values out of range.
 
     They apply in this order: repetition_penalty, temperature, top_k, min_p, top_p.
     """
@@ -287,8 +298,8 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop what is less likely than this times the likeliest; [0, 1)."""
     repetition_penalty: float = 1.0
-    """Scores of tokens that the reply already has are divided by this; [1, 2]. Small models fall
-    into loops without it: 1.1 is enough for them, 1.3 makes them avoid their own subject."""
+    """Divides the scores of tokens that the reply already has; [1, 2]. Small models fall into loops
+    without it: 1.1 is enough for them, 1.3 makes them avoid their own subject."""
     seed: int | None = None
     """Same seed, same prompt, same text. None lets the engine draw one for each request."""
     stop: tuple[str, ...] = field(default=())
@@ -296,16 +307,16 @@ class SamplingParams:
     max_tokens: int | None = None
     """None: until the model ends its turn or the context is full."""
     min_tokens: int = 0
-    """The model can't end its turn before it has said so many."""
+    """The model can't end its turn before this many tokens."""
     ignore_eos: bool = False
-    """The model can't end its turn at all. For benchmarks, which want replies of one length."""
+    """The model can't end its turn at all. For benchmarks with replies of equal length."""
     grammar: Grammar | None = None
-    """What the reply must look like. It ends where nothing more can follow, whatever `min_tokens`
+    """Grammar that the reply must fit. It ends where nothing more can follow, whatever `min_tokens`
     and `ignore_eos` say; `max_tokens` and `stop` may cut it short."""
 
     def __post_init__(self) -> None:
         for name, (range_, is_valid) in _REALS.items():
-            # Whole numbers are welcome, and floats from here on.
+            # Whole numbers are accepted and converted.
             object.__setattr__(self, name, _real(name, getattr(self, name), range_, is_valid))
         if self.temperature < MIN_TEMPERATURE:
             object.__setattr__(self, "temperature", 0.0)
@@ -327,15 +338,17 @@ class SamplingParams:
 
 
 MAX_STOP_STRINGS = 16
-"""Every token's text is searched for each of them; clients of chat APIs may send four."""
+"""Stop strings in a request. Every token's text is searched for each of them; clients of chat APIs
+may send four."""
 
 MAX_STOP_CHARS = 256
-"""Text that may be the beginning of one is held back, and compared anew with every token: with a
-text of a thousand letters that nearly fits, a step of all callers would take 10 ms longer."""
+"""Length of a stop string. Text that may be the beginning of one is held back and compared again
+with every token: a stop string of a thousand letters that nearly fits would make every step 10 ms
+longer."""
 
 MIN_TEMPERATURE = 1e-4
-"""Scores that differ by a thousandth are then e^10 apart in probability. Much lower, and scores
-divided by it are infinite, probabilities NaN, and the text nonsense."""
+"""Lowest temperature; below it the choice is greedy. Scores that differ by a thousandth are then
+e^10 apart in probability. Much lower, scores divided by it are infinite and probabilities NaN."""
 
 
 _REALS: dict[str, tuple[str, Callable[[float], bool]]] = {
@@ -344,10 +357,10 @@ _REALS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "min_p": ("in [0, 1)", lambda v: 0 <= v < 1),
     "repetition_penalty": ("in [1, 2]", lambda v: 1 <= v <= 2),
 }
-"""Of `SamplingParams`. NaN compares false with everything."""
+"""Ranges of the real numbers of `SamplingParams`. NaN compares false with everything."""
 
 _LARGEST_SCALING = 1e9
-"""No value of a rotary scaling comes near it; a damaged header easily does."""
+"""Bound for the values of a rotary scaling: none comes near it; a damaged header easily does."""
 
 
 def _require_positive(name: str, value: float) -> None:
@@ -370,7 +383,7 @@ def _real(name: str, value: Any, range_: str, is_valid: Callable[[float], bool])
 
 
 def _short(value: object) -> str:
-    """A value of whatever size and depth, for a message."""
+    """Abbreviate a value of any size and depth for a message."""
     try:
         return reprlib.repr(value)
     except ValueError:  # an integer of more than 4300 digits

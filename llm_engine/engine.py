@@ -1,4 +1,8 @@
-"""The engine: a loaded model on a thread of its own, ready to talk."""
+"""Public entry of the engine: a loaded model on a thread of its own.
+
+`Engine.load` builds the parts (checkpoint, backend, drafters, step loop, thread); `generate`,
+`open_conversation` and `chat` are the three ways to ask it. README.md has the map.
+"""
 
 import asyncio
 import logging
@@ -11,13 +15,13 @@ from pathlib import Path
 from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, HasProcesses
-from llm_engine.backends.cpu_affinity import keep_to_one_core
-from llm_engine.chat.conversation import Conversation, OnMark, chunks
+from llm_engine.backends.cpu_affinity import pin_to_last_core
+from llm_engine.backends.factory import make_backend
+from llm_engine.chat.conversation import Conversation, OnMark, ToolPrompts, chunks
 from llm_engine.chat.conversation_pool import ConversationPool
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.chat.token_history import TokenHistory
 from llm_engine.chat.tool_calls import Dialect, ToolUse, dialect_of
-from llm_engine.chat.tool_prompt import PromptHead, ToolPrompts
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from llm_engine.core.engine_core import EngineCore
@@ -25,13 +29,13 @@ from llm_engine.core.engine_thread import EngineThread
 from llm_engine.core.metrics import EngineStats
 from llm_engine.core.output import TokenChunk
 from llm_engine.core.request import Request
-from llm_engine.core.structured_output import Constraints
 from llm_engine.kv_cache.sequence import SequenceId
 from llm_engine.speculative.draft_model import load_drafter
+from llm_engine.speculative.drafter import Drafter
 from llm_engine.speculative.head_drafter import load_head_drafter
-from llm_engine.speculative.ngram import Drafter, NgramDrafter
+from llm_engine.speculative.ngram import NgramDrafter
+from llm_engine.structured_output.compiler import GrammarCompiler
 
-from .backend_factory import make_backend
 from .config import BackendName, EngineConfig, SamplingParams, backend_for
 from .errors import ModelError, RequestError
 
@@ -43,26 +47,26 @@ _NO_TURN = TurnId(0)
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How the model reads and writes."""
+    """Tokenizer, chat template and end tokens of a model."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    """None for base models, which know no dialogue."""
+    """None for base models, which have no chat format."""
     end_ids: frozenset[int]
 
     @property
     def dialect(self) -> Dialect:
-        """How the model calls tools."""
+        """Form of the model's tool calls."""
         return dialect_of(self.template.probe_calls() if self.template else "")
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """Raises RequestError where there is none."""
+        """The chat template. Raises RequestError where there is none."""
         if self.template is None:
             raise RequestError("model", "has no chat template: it can only continue token ids")
         return self.template
 
-    async def dialogue(
+    async def open_history(
         self,
         template: ChatTemplate,
         context_length: int,
@@ -71,7 +75,8 @@ class Vocabulary:
         *,
         keep_all: bool = False,
     ) -> TokenHistory:
-        """One that begins so. Raises RequestError where that does not fit."""
+        """An empty history with this system prompt and these examples. Raises RequestError where
+        they do not fit."""
         token_bytes = self.tokenizer.token_bytes
         make = partial(
             TokenHistory, template, token_bytes, context_length, system, examples, keep_all=keep_all
@@ -82,8 +87,8 @@ class Vocabulary:
 
 
 class Engine:
-    """One model. Methods that are `async` may be called from any event loop; `load` and `close`
-    block and belong on a thread."""
+    """A loaded model. Methods that are `async` may be called from any event loop; `load` and
+    `close` block and belong on a thread."""
 
     def __init__(
         self,
@@ -99,8 +104,8 @@ class Engine:
         self._backend = backend
         self.context_length = context_length
         self.dialect = vocabulary.dialect
-        """How the model calls tools, for prompts and replies."""
-        self._constraints = Constraints(vocabulary.tokenizer)
+        """Form of the model's tool calls, in prompts and replies."""
+        self._grammars = GrammarCompiler(vocabulary.tokenizer)
         self._core = EngineCore(
             backend,
             vocabulary.tokenizer.token_bytes,
@@ -109,20 +114,18 @@ class Engine:
             max_sequences=config.max_sequences,
             clock=clock,
             drafters=drafters,
-            constraints=self._constraints,
+            grammars=self._grammars,
         )
-        self._tooling = ToolPrompts(self.dialect, self._template_with, self._constraints.compile)
-        self._worker = EngineThread(self._core)
-        self.health = self._worker.health
+        self._tool_prompts = ToolPrompts(self.dialect, self._template_with, self._grammars.compile)
+        self._thread = EngineThread(self._core)
+        self.health = self._thread.health
         if isinstance(backend, HasProcesses):
-            backend.when_lost(self._worker.lose)
+            backend.when_lost(self._thread.lose)
         if backend_for(config.precision) is BackendName.CUDA:
-            # On a CPU the thread shares its cores with those that calculate.
-            self._worker.post(keep_to_one_core)
-        self._chats = ConversationPool(
-            lambda setting: self.open_conversation(
-                setting.system, tools=setting.tools, keep_all=True
-            )
+            # On a CPU the thread shares its cores with the compute threads.
+            self._thread.post(pin_to_last_core)
+        self._conversations = ConversationPool(
+            lambda key: self.open_conversation(key.system, tools=key.tools, keep_all=True)
         )
 
     @classmethod
@@ -137,10 +140,10 @@ class Engine:
     ) -> "Engine":
         """Read a GGUF file or Hugging Face directory and start the engine. Takes seconds.
 
-        `on_progress` hears which share of the weights is converted, on the calling thread or, for
-        several GPUs, one of its own; it hears nothing where they need not be. `wrap` may put
-        something around what calculates, to watch or to slow it. Raises ModelError naming the
-        file, what was found and what is supported.
+        `on_progress` is called with the share of the weights that is converted, on the calling
+        thread or, for several GPUs, on another; it is not called where nothing is converted. `wrap`
+        may wrap the backend, to observe or to slow it. Raises ModelError naming the file, what was
+        found and what is supported.
         """
         config = config or EngineConfig()
         checkpoint = load_checkpoint(Path(path))
@@ -171,7 +174,7 @@ class Engine:
         deadline_ns: int | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Answer a prompt that belongs to no conversation. Closing the generator stops the work.
+        """Generate a reply outside any conversation. Closing the generator stops the work.
 
         A string is one user message; a list holds either messages or token ids taken as they are.
         Raises RequestError (also for a prompt beyond the context) and EngineError.
@@ -188,10 +191,10 @@ class Engine:
                 sequence=sequence,
                 deadline_ns=deadline_ns,
             )
-            async for chunk in chunks(self._worker.submit(request), turn, on_mark):
+            async for chunk in chunks(self._thread.submit(request), turn, on_mark):
                 yield chunk
         finally:
-            self._worker.post(lambda: self._core.close_sequence(sequence))
+            self._thread.post(lambda: self._core.close_sequence(sequence))
 
     async def open_conversation(
         self,
@@ -202,36 +205,39 @@ class Engine:
         tools: tuple[str, ...] = (),
         keep_all: bool = False,
     ) -> Conversation:
-        """A conversation with its own cache.
+        """Open a conversation with its own KV cache.
 
-        `examples` show the model how to speak; like the system prompt they are never dropped, and
+        `examples` are few-shot messages; like the system prompt they are never dropped, and
         `Conversation.reset` leaves them alone. `tools` are definitions in JSON for a chat template
-        that knows tools. With `keep_all` no turn is dropped either: a history beyond the context
-        is refused. Raises RequestError when these do not fit or too many conversations are open.
+        that has a place for tools. With `keep_all` no turn is dropped either: a history beyond the
+        context is refused. Raises RequestError when these do not fit or too many conversations are
+        open.
         """
         template = await self._template_with(tools)
-        dialogue = await self.vocabulary.dialogue(
+        history = await self.vocabulary.open_history(
             template, self.context_length, system, examples, keep_all=keep_all
         )
         sequence = await self._open_sequence()
         return Conversation(
-            self._worker,
+            self._thread,
             sequence,
             self._core.close_sequence,
-            dialogue,
+            history,
             end_ids=self.vocabulary.end_ids,
             sampling=sampling,
-            tooling=self._tooling,
+            tool_prompts=self._tool_prompts,
             system=system,
         )
 
     async def check_setting(self, system: str, tools: ToolUse | None) -> None:
         """Raise RequestError where no conversation could have this system prompt, or no reply in it
-        these tools. None is opened, so that it does not matter how many there are."""
+        these tools. Opens no conversation, so that it works when `max_sequences` are in use."""
         vocabulary = self.vocabulary
-        dialogue = await vocabulary.dialogue(vocabulary.chat_template, self.context_length, system)
+        history = await vocabulary.open_history(
+            vocabulary.chat_template, self.context_length, system
+        )
         if tools is not None:
-            await PromptHead(dialogue, self._tooling, system).check_tools(_DEFAULT_SAMPLING, tools)
+            await self._tool_prompts.check(history, system, _DEFAULT_SAMPLING, tools)
 
     async def chat(
         self,
@@ -243,7 +249,8 @@ class Engine:
         deadline_ns: int | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Answer the last message of a dialogue that comes whole. Closing the generator stops it.
+        """Generate a reply to a stateless request, which carries the whole history. Closing the
+        generator stops it.
 
         What an earlier request had in common with this one is not computed again. Messages beyond
         the context are refused, none is dropped. `tools` as in `open_conversation`. Raises
@@ -251,7 +258,7 @@ class Engine:
         """
         await self._compile(sampling)
         try:
-            setting, conversation = await self._chats.resume(messages, tools)
+            key, conversation = await self._conversations.resume(messages, tools)
         except RequestError as error:
             raise _about_messages(error) from None
         try:
@@ -263,44 +270,44 @@ class Engine:
             await conversation.close()
             raise _about_messages(error) from None
         finally:
-            await self._chats.give_back(setting, conversation)
+            await self._conversations.give_back(key, conversation)
 
     async def warm(self) -> None:
-        """Run a short prompt, so that no caller waits for what happens only once."""
+        """Run a short prompt, so that the first call does not pay for one-time initialization."""
         prompt = self.vocabulary.tokenizer.encode("one two three four five six seven eight")
         sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=0, max_tokens=4)
         async for _ in self.generate(prompt, sampling):
             pass
 
     async def stats(self) -> EngineStats:
-        """What the engine has counted, between two of its steps."""
-        return await self._worker.call(self._core.stats, undo=lambda _: None)
+        """Counters of the engine, read between two of its steps."""
+        return await self._thread.call(self._core.stats, undo=lambda _: None)
 
     def stop(self) -> None:
-        """As `close`, without waiting for the thread: for an engine that may hang."""
-        self._worker.stop()
+        """Begin to close without waiting for the thread: for an engine that may hang."""
+        self._thread.stop()
 
     def close(self) -> None:
         """Stop the thread after its current step; requests under way fail with EngineError."""
-        self._worker.close()
+        self._thread.close()
         if isinstance(self._backend, HasProcesses):
             self._backend.close()
 
     async def _open_sequence(self) -> SequenceId:
-        """A place in the engine, if need be that of the dialogue that has been idle longest."""
+        """Open a sequence, if need be by closing the pooled conversation that is idle longest."""
         while True:
             try:
-                return await self._worker.call(
+                return await self._thread.call(
                     self._core.open_sequence, undo=self._core.close_sequence
                 )
             except RequestError:
-                if not await self._chats.make_room():
+                if not await self._conversations.make_room():
                     raise
 
     async def _compile(self, sampling: SamplingParams) -> None:
-        """So that the engine's thread, which everybody shares, finds it done."""
+        """Compile a grammar off the engine's thread, which all requests share."""
         if sampling.grammar is not None:
-            await asyncio.to_thread(self._constraints.compile, sampling.grammar)
+            await asyncio.to_thread(self._grammars.compile, sampling.grammar)
 
     async def _template_with(self, tools: tuple[str, ...]) -> ChatTemplate:
         if not tools:
@@ -316,10 +323,10 @@ class Engine:
     async def _encoded(
         self, prompt: str | Sequence[ChatMessage] | Sequence[int]
     ) -> tuple[int, ...]:
-        """A prompt's ids; long ones are encoded on another thread. Raises RequestError."""
+        """Encode a prompt; long ones on another thread. Raises RequestError."""
         last = prompt[-1] if prompt and not isinstance(prompt, str) else prompt
-        said = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
-        if not prompt or (isinstance(said, str) and not said.strip()):
+        text = last.text if isinstance(last, ChatMessage) and last.role == "user" else last
+        if not prompt or (isinstance(text, str) and not text.strip()):
             raise RequestError("prompt", "is empty")
         texts = [prompt] if isinstance(prompt, str) else prompt
         num_chars = sum(
@@ -345,7 +352,7 @@ class Engine:
 
 
 def message_ids(template: ChatTemplate, messages: Sequence[ChatMessage]) -> list[int]:
-    """A prompt that asks for the answer to the last of these."""
+    """Token ids of the prompt that asks for a reply to the last of these messages."""
     ids: list[int] = []
     gaps = template.gaps([message.role for message in messages])
     for message, gap in zip(messages, gaps, strict=False):
@@ -354,13 +361,13 @@ def message_ids(template: ChatTemplate, messages: Sequence[ChatMessage]) -> list
 
 
 def _about_messages(error: RequestError) -> RequestError:
-    """A history is made of texts, but its owner knows it as messages."""
+    """Name the field `messages` in errors that the history reports for one of its texts."""
     is_theirs = error.field in ("text", "role", "system")
     return RequestError("messages", error.problem) if is_theirs else error
 
 
 def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
-    """Tokenizer, chat template and the tokens that end a reply. Raises ModelError."""
+    """Read chat template and end tokens of a tokenizer. Raises ModelError."""
     if tokenizer.chat_template is None:
         return Vocabulary(tokenizer, None, tokenizer.end_ids)
     try:

@@ -1,4 +1,4 @@
-"""Whose fault it is: the model file's, the request's, or the engine's own."""
+"""Error types, one for each cause: the model file, the request, the engine, the device."""
 
 
 class ModelError(ValueError):
@@ -6,9 +6,9 @@ class ModelError(ValueError):
 
 
 class RequestError(ValueError):
-    """The caller asked for something that cannot be done.
+    """The request asks for something that cannot be done.
 
-    `field` names the argument at fault, so that a server can point at it.
+    `field` names the argument at fault, so that a server can return it.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -18,8 +18,8 @@ class RequestError(ValueError):
 
 
 class EngineError(RuntimeError):
-    """The engine failed at a request that was in order. The engine itself goes on."""
+    """A valid request failed in the engine. The engine itself goes on."""
 
 
 class DeviceLostError(EngineError):
-    """What calculates is gone, and this process can't get it back: only a new one can."""
+    """The compute device is lost. This process can't get it back; only a new one can."""

@@ -26,14 +26,14 @@ from llm_engine.cuda.ops.interface import (
     MAX_ROWS,
     Attention,
     Heads,
-    LaneSampling,
-    LaneState,
     LayerPages,
     Matrix,
     Norm,
     Rope,
     RowMasks,
     Rows,
+    SamplingInputs,
+    StepState,
 )
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -165,13 +165,13 @@ def launch_everything(kind: str, num_rows: int) -> None:
     def words(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.int32)
 
-    lanes = triton_step_inputs.TritonLaneOps(torch.device("cpu"), dependent=True)
-    state = LaneState(words(1, num_rows), words(1), words(1), words(1))
+    lanes = triton_step_inputs.TritonStepOps(torch.device("cpu"), dependent=True)
+    state = StepState(words(1, num_rows), words(1), words(1), words(1))
     embedding = torch.empty(8, hidden, dtype=torch.bfloat16)
     lanes.embed(state, embedding, rows.positions, x)
     if num_rows <= MAX_ROWS:
         numbers, seeds = torch.empty(1), torch.empty(1, dtype=torch.int64)
-        sampling = LaneSampling(numbers, words(1), numbers, numbers, seeds)
+        sampling = SamplingInputs(numbers, words(1), numbers, numbers, seeds)
         chosen = words(1, num_rows)
         bits = torch.empty(num_rows, vocab // 8, dtype=torch.uint8)
         lanes.mask(logits, RowMasks(bits, bits, torch.empty(num_rows)))

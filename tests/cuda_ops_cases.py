@@ -88,8 +88,8 @@ class Maker:
 
     def fill(self, pages: LayerPages, rows: Rows) -> None:
         """Keys and values at all positions up to the rows' last."""
-        num_queries = len(rows.positions) // rows.num_lanes
-        for lane in range(rows.num_lanes):
+        num_queries = len(rows.positions) // rows.num_seqs
+        for lane in range(rows.num_seqs):
             last = int(rows.positions[lane * num_queries : (lane + 1) * num_queries].max())
             for position in range(last + 1):
                 page = int(rows.tables[lane, position // pages.page_size])

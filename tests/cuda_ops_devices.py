@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed: the GPU's kernels
 
 from llm_engine.cuda.kernels.common import EMULATED
 from llm_engine.cuda.ops.interface import PartOps
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from llm_engine.cuda.ops.triton_ops import TritonOps
 from tests import triton_interpreter
 
@@ -26,4 +26,4 @@ def kernels(num_floats: int = 1 << 18) -> TritonOps:
     return ops
 
 
-IMPLEMENTATIONS: dict[str, Callable[[], PartOps]] = {"oracle": OracleOps, "kernels": kernels}
+IMPLEMENTATIONS: dict[str, Callable[[], PartOps]] = {"oracle": ReferenceOps, "kernels": kernels}

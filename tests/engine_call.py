@@ -65,7 +65,7 @@ class EngineCall:
 
     def prompt(self) -> tuple[int, ...]:
         assert self._chat._home.conversation is not None
-        return self._chat._home.conversation._dialogue.prompt(0)
+        return self._chat._home.conversation._history.prompt(0)
 
     def messages(self) -> list[tuple[str, str]]:
         conversation = self._chat._home.conversation
@@ -76,7 +76,7 @@ class EngineCall:
             self._engine._core.cache.check()
             return self._engine._core.cache.pool.num_used
 
-        return await self._engine._worker.call(count, undo=lambda _: None)
+        return await self._engine._thread.call(count, undo=lambda _: None)
 
     async def cached(self) -> list[int]:
         """The ids whose keys and values the engine keeps."""
@@ -87,7 +87,7 @@ class EngineCall:
         def look() -> list[int]:
             return list(self._engine._core.cache.sequences[sequence].token_ids)
 
-        return await self._engine._worker.call(look, undo=lambda _: None)
+        return await self._engine._thread.call(look, undo=lambda _: None)
 
     async def speaks(self) -> None:
         """Wait until the model has said something since the last time."""

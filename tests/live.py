@@ -114,7 +114,9 @@ class LiveServer:
 
         async def num_idle() -> int:
             engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
-            return len(engine._chats._idle)  # kept for the next request of a stateless client
+            return len(
+                engine._conversations._idle
+            )  # kept for the next request of a stateless client
 
         return self.engine_stats().num_sequences - self.ask(num_idle)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from llm_engine.backends.sampler import choose
 from llm_engine.config import SamplingParams
-from llm_engine.cuda.ops.interface import LaneSampling
+from llm_engine.cuda.ops.interface import SamplingInputs
 
 VOCAB = 203
 NEARLY_ONE = 1 - 1e-12
@@ -28,14 +28,14 @@ _MASK = (1 << 64) - 1
 
 def lane_sampling(
     params: Sequence[SamplingParams], seeds: Sequence[int], device: torch.device
-) -> LaneSampling:
+) -> SamplingInputs:
     """A lane for each."""
 
     def numbers(name: str, dtype: torch.dtype) -> Tensor:
         return torch.tensor([getattr(each, name) for each in params], dtype=dtype, device=device)
 
     signed = [seed - (1 << 64) if seed >> 63 else seed for seed in seeds]
-    return LaneSampling(
+    return SamplingInputs(
         temperature=numbers("temperature", torch.float32),
         top_k=numbers("top_k", torch.int32),
         top_p=numbers("top_p", torch.float32),

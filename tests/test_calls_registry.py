@@ -63,8 +63,11 @@ async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) 
     call = house.admit(SessionId("sess_a"), "default")
     call.trace.append(5, "mark", 1, "released")
     house.leave(call)
-    await save_trace(call, str(tmp_path / "traces"))
-    lines = (tmp_path / "traces" / "sess_a.jsonl").read_text().splitlines()
+    folder = tmp_path / "state" / "traces"
+    await save_trace(call, str(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "sess_a.jsonl").stat().st_mode & 0o777 == 0o600
+    lines = (folder / "sess_a.jsonl").read_text().splitlines()
     assert [record.type for record in read_trace(lines).records] == ["released"]
 
 
@@ -99,5 +102,5 @@ def test_a_client_that_wants_more_changes_nothing_for_others(total_ms: int, is_l
     for number in range(1, 10):
         entry = TurnEntry(SessionId("sess_a"), chain_turn(number=number))
         house.turn_over(call, replace(entry, budget=entry.budget.with_total(100)))
-    taken = [each.action for each in house.policy.standing()]
+    taken = [each.action for each in house.policy.active()]
     assert taken == ([Action.SMALL_MODEL] if is_late else [])

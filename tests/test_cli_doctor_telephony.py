@@ -209,7 +209,7 @@ async def test_an_open_server_at_a_public_address_is_told_of(
     async with public(tmp_path, monkeypatch, settings) as (server, _):
         found = await server.findings()
     assert found["/readyz"].verdict == "note"
-    assert "hold calls" in found["/readyz"].remedy
+    assert "can make calls" in found["/readyz"].remedy
 
 
 async def test_a_certificate_that_nobody_trusts_is_found(

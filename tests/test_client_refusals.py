@@ -163,7 +163,7 @@ async def test_a_server_that_hangs_up_or_complains_at_once() -> None:
         assert "No such agent." in str(await failure(peer.url))
     async with serving() as peer:
         peer.greeting = SpeechStarted(ItemId("i"), 0)
-        assert "dialect" in str(await failure(peer.url))
+        assert "Realtime protocol" in str(await failure(peer.url))
 
 
 def ready_after(refusals: int) -> httpx.MockTransport:

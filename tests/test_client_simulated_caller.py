@@ -353,7 +353,7 @@ async def test_who_is_cut_off_falls_silent_says_what_was_heard_and_waits() -> No
     assert scene.call.truncated == [("i1", 400)]
     assert exchange.replies == ["r1", "r2"]
     assert exchange.reply_s == pytest.approx(0.5)
-    assert caller.gap.num_resumed == 1
+    assert caller.num_resumed == 1
     assert exchange.errors == []
 
 

@@ -31,9 +31,9 @@ def service(
 
 
 def predicted_ms(admission: Admission, calls: int) -> float:
-    crowd = admission.predicted(calls, 60 * S)
-    assert crowd is not None
-    return crowd.predicted_ms
+    forecast = admission.predicted(calls, 60 * S)
+    assert forecast is not None
+    return forecast.predicted_ms
 
 
 def test_a_call_uses_its_part_of_the_processor() -> None:
@@ -54,17 +54,17 @@ def test_one_more_is_refused_before_those_inside_are_late() -> None:
     admission = service(0.2, 300)
     assert admission.refuses(1, 60 * S) is None
     admission = service(0.2, 350, calls=2)
-    crowd = admission.refuses(2, 60 * S)
-    assert crowd is not None
-    assert crowd.predicted_ms == pytest.approx(350 * 0.6 / 0.4 + 40)
-    assert "565 ms, and 500 ms are promised" in crowd.reason
+    forecast = admission.refuses(2, 60 * S)
+    assert forecast is not None
+    assert forecast.predicted_ms == pytest.approx(350 * 0.6 / 0.4 + 40)
+    assert "565 ms, and 500 ms are promised" in forecast.reason
     assert service(0.2, 350, calls=2, total_ms=900).refuses(2, 60 * S) is None
 
 
 def test_a_full_processor_is_reason_enough() -> None:
-    crowd = service(0.4, 50, calls=2).refuses(2, 60 * S)
-    assert crowd is not None
-    assert crowd.reason == "The processor is busy with the calls in progress."
+    forecast = service(0.4, 50, calls=2).refuses(2, 60 * S)
+    assert forecast is not None
+    assert forecast.reason == "The processor is busy with the calls in progress."
 
 
 def test_nobody_is_refused_while_the_line_is_free() -> None:
@@ -88,9 +88,9 @@ def test_the_door_does_not_flap() -> None:
     admission = service(0.2, 400)  # 573 ms with one more
     assert admission.refuses(1, 60 * S) is not None
     easier = [StageLatencies(ready_ms=ready_ms, after_ms=40) for ready_ms in (320, 250)]  # 467, 373
-    for lags, is_refused in zip(easier, (True, False), strict=True):
+    for latencies, is_refused in zip(easier, (True, False), strict=True):
         for _ in range(MAX_TURNS):
-            admission.turn_over(lags, 1, 500, 60 * S)
+            admission.turn_over(latencies, 1, 500, 60 * S)
         assert (admission.refuses(1, 60 * S) is not None) == is_refused
     for _ in range(MAX_TURNS):
         admission.turn_over(easier[0], 1, 500, 60 * S)
@@ -102,9 +102,9 @@ def test_each_chain_is_held_to_its_own_budget() -> None:
     assert admission.refuses(1, 60 * S) is None
     for _ in range(10):
         admission.turn_over(StageLatencies(ready_ms=200, after_ms=40), 1, 300, 60 * S)
-    crowd = admission.refuses(1, 60 * S)
-    assert crowd == OverloadForecast(predicted_ms(admission, 2), 300)
-    assert crowd.predicted_ms == pytest.approx(200 * 0.8 / 0.6 + 40)
+    forecast = admission.refuses(1, 60 * S)
+    assert forecast == OverloadForecast(predicted_ms(admission, 2), 300)
+    assert forecast.predicted_ms == pytest.approx(200 * 0.8 / 0.6 + 40)
 
 
 def test_only_the_last_minute_of_processor_time_counts() -> None:

@@ -1,13 +1,17 @@
 """A budget adds up, or it is refused with the reason."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.config.schema import Config
+from agent.session.api.settings import SessionSettings
 from latency_budget import PROFILES, Allowance, Budget, BudgetError, Stage, budget_profile
+from latency_budget.account.budget import TARGET_MS
 
 EVEN = tuple(Allowance(stage, 50, "an even share") for stage in Stage)
 
@@ -18,6 +22,13 @@ def test_the_default_profile_is_half_a_second() -> None:
     assert budget.total_ms == 500
     assert sum(budget.allowance_ms(stage) for stage in Stage) == 500
     assert all(name == profile.name for name, profile in PROFILES.items())
+
+
+def test_the_target_is_the_same_everywhere() -> None:
+    """Settings and sessions take it from here; the page has a copy of its own."""
+    assert Config().latency_budget.total_ms == SessionSettings().budget_ms == TARGET_MS
+    page = Path(__file__).parents[1] / "web_demo" / "stages.js"
+    assert f"export const BUDGET_MS = {TARGET_MS};" in page.read_text(encoding="utf-8")
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:

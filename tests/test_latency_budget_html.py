@@ -19,8 +19,13 @@ from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.budget import EMBEDDED, Budget
 from latency_budget.reporting.compare import compare
 from latency_budget.reporting.html_charts import MAX_BINS, bins_of
-from latency_budget.reporting.html_report import Report, html_report
-from latency_budget.reporting.html_turns import MAX_DRAWN, MAX_LISTED, MAX_WORDS
+from latency_budget.reporting.html_report import (
+    MAX_DRAWN,
+    MAX_LISTED,
+    MAX_WORDS,
+    Report,
+    html_report,
+)
 from latency_budget.reporting.markup import Html, tag
 from latency_budget.reporting.thresholds import read_gate
 from latency_budget.reporting.trace_or_store import Source

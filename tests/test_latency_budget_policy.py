@@ -11,12 +11,12 @@ from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.enforcement.action_effect import COMPARED, MIN_SAMPLES, MIN_TURNS, TRY_EVERY
 from latency_budget.enforcement.policy import (
     CALM_TURNS,
+    PERSISTENT,
     SET_ASIDE_TURNS,
-    STANDING,
     ActionState,
     Policy,
 )
-from latency_budget.enforcement.stage_latencies import Progress, StageLatencies, lags_of
+from latency_budget.enforcement.stage_latencies import Progress, StageLatencies, stage_latencies_of
 
 from .chain_turns import MS, chain_turn
 
@@ -27,12 +27,12 @@ SLOW_ASR = {"words": 700.0, "pass_ms": 450.0}
 def observed(policy: Policy, times: int, **links: float) -> None:
     """So many turns, in each of which the policy's standing actions are taken."""
     for _ in range(times):
-        policy.observe(chain_turn(**links, actions=policy.standing()), BUDGET_MS)
+        policy.observe(chain_turn(**links, actions=policy.active()), BUDGET_MS)
 
 
 def on(policy: Policy) -> set[Action]:
     """What is switched on."""
-    return {state.action for state in policy.states() if state.is_on and state.action in STANDING}
+    return {state.action for state in policy.states() if state.is_on and state.action in PERSISTENT}
 
 
 def state_of(policy: Policy, action: Action) -> ActionState:
@@ -41,8 +41,8 @@ def state_of(policy: Policy, action: Action) -> ActionState:
 
 
 def test_lags_are_the_links_between_the_marks() -> None:
-    lags = lags_of(chain_turn(200, 30, 90, 30, pass_ms=110, after=40))
-    assert lags == StageLatencies(
+    latencies = stage_latencies_of(chain_turn(200, 30, 90, 30, pass_ms=110, after=40))
+    assert latencies == StageLatencies(
         words_ms=200, speech_ms=2000, pass_ms=110, wait_ms=0, prefill_ms=30, clause_ms=90,
         tts_ms=30, ready_ms=350, decided_ms=420, after_ms=40,
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_lags_are_the_links_between_the_marks() -> None:
 def test_a_turn_without_words_of_a_caller_teaches_nothing() -> None:
     policy = Policy()
     record = replace(chain_turn(), e2e_server_ns=None)
-    assert lags_of(record) is None
+    assert stage_latencies_of(record) is None
     assert policy.observe(record, BUDGET_MS) is record
     assert policy.recent.likely_ms("words_ms") is None
 
@@ -59,7 +59,7 @@ def test_a_turn_without_words_of_a_caller_teaches_nothing() -> None:
 def test_nothing_is_done_while_turns_are_in_time() -> None:
     policy = Policy()
     observed(policy, 100)
-    assert policy.standing() == ()
+    assert policy.active() == ()
     assert policy.predicted_ms() == 350 + 40
     assert [state.times for state in policy.states()] == [0] * len(Action)
 
@@ -68,7 +68,7 @@ def test_nothing_is_done_on_too_little_evidence() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS - 1, **SLOW_ASR)
     assert policy.predicted_ms() is None
-    assert policy.standing() == ()
+    assert policy.active() == ()
 
 
 def test_what_a_client_asked_for_itself_teaches_nothing() -> None:
@@ -77,7 +77,7 @@ def test_what_a_client_asked_for_itself_teaches_nothing() -> None:
     record = replace(chain_turn(**SLOW_ASR), asked=True)
     for _ in range(50):
         assert policy.observe(record, BUDGET_MS) is record
-    assert policy.standing() == ()
+    assert policy.active() == ()
     assert policy.predicted_ms() is None
 
 
@@ -91,15 +91,15 @@ def test_the_wait_for_the_end_of_the_turn_is_no_part_of_the_chain() -> None:
         *(("first_audible_ready", 1055), ("released", 1056)),
     ):
         ledger.add(Mark(TurnId(1), MarkName(name), at_ms * MS))
-    lags = lags_of(ledger.record())
-    assert lags is not None
-    assert (lags.wait_ms, lags.ready_ms, lags.decided_ms) == (5, 355, 900)
+    latencies = stage_latencies_of(ledger.record())
+    assert latencies is not None
+    assert (latencies.wait_ms, latencies.ready_ms, latencies.decided_ms) == (5, 355, 900)
 
 
 def test_a_slow_recognizer_is_spared_its_partials() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS, **SLOW_ASR)
-    (taken,) = policy.standing()
+    (taken,) = policy.active()
     assert taken.action is Action.SKIP_PARTIALS, "the utterances are short, the pauses late"
     # words = 32 + p + p^2 / 1200 gives p = 478, so that a pause waits for 190 ms on average
     assert taken.predicted_ms == pytest.approx(190.2, abs=0.1)
@@ -114,7 +114,7 @@ def test_partials_are_worth_what_little_they_cost() -> None:
 def test_long_utterances_are_settled_early() -> None:
     policy = Policy()
     observed(policy, MIN_TURNS, words=400, pass_ms=300, speech=17_800)
-    (taken,) = policy.standing()
+    (taken,) = policy.active()
     assert taken.action is Action.TAIL_DECODE
     assert taken.predicted_ms == pytest.approx(150)
 
@@ -130,10 +130,10 @@ def test_what_is_meant_for_long_utterances_is_judged_by_them() -> None:
     policy = Policy({Action.TAIL_DECODE})
     observed(policy, MIN_TURNS, words=600, pass_ms=300, speech=17_800)
     for _ in range(3 * TRY_EVERY + 1):
-        standing = policy.standing()
+        standing = policy.active()
         short = policy.observe(chain_turn(300, speech=2000, actions=standing), BUDGET_MS)
         assert short.actions == (), "it found nothing to do"
-        standing = policy.standing()
+        standing = policy.active()
         words = 600 if standing[0].left_out else 450
         long = chain_turn(words, pass_ms=words - 300, speech=17_800, actions=standing)
         policy.observe(long, BUDGET_MS)
@@ -153,7 +153,7 @@ def test_a_pause_comes_sooner_only_where_words_wait_for_it() -> None:
 def test_only_what_there_is_is_done() -> None:
     policy = Policy({Action.OPENER})
     observed(policy, 50, **SLOW_ASR)
-    assert policy.standing() == ()
+    assert policy.active() == ()
     assert [state.action for state in policy.states()] == [Action.OPENER]
 
 
@@ -180,7 +180,7 @@ def test_what_pays_stays_as_long_as_it_is_needed() -> None:
     policy = Policy({Action.SKIP_PARTIALS})
     observed(policy, MIN_TURNS, **SLOW_ASR)
     for _ in range(200):
-        (taken,) = policy.standing()
+        (taken,) = policy.active()
         words = 700 if taken.left_out else 500
         policy.observe(chain_turn(words, pass_ms=450, actions=(taken,)), BUDGET_MS)
     state = state_of(policy, Action.SKIP_PARTIALS)
@@ -193,7 +193,7 @@ def test_a_load_that_rises_does_not_make_an_action_look_useless() -> None:
     policy = Policy({Action.SKIP_PARTIALS})
     observed(policy, MIN_TURNS, **SLOW_ASR)
     for turn in range(100):
-        (taken,) = policy.standing()
+        (taken,) = policy.active()
         heavier = 1.0 if turn < 10 else 3.0
         words = heavier * (700 if taken.left_out else 500)
         policy.observe(chain_turn(words, pass_ms=450, actions=(taken,)), BUDGET_MS)
@@ -206,7 +206,7 @@ def test_an_action_that_does_not_pay_is_set_aside_and_tried_again() -> None:
     state = state_of(policy, Action.SKIP_PARTIALS)
     assert (state.is_set_aside, state.times_set_aside, state.is_on) == (True, 1, False)
     observed(policy, SET_ASIDE_TURNS - 1, **SLOW_ASR)
-    assert policy.standing() == ()
+    assert policy.active() == ()
     observed(policy, 1, **SLOW_ASR)
     assert on(policy) == {Action.SKIP_PARTIALS}
 
@@ -227,7 +227,7 @@ def test_the_ladder_is_left_when_all_is_calm_and_not_before() -> None:
     observed(policy, 60, words=300, clause=80)
     assert on(policy) == {Action.SMALL_MODEL}, "480 of 500 ms is no calm"
     observed(policy, 26 + CALM_TURNS, clause=40)
-    assert policy.standing() == ()
+    assert policy.active() == ()
     assert not state_of(policy, Action.SMALL_MODEL).is_set_aside, "it is kept for the next burst"
 
 
@@ -245,8 +245,8 @@ def test_a_load_that_stays_makes_late_turns_rarer_and_rarer() -> None:
 def test_nobody_is_served_worse_for_what_another_budget_asks() -> None:
     policy = Policy({Action.SMALL_MODEL})
     for turn in range(400):
-        policy.observe(chain_turn(actions=policy.standing()), 100 if turn % 8 == 0 else 2000)
-    assert policy.standing() == ()
+        policy.observe(chain_turn(actions=policy.active()), 100 if turn % 8 == 0 else 2000)
+    assert policy.active() == ()
 
 
 @settings(max_examples=60)
@@ -256,7 +256,7 @@ def test_it_never_flaps(words: list[float]) -> None:
     switches = 0
     was = on(policy)
     for each in words:
-        policy.observe(chain_turn(each, pass_ms=100, actions=policy.standing()), BUDGET_MS)
+        policy.observe(chain_turn(each, pass_ms=100, actions=policy.active()), BUDGET_MS)
         switches += on(policy) != was
         was = on(policy)
     assert switches <= 1 + len(words) // MIN_TURNS
@@ -269,7 +269,7 @@ def test_each_in_turn_is_left_out_now_and_then() -> None:
     observed(policy, MIN_TURNS, words=1200, pass_ms=600, clause=900, speech=17_800)
     assert on(policy) == {Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL}
     left_out = [
-        [each.action for each in policy.standing() if each.left_out] for _ in range(4 * TRY_EVERY)
+        [each.action for each in policy.active() if each.left_out] for _ in range(4 * TRY_EVERY)
     ]
     assert [each for each in left_out if each] == 2 * [[Action.TAIL_DECODE], [Action.SKIP_PARTIALS]]
 
@@ -374,8 +374,8 @@ def test_any_turns_at_all_are_learned_from(
         record = chain_turn(words, 30, clause, tts, actions=tuple(actions))
         seen = policy.observe(record, BUDGET_MS)
         assert replace(seen, actions=record.actions) == record, "nothing but actions changes"
-        assert {t.action for t in policy.standing()} <= set(STANDING)
-        assert all(t.predicted_ms >= 0 for t in policy.standing())
+        assert {t.action for t in policy.active()} <= set(PERSISTENT)
+        assert all(t.predicted_ms >= 0 for t in policy.active())
         predicted = policy.recent.ready_ns(progress(words))
         assert predicted is not None
         assert predicted >= words * MS - 1

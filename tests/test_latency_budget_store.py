@@ -19,7 +19,7 @@ from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage import store_schema
 from latency_budget.storage.history import TurnEntry
-from latency_budget.storage.store import MAX_WAITING, NS_PER_DAY, TurnStore
+from latency_budget.storage.store import MAX_WAITING, NS_PER_DAY, SET_ASIDE_EVERY_S, TurnStore
 from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
 from latency_budget.storage.store_schema import MIGRATIONS, StoredTurn, budget_of
 
@@ -88,7 +88,8 @@ def test_a_turn_comes_out_as_it_went_in(store: TurnStore, path: Path) -> None:
     assert (first.agent, first.fingerprint, first.at_unix_ns) == ("default", "f00", NOW_NS)
     assert first.row < second.row
     assert store.problem is None
-    assert path.stat().st_mode & 0o077 == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_budget_that_was_changed_comes_out_as_it_was(store: TurnStore, path: Path) -> None:
@@ -209,6 +210,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     assert not store.flush()
     assert "can't be written" in (store.problem or "")
     assert store.lost == 5
+    assert store.peak_waiting == MAX_WAITING
     store.close()
 
 
@@ -339,3 +341,88 @@ def test_adding_never_waits_for_the_file(path: Path) -> None:
     store.start()
     store.close(60)
     assert len(read_turns(path, TurnFilter(max_turns=20_000))) == MAX_WAITING
+
+
+def damage(path: Path, page: int) -> None:
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5])
+def test_a_file_with_a_damaged_page_is_set_aside_once(
+    path: Path, page: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = TurnStore(path, wall_ns=lambda: NOW_NS)
+    first.start()
+    for number in range(1, 61):
+        first.add(stored(number, f"s{number % 9}"))
+    first.close()
+    damage(path, page)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    for number in range(61, 66):
+        store.add(stored(number, "s61"))
+        assert store.flush()
+    assert (store.problem, store.lost, store.num_set_aside) == (None, 0, 1)
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 1
+    store.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == [61, 62, 63, 64, 65]
+    assert len(list(path.parent.glob("turns.sqlite.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5])
+def test_a_page_that_is_damaged_while_the_store_is_open(
+    path: Path, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite notices when it reads the page again, which may be at the next start."""
+    monkeypatch.setattr("latency_budget.storage.store.SET_ASIDE_EVERY_S", 0)
+    for start in range(2):
+        store = TurnStore(path, wall_ns=lambda: NOW_NS)
+        store.start()
+        for number in range(1, 31):
+            store.add(stored(1000 * start + number, f"s{number % 9}"))
+        assert store.flush()
+        if start == 0:
+            damage(path, page)
+        for number in range(31, 36):
+            store.add(stored(1000 * start + number))
+            assert store.flush()
+        assert (store.problem, store.lost) == (None, 0)
+        store.close()
+    assert read_turns(path)[-1].entry.record.turn == 1035
+
+
+class DamagedIndex(sqlite3.OperationalError):
+    """SQLite's complaint of an index that lacks a row: an extended result code."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
+
+
+def test_a_file_that_is_damaged_again_at_once_is_not_copied_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that spoils every write must not be filled with copies."""
+    now_ns = NOW_NS
+    insert = store_schema.insert
+
+    def spoiled(connection: sqlite3.Connection, stored: StoredTurn) -> None:
+        raise DamagedIndex("database disk image is malformed")
+
+    monkeypatch.setattr("latency_budget.storage.store.insert", spoiled)
+    store = TurnStore(path, wall_ns=lambda: now_ns)
+    store.start()
+    store.add(stored())
+    assert not store.flush()
+    assert not store.flush()
+    assert "damaged again" in (store.problem or "")
+    assert store.num_set_aside == 1
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 2
+    now_ns += SET_ASIDE_EVERY_S * 10**9
+    assert not store.flush()
+    assert store.num_set_aside == 2
+    monkeypatch.setattr("latency_budget.storage.store.insert", insert)
+    assert store.flush()
+    assert store.problem is None
+    store.close()
+    assert len(read_turns(path)) == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from latency_budget import budget_profile, summarize
 from latency_budget.account.turn import SessionId, Stage
 from latency_budget.account.turn_record import StageTime, TurnRecord
-from latency_budget.storage.history import TurnEntry, tally_of
+from latency_budget.storage.history import TurnEntry, aggregate_of
 from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
 from latency_budget.storage.store_schema import StoredTurn, insert, migrate
 from latency_budget.storage.store_summary import MAX_WINDOWS, NS_PER_S, STEPS, summarize_store
@@ -86,8 +86,8 @@ def test_what_is_counted_is_what_records_give(
     entries = {
         name: [of(each, 0, name).entry for each in turns] for name, turns in by_profile.items()
     }
-    assert_same(answer["summary"], tally_of([*entries["cpu"], *entries["embedded"]]).summary())
-    exact = {name: tally_of(turns).summary() for name, turns in entries.items() if turns}
+    assert_same(answer["summary"], aggregate_of([*entries["cpu"], *entries["embedded"]]).summary())
+    exact = {name: aggregate_of(turns).summary() for name, turns in entries.items() if turns}
     assert_same(answer["profiles"], exact)
 
 
@@ -145,7 +145,7 @@ def test_only_what_is_wanted_is_counted(tmp_path: Path) -> None:
     wanted = TurnFilter(session="s1", since_unix_ns=2, until_unix_ns=7)
     answer = summarize_store(path, wanted)
     assert (answer["session"], answer["summary"]["turns"]) == ("s1", 2)
-    exact = tally_of([each.entry for each in read_turns(path, wanted)]).summary()
+    exact = aggregate_of([each.entry for each in read_turns(path, wanted)]).summary()
     assert_same(answer["summary"], exact)
 
 

@@ -1,4 +1,4 @@
-"""Whatever a caller or a file brings: a clear error, and nobody else notices."""
+"""Malformed requests and files give a typed error, and disturb no other request."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The bench measures what it says, beside a peer, and a bad model is one line."""
+"""Engine bench: it measures what it reports, beside a peer, and reports a bad model in one line."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pages against a dictionary: whatever is done, none leaks, is doubled, or is overwritten."""
+"""Page allocator against a model of it: no page leaks, is given twice, or is overwritten."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`python -m llm_engine` answers, or says in one line why not."""
+"""Command `python -m llm_engine`: an answer, or the error in one line."""
 
 from pathlib import Path
 

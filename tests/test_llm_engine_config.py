@@ -1,4 +1,4 @@
-"""Values out of range are refused by name."""
+"""Settings out of range are refused by name."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A conversation gives what a cold start gives, and computes only what is new."""
+"""Conversations: the same tokens as a cold start, computing only what is new."""
 
 import asyncio
 import threading
@@ -82,7 +82,7 @@ async def test_reuse_equals_a_cold_start(engine: Engine, model: Path) -> None:
         cold = await other.open_conversation("You are short.", sampling=GREEDY)
         await cold.reset(history)
         # A cold start has only text; give it the very ids, then compare what it answers.
-        cold._dialogue._turns = list(warm._dialogue._turns[:-1])
+        cold._history._turns = list(warm._history._turns[:-1])
         cold_ids, _, cold_usage = await answer(cold, TurnId(turn))
         assert ids == cold_ids
         assert usage.prompt_tokens == cold_usage.prompt_tokens
@@ -97,7 +97,7 @@ async def test_conversations_share_what_they_begin_with(engine: Engine) -> None:
         talk = await engine.open_conversation("You are short.", sampling=GREEDY)
         await talk.commit("hello")
         _, _, usage = await answer(talk, ONE)
-        fixed = talk._dialogue.num_fixed
+        fixed = talk._history.num_fixed
         assert fixed > 5
         assert usage.cached_tokens == (fixed if number else 0)
     stats = await engine.stats()
@@ -116,7 +116,7 @@ async def test_books_that_do_not_balance_are_closed(
     first, _, _ = await answer(talk, ONE)
     engine._core.cache.pool._free.pop()
     await talk.truncate_reply(0)
-    while "do not balance" not in caplog.text:
+    while "integrity check failed" not in caplog.text:
         await engine.stats()  # work, and then none
         await asyncio.sleep(0.02)
     again, _, usage = await answer(talk, TWO)
@@ -169,7 +169,7 @@ async def test_history_holds_what_was_heard(engine: Engine) -> None:
     await talk.commit("hello")
     ids, text, _ = await answer(talk, ONE)
     await talk.truncate_reply(3)
-    kept = talk._dialogue._turns[-1].fixed_ids
+    kept = talk._history._turns[-1].fixed_ids
     assert kept is not None
     assert kept == ids[: len(kept)]
     heard = talk.messages[-1].text
@@ -178,7 +178,7 @@ async def test_history_holds_what_was_heard(engine: Engine) -> None:
     await talk.commit("go on")
     after_cut, _, _ = await answer(talk, TWO)
     cold = await engine.open_conversation("S", sampling=GREEDY)
-    cold._dialogue._turns = list(talk._dialogue._turns[:-1])
+    cold._history._turns = list(talk._history._turns[:-1])
     assert after_cut == (await answer(cold, TWO))[0]
     await talk.truncate_reply(0)
     assert [message.role for message in talk.messages] == ["user", "assistant", "user"]
@@ -209,7 +209,7 @@ async def test_cancelling_ends_the_stream(scripted: Scripted) -> None:
             await talk.cancel(ONE)
     assert [c.finish_reason for c in chunks] == [None] * 3 + [FinishReason.CANCELLED]
     assert chunks[-1].token_ids == ()
-    kept = talk._dialogue._turns[-1].fixed_ids
+    kept = talk._history._turns[-1].fixed_ids
     assert kept == [token for chunk in chunks for token in chunk.token_ids]
     await talk.commit("again")
     async with aclosing(talk.generate(TWO)) as stream:
@@ -327,6 +327,6 @@ async def test_the_embedded_model_over_several_turns() -> None:
     ids, _, usage = await answer(talk, TWO)
     assert usage.prompt_tokens - usage.cached_tokens < 20
     cold = await engine.open_conversation("You answer in one short sentence.", sampling=GREEDY)
-    cold._dialogue._turns = list(talk._dialogue._turns[:-1])
+    cold._history._turns = list(talk._history._turns[:-1])
     assert (await answer(cold, TWO))[0] == ids
     engine.close()

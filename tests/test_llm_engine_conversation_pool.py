@@ -1,4 +1,4 @@
-"""Stateless clients send everything each time, and pay for what is new."""
+"""Stateless clients: the whole history arrives each time, only new messages are computed."""
 
 import asyncio
 from collections.abc import AsyncIterator

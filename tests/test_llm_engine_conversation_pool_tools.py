@@ -1,4 +1,4 @@
-"""Dialogues with tools: constrained to calls, and found again by them."""
+"""Stateless requests with tools: constrained to calls, and resumed from the pool."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core.output import Usage
 from llm_engine.core.request import RequestId
-from llm_engine.core.structured_output import Constraints
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
+from llm_engine.structured_output.compiler import GrammarCompiler
 from tests.fakes import chat_templates
 from tests.fakes.llm_core import Bench
 from tests.fakes.llm_models import CHATML, save_tiny_model
@@ -130,7 +130,7 @@ async def test_the_markers_of_a_cold_history_are_tokens(engine: Engine) -> None:
     talk = await engine.open_conversation(tools=tools)
     await talk.reset([message for message in prompt if message.role != "system"])
     marker = engine.vocabulary.tokenizer.added_texts["<tool_call>"]
-    ids = talk._dialogue.prompt(1)
+    ids = talk._history.prompt(1)
     # One in the template's own words about tools, one in the history; what the tool said is text.
     assert ids.count(marker) == {HERMES: 2, LLAMA: 0}.get(engine.dialect, 1)
     await talk.close()
@@ -158,7 +158,7 @@ def scripted(
     bench = Bench(
         lambda held: ids[len(held) - 5],
         token_bytes=tokenizer.token_bytes,
-        constraints=Constraints(tokenizer),
+        grammars=GrammarCompiler(tokenizer),
     )
     ends = frozenset([2])
     active = bench.add("abcde", 200, sampling=replace(sampling, max_tokens=None), end_ids=ends)

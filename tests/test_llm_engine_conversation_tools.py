@@ -1,4 +1,4 @@
-"""A call's own conversation with the model, in which tools are called."""
+"""Tools in a conversation: set, called, checked, answered."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from agent.stages.openai_tools import parse_tools
 from latency_budget.account.turn import TurnId
-from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Words
+from llm_engine.chat.call_reader import ArgumentsDelta, CallReader, CallStarted, TextDelta
 from llm_engine.chat.conversation import Conversation
 from llm_engine.chat.template import ChatMessage
 from llm_engine.chat.tool_calls import CallingMessage, ToolCall, ToolUse
@@ -62,12 +62,12 @@ def calls_in(engine: Engine, text: str, tools: ToolUse) -> list[ToolCall]:
     arguments: list[str] = []
     for event in [*reader.push(text), *reader.flush()]:
         match event:
-            case CallBegun(name):
+            case CallStarted(name):
                 names.append(name)
                 arguments.append("")
-            case Arguments(piece):
+            case ArgumentsDelta(piece):
                 arguments[-1] += piece
-            case Words():
+            case TextDelta():
                 pass
     assert reader.is_whole
     return [ToolCall(*pair) for pair in zip(names, arguments, strict=True)]
@@ -76,7 +76,7 @@ def calls_in(engine: Engine, text: str, tools: ToolUse) -> list[ToolCall]:
 async def test_a_call_its_result_and_what_is_said_then(engine: Engine) -> None:
     talk = await engine.open_conversation("Be brief.", sampling=SAMPLING)
     required = use("required", in_parallel=False)
-    await talk.head.set_tools(required.shown)
+    await talk.set_tools(required.shown)
     await talk.commit("What time is it?")
     text, _ = await answer(talk, 1, required)
     (call,) = calls_in(engine, text, required)
@@ -103,7 +103,7 @@ async def test_a_client_tells_of_a_call_that_was_made_elsewhere(engine: Engine) 
     told, reset = [await engine.open_conversation("Be brief.", sampling=SAMPLING) for _ in range(2)]
     call = ToolCall("clock", '{"zone": "UTC"}')
     for talk in (told, reset):
-        await talk.head.set_tools(tools.shown)
+        await talk.set_tools(tools.shown)
     await told.commit("What time is it?")
     await told.commit("", "assistant", [call])
     await told.commit("noon", "tool")
@@ -124,9 +124,9 @@ async def test_tools_that_are_gone_leave_nothing(engine: Engine) -> None:
     plain, changed = [
         await engine.open_conversation("Be brief.", sampling=SAMPLING) for _ in range(2)
     ]
-    await changed.head.set_tools(use().shown)
+    await changed.set_tools(use().shown)
     await changed.set_system("Be long.")
-    await changed.head.set_tools(())
+    await changed.set_tools(())
     await changed.set_system("Be brief.")
     for talk in (plain, changed):
         await talk.commit("Hello.")
@@ -138,7 +138,7 @@ async def test_tools_that_are_gone_leave_nothing(engine: Engine) -> None:
 async def test_tools_stay_when_the_history_is_told_anew(engine: Engine) -> None:
     told, reset = [await engine.open_conversation("Be brief.", sampling=SAMPLING) for _ in range(2)]
     for talk in (told, reset):
-        await talk.head.set_tools(use().shown)
+        await talk.set_tools(use().shown)
     await told.commit("Hello.")
     await reset.reset([ChatMessage("system", "Be brief."), ChatMessage("user", "Hello.")])
     one, other = await answer(told, 1, use()), await answer(reset, 1, use())
@@ -155,12 +155,12 @@ async def test_what_can_not_be_met_is_refused_before_anything_is_said(engine: En
     endless["required"] = ["n"]
     tools = [{"type": "function", "function": {"name": "pick", "parameters": endless}}]
     with pytest.raises(RequestError, match=r"tools\[0\].function.parameters"):
-        await talk.head.check_tools(SAMPLING, use("auto", tools))
+        await talk.check_tools(SAMPLING, use("auto", tools))
     long = [{"type": "function", "function": {"name": "long", "description": "x " * 20_000}}]
     with pytest.raises(RequestError, match=r"tools|system"):
-        await talk.head.check_tools(SAMPLING, use("auto", long))
+        await talk.check_tools(SAMPLING, use("auto", long))
     with pytest.raises(RequestError, match=r"tools|system"):
-        await talk.head.set_tools(use("auto", long).shown)
-    await talk.head.check_tools(SAMPLING, use())
+        await talk.set_tools(use("auto", long).shown)
+    await talk.check_tools(SAMPLING, use())
     await talk.commit("Hello.")
     assert (await answer(talk, 1, None))[0]

@@ -1,11 +1,11 @@
-"""The engine's thread on a core of its own."""
+"""Pinning of the engine's thread to a core."""
 
 import os
 import threading
 
 import pytest
 
-from llm_engine.backends.cpu_affinity import keep_to_one_core
+from llm_engine.backends.cpu_affinity import pin_to_last_core
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system keeps no thread to a core"
@@ -16,7 +16,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, cores: set[int]) -> list[set[int]
     asked: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, wanted: asked.append(wanted))
-    keep_to_one_core()
+    pin_to_last_core()
     return asked
 
 
@@ -31,7 +31,7 @@ def test_a_system_that_refuses_is_no_failure(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    keep_to_one_core()
+    pin_to_last_core()
 
 
 def test_only_the_calling_thread_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_only_the_calling_thread_is_moved(monkeypatch: pytest.MonkeyPatch) -> No
     seen: list[set[int]] = []
 
     def run() -> None:
-        keep_to_one_core()
+        pin_to_last_core()
         seen.append(os.sched_getaffinity(0))
 
     thread = threading.Thread(target=run)

@@ -1,11 +1,11 @@
-"""Queries, keys and values on the GPU, and attention over them: the kernels against plain torch."""
+"""QKV, rotation, cache write and paged attention: kernels against plain torch."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from llm_engine.cuda.ops.interface import MAX_ROWS, Attention, Heads, LayerPages, Ops, Rows
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from tests.cuda_ops_cases import (
     BF16,
     FLOAT32,
@@ -75,7 +75,7 @@ def test_queries_keys_and_values(qk_norm: bool, kind: Kind, lanes: list[list[int
     pages = maker.pages(heads, NUM_PAGES, PAGE, FP8 if len(lanes) == 2 else kind.activations)
     x = maker.normal(len(rows.positions), 136, dtype=kind.activations) * 2
     actual, stored = queries(kernels(), layer, x, rows, pages)
-    expected, should_be = queries(OracleOps(), layer, x, rows, pages)
+    expected, should_be = queries(ReferenceOps(), layer, x, rows, pages)
     assert actual.isfinite().all()
     there = rows.positions >= 0
     assert_near(actual[there], expected[there])
@@ -110,7 +110,7 @@ def test_values_beyond_8_bits_are_stored_as_the_largest() -> None:
     rows = maker.rows([[4]], PAGE, NUM_PAGES)
     pages = maker.pages(ALONE, NUM_PAGES, PAGE, FP8)
     x = maker.normal(1, 64, dtype=torch.bfloat16)
-    for ops in (kernels(), OracleOps()):
+    for ops in (kernels(), ReferenceOps()):
         stored = queries(ops, layer, x, rows, pages)[1].values.float()
         found = stored[~stored.isnan()]
         assert len(found) == ALONE.num_kv_heads * ALONE.head_dim
@@ -132,7 +132,7 @@ def test_attention(kv_dtype: torch.dtype, window: int | None, lanes: list[list[i
     actual = attended(kernels(), layer, x, rows, pages)
     assert actual.isfinite().all()
     there = rows.positions >= 0
-    assert_near(actual[there], attended(OracleOps(), layer, x, rows, pages)[there])
+    assert_near(actual[there], attended(ReferenceOps(), layer, x, rows, pages)[there])
 
 
 def test_attention_of_many_rows_of_wide_heads() -> None:
@@ -143,7 +143,7 @@ def test_attention_of_many_rows_of_wide_heads() -> None:
     pages = maker.pages(heads, NUM_PAGES, PAGE, torch.bfloat16)
     maker.fill(pages, rows)
     x = maker.normal(MAX_ROWS, heads.num_heads, heads.head_dim, dtype=torch.bfloat16)
-    results = [attended(ops, layer, x, rows, pages) for ops in (kernels(), OracleOps())]
+    results = [attended(ops, layer, x, rows, pages) for ops in (kernels(), ReferenceOps())]
     assert_near(*results)
 
 
@@ -154,7 +154,7 @@ def test_attention_is_exact_in_float32() -> None:
     pages = maker.pages(GROUPED, NUM_PAGES, PAGE, torch.float32)
     maker.fill(pages, rows)
     x = maker.normal(4, GROUPED.num_heads, GROUPED.head_dim) * 2
-    results = [attended(ops, layer, x, rows, pages) for ops in (kernels(), OracleOps())]
+    results = [attended(ops, layer, x, rows, pages) for ops in (kernels(), ReferenceOps())]
     assert_near(*results, exact=True)
 
 
@@ -198,11 +198,11 @@ def test_prompts(num_rows: int, qk_norm: bool) -> None:
     maker.fill(pages, rows)
     x = maker.normal(num_rows, 64, dtype=torch.bfloat16)
     actual, stored = queries(kernels(), layer, x, rows, pages)
-    expected, should_be = queries(OracleOps(), layer, x, rows, pages)
+    expected, should_be = queries(ReferenceOps(), layer, x, rows, pages)
     there = rows.positions >= 0
     assert_near(actual[there], expected[there])
     same_pages(stored, should_be)
     mixed = attended(kernels(), layer, expected, rows, should_be)
     assert mixed.isfinite().all()
-    should_mix = attended(OracleOps(), layer, expected, rows, should_be)
+    should_mix = attended(ReferenceOps(), layer, expected, rows, should_be)
     assert_near(mixed[there], should_mix[there])

@@ -1,5 +1,5 @@
-"""The GPU's backend with plain torch in the place of kernels and graphs: the same tokens as the
-reference, whatever is asked for in whatever order, one step ahead or not."""
+"""GPU backend with plain torch in place of kernels and graphs: the same tokens as the reference
+backend for any order of plans, with and without the step ahead."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +17,8 @@ from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.memory import Room
-from llm_engine.cuda.steps.cuda_graph import Replay
+from llm_engine.cuda.memory import MemoryBudget
+from llm_engine.cuda.steps.graph_runner import Replay
 from llm_engine.errors import DeviceLostError
 from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.llm_cuda import CountingGraphs, on_cpu
@@ -107,7 +107,7 @@ def test_replies_are_the_reference_s(
 def test_all_graphs_are_reckoned_with(checkpoint: Checkpoint) -> None:
     graphs = CountingGraphs()
     on_cpu(checkpoint, graphs)
-    assert 24 < graphs.num_captured <= Room(0, PAGE_SIZE, CONTEXT).num_graphs
+    assert 24 < graphs.num_captured <= MemoryBudget(0, PAGE_SIZE, CONTEXT).num_graphs
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which GPU will do, told of machines that are not at hand, and what its errors mean."""
+"""GPU requirements, tested with recorded probes, and classification of CUDA errors."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from llm_engine.cuda.device import Fault, Found, fault_of, probe, require_device
+from llm_engine.cuda.device import DeviceProbe, Fault, fault_of, probe, require_device
 from llm_engine.errors import EngineError, ModelError
 from tests.fakes.llm_cuda import H200
 
-GOOD = Found("2.11.0+cu130", "13.0", "3.6.0", "580.159.04", num_devices=1, device=H200)
+GOOD = DeviceProbe("2.11.0+cu130", "13.0", "3.6.0", "580.159.04", num_devices=1, device=H200)
 BARE = replace(GOOD, num_devices=0, device=None)
 
 
@@ -45,7 +45,7 @@ def test_a_device_tells_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Found("2.11.0+cpu"), ["2.11.0+cpu", "without CUDA", "install"]),
+        (DeviceProbe("2.11.0+cpu"), ["2.11.0+cpu", "without CUDA", "install"]),
         (
             replace(BARE, driver=None, problem="Found no NVIDIA driver on your system."),
             ["no NVIDIA driver", "580", "--gpus all"],
@@ -79,7 +79,7 @@ def test_a_device_tells_what_it_is() -> None:
     ],
 )
 def test_a_machine_that_will_not_do_is_refused_with_the_reason(
-    found: Found, words: list[str]
+    found: DeviceProbe, words: list[str]
 ) -> None:
     with pytest.raises(ModelError) as error:
         require_device(found, needs_fp8=True)

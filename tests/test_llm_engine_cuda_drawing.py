@@ -1,4 +1,4 @@
-"""Kernels and plain torch draw the tokens that the host's sampler draws."""
+"""Sampling kernels and plain torch choose the tokens of the host's sampler."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.ops import triton_step_inputs
-from llm_engine.cuda.ops.interface import MAX_ROWS, LaneOps, RowMasks
-from llm_engine.cuda.ops.reference_ops import OracleLaneOps
-from llm_engine.cuda.ops.triton_step_inputs import TritonLaneOps
+from llm_engine.cuda.ops.interface import MAX_ROWS, RowMasks, StepOps
+from llm_engine.cuda.ops.reference_ops import ReferenceStepOps
+from llm_engine.cuda.ops.triton_step_inputs import TritonStepOps
 from tests.cuda_ops_devices import DEVICE, IMPLEMENTATIONS
 from tests.sampling_cases import (
     EVERY_FILTER,
@@ -31,19 +31,19 @@ pytestmark = pytest.mark.slow
 POISON = 0x55555555
 
 
-def lane_ops(name: str) -> LaneOps:
-    return IMPLEMENTATIONS[name]().lanes
+def lane_ops(name: str) -> StepOps:
+    return IMPLEMENTATIONS[name]().step
 
 
 def drawn(
-    ops: LaneOps,
+    ops: StepOps,
     logits: torch.Tensor,
     positions: Sequence[int],
     params: Sequence[SamplingParams],
     seeds: Sequence[int],
 ) -> list[int]:
-    num_lanes, num_queries = len(params), len(logits) // len(params)
-    out = torch.full((num_lanes, num_queries + 2), POISON, dtype=torch.int32, device=DEVICE)
+    num_seqs, num_queries = len(params), len(logits) // len(params)
+    out = torch.full((num_seqs, num_queries + 2), POISON, dtype=torch.int32, device=DEVICE)
     ops.sample(
         logits.to(DEVICE),
         torch.tensor(list(positions), dtype=torch.int32, device=DEVICE),
@@ -65,10 +65,10 @@ def assert_all_draw_the_host_s(
     logits: torch.Tensor, params: Sequence[SamplingParams], seeds: Sequence[int]
 ) -> None:
     """And kernels leave what they add up in as they found it."""
-    ops, positions = TritonLaneOps(DEVICE, dependent=False), [3 * m for m in range(len(logits))]
+    ops, positions = TritonStepOps(DEVICE, dependent=False), [3 * m for m in range(len(logits))]
     expected = on_host(logits, positions, params, seeds)
     assert drawn(ops, logits, positions, params, seeds) == expected
-    assert drawn(OracleLaneOps(), logits, positions, params, seeds) == expected
+    assert drawn(ReferenceStepOps(), logits, positions, params, seeds) == expected
     assert not any(bool(each.any()) for each in (*ops._counts, *ops._masses, *ops._counters))
 
 
@@ -159,7 +159,7 @@ def test_what_is_forbidden_and_penalized(name: str, size: int) -> None:
 @pytest.mark.parametrize("params", EVERY_FILTER[-2:])
 def test_kernels_draw_from_the_distribution(params: SamplingParams) -> None:
     """By random numbers that lie evenly: each token gets its share, and one more at most."""
-    ops, num = TritonLaneOps(DEVICE, dependent=False), 64
+    ops, num = TritonStepOps(DEVICE, dependent=False), 64
     logits = some_logits(1, 300, 3, 2.0, has_ties=False)
     tokens: list[int] = []
     shares = even_shares(num)

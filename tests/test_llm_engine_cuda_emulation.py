@@ -1,4 +1,4 @@
-"""A GPU's arithmetic on the CPU, and weights rounded with a text in view."""
+"""Emulation of the GPU's arithmetic on the CPU, and calibrated rounding of weights."""
 
 from dataclasses import replace
 from pathlib import Path

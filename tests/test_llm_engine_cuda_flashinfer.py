@@ -1,4 +1,4 @@
-"""When FlashInfer serves, when our kernel does, and what FlashInfer is told."""
+"""FlashInfer attention: when it serves, when our kernel does, and the arguments it gets."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from llm_engine.cuda.ops.interface import MAX_ROWS, Heads, Matrix, Norm, Rows
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from tests.cuda_ops_cases import BF16, FP8, Maker, assert_near, shortened
 from tests.cuda_ops_devices import DEVICE, kernels
 
@@ -41,12 +41,12 @@ class FakeXqa:
         block_tables: Tensor, seq_lens: Tensor, max_seq_len: int, **options: Any,
     ) -> Tensor:  # fmt: skip
         self.calls.append({"seq_lens": seq_lens.clone(), "query": query, **options})
-        num_lanes, num_queries = len(block_tables), options["q_len_per_req"]
+        num_seqs, num_queries = len(block_tables), options["q_len_per_req"]
         keys, values = kv_cache
         _, num_kv_heads, page_size, head_dim = keys.shape
         num_heads = query.shape[1]
         assert options["kv_layout"] == "HND"
-        assert query.shape == (num_lanes * num_queries, num_heads, head_dim)
+        assert query.shape == (num_seqs * num_queries, num_heads, head_dim)
         assert keys.shape == values.shape
         assert keys.dtype == values.dtype == query.dtype
         assert page_size in (16, 32, 64, 128)
@@ -55,15 +55,15 @@ class FakeXqa:
         assert workspace_buffer.numel() > 8 << 20  # the counters' part alone
         assert not workspace_buffer.any()
         assert block_tables.dtype == seq_lens.dtype == torch.int32
-        assert seq_lens.shape == (num_lanes,)
+        assert seq_lens.shape == (num_seqs,)
         assert (seq_lens >= num_queries).all()
         assert max_seq_len == block_tables.shape[1] * page_size
         assert options["bmm1_scale"] == pytest.approx(1 / math.sqrt(head_dim))
         assert options["bmm2_scale"] == 1.0
         out: Tensor = options["out"]
         if num_queries > 1:
-            assert out.shape == (num_lanes, num_queries, num_heads, head_dim)
-            self._check_mask(options["mask"], num_lanes, num_queries)
+            assert out.shape == (num_seqs, num_queries, num_heads, head_dim)
+            self._check_mask(options["mask"], num_seqs, num_queries)
         else:
             assert out.shape == query.shape
             assert options["mask"] is None
@@ -75,15 +75,15 @@ class FakeXqa:
         positions = (seq_lens[:, None] - num_queries + offsets).reshape(-1)
         result = torch.empty_like(query)
         pages = interface.LayerPages(keys, values)
-        OracleOps().attend(query, layer, Rows(positions, block_tables), pages, result)
+        ReferenceOps().attend(query, layer, Rows(positions, block_tables), pages, result)
         out.copy_((result + self._error_by_queries * (num_queries - 1)).view_as(out))
         return out
 
     @staticmethod
-    def _check_mask(mask: Tensor, num_lanes: int, num_queries: int) -> None:
+    def _check_mask(mask: Tensor, num_seqs: int, num_queries: int) -> None:
         """Bits, in words of 16, a multiple of 32 to a row."""
         assert mask.dtype == torch.uint16
-        assert mask.shape == (num_lanes, num_queries, 2)
+        assert mask.shape == (num_seqs, num_queries, 2)
         assert mask.is_contiguous()
         for lane in mask.tolist():
             assert lane == [[2 ** (row + 1) - 1, 0] for row in range(num_queries)]
@@ -156,7 +156,7 @@ def test_flashinfer_serves_few_rows(
     num_trials = len(fake.calls)
     assert fake.calls[-1]["query"] is queries
     assert fake.calls[-1]["seq_lens"].tolist() == [lane[-1] + 1 for lane in lanes]
-    OracleOps().attend(queries, layer, rows, pages, expected)
+    ReferenceOps().attend(queries, layer, rows, pages, expected)
     assert_near(out, expected)
     served.attend(queries, layer, rows, pages, out)
     assert len(fake.calls) == num_trials + 1, "a kind of layer is tried once"
@@ -173,7 +173,7 @@ def test_rows_that_only_fill_up_follow_the_first(monkeypatch: pytest.MonkeyPatch
     out, expected = torch.empty_like(queries), torch.empty_like(queries)
     served = with_flashinfer(xqa_or_none(DEVICE))
     served.attend(queries, layer, padded, pages, out)
-    OracleOps().attend(queries, layer, rows, pages, expected)
+    ReferenceOps().attend(queries, layer, rows, pages, expected)
     assert_near(out[:2], expected[:2])
     assert_near(out[4:], expected[4:])
     nobody = Rows(torch.full_like(padded.positions, -1), rows.tables)

@@ -1,4 +1,4 @@
-"""How products are divided among programs."""
+"""Tile sizes of matrix products."""
 
 import pytest
 import torch

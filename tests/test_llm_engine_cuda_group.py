@@ -1,4 +1,4 @@
-"""A model divided among processes says what the undivided one says."""
+"""Tensor parallelism over processes: the same tokens as one process; death, hangs and errors."""
 
 import asyncio
 import itertools
@@ -26,8 +26,8 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops.interface import Matrix
-from llm_engine.cuda.tensor_parallel.group import ParallelBackend, Team, lead
-from llm_engine.cuda.tensor_parallel.workers import Follower, Patience, heard
+from llm_engine.cuda.tensor_parallel.group import ParallelBackend, ProcessGroup, lead
+from llm_engine.cuda.tensor_parallel.workers import Follower, HangTimeout, received
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
 from tests.fakes.llm_cuda import one_of_several
@@ -39,7 +39,7 @@ PAGES = [PageId(page) for page in range(40)]
 
 
 GREEDY = SamplingParams()
-QUICK = Patience(look_s=0.05, num_looks=20)
+QUICK = HangTimeout(poll_s=0.05, num_polls=20)
 """Still long for a follower that waits for a processor."""
 
 
@@ -117,7 +117,7 @@ def test_two_processes_say_what_one_says(pair: ParallelBackend, model: Path) -> 
 def test_the_leader_may_load_by_what_can_not_be_sent(model: Path) -> None:
     asked: list[int] = []
 
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         asked.append(team.rank)
         return one_of_several(model, team)
 
@@ -134,14 +134,14 @@ def test_closing_does_not_wait_for_who_never_answers(
     backend = lead(2, "gloo", partial(one_of_several, model))
     monkeypatch.setattr("llm_engine.cuda.tensor_parallel.group._JOIN_S", 0.1)
     release = threading.Event()
-    monkeypatch.setattr(backend._part, "close", release.wait)  # a step that the other is to join
+    monkeypatch.setattr(backend._own, "close", release.wait)  # a step that the other is to join
     send(only(backend), signal.SIGSTOP)
     backend.close()
     assert only(backend).process.exitcode == -signal.SIGKILL
     (left,) = [each for each in threading.enumerate() if each.name == "halfsec-leaving"]
     release.set()
     left.join()
-    backend._meeting_place.cleanup()
+    backend._store_directory.cleanup()
 
 
 def test_closing_a_device_that_fails_is_a_line_in_the_log(
@@ -151,11 +151,11 @@ def test_closing_a_device_that_fails_is_a_line_in_the_log(
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     backend = lead(2, "gloo", partial(one_of_several, model))
-    monkeypatch.setattr(backend._part, "close", fail)
+    monkeypatch.setattr(backend._own, "close", fail)
     backend.close()
     assert "unspecified launch failure" in caplog.text
     dist.destroy_process_group()
-    backend._meeting_place.cleanup()
+    backend._store_directory.cleanup()
 
 
 def test_a_follower_that_dies_is_noticed(pair: ParallelBackend) -> None:
@@ -258,7 +258,7 @@ def test_libraries_take_leave_when_nothing_is_recorded_any_more_and_the_others_a
     """NCCL waits for graphs that hold work of its own, and for the others to leave as well."""
     backend = lead(2, "gloo", partial(one_of_several, model))
     done: list[tuple[str, bool]] = []
-    close, leave = backend._part.close, dist.destroy_process_group
+    close, leave = backend._own.close, dist.destroy_process_group
 
     def note_close() -> None:
         done.append(("graphs", only(backend).process.is_alive()))
@@ -269,9 +269,9 @@ def test_libraries_take_leave_when_nothing_is_recorded_any_more_and_the_others_a
         send(only(backend), signal.SIGCONT)
         leave()
 
-    monkeypatch.setattr(backend._part, "close", note_close)
+    monkeypatch.setattr(backend._own, "close", note_close)
     monkeypatch.setattr(dist, "destroy_process_group", note_leave)
-    store = Path(backend._meeting_place.name)
+    store = Path(backend._store_directory.name)
     assert store.exists()
     send(only(backend), signal.SIGSTOP)  # whoever waits for it now waits for ever
     backend.close()
@@ -280,7 +280,7 @@ def test_libraries_take_leave_when_nothing_is_recorded_any_more_and_the_others_a
 
 
 def _stopping_as_follower(
-    model: Path, number: signal.Signals, team: Team
+    model: Path, number: signal.Signals, team: ProcessGroup
 ) -> Callable[[], CudaBackend]:
     """Gets a signal in its fifth step, behind the first layer."""
     finish = one_of_several(model, team)
@@ -288,8 +288,8 @@ def _stopping_as_follower(
 
 
 def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
-    machinery = backend._steps._machinery
-    ops = machinery.ops
+    context = backend._runner._context
+    ops = context.ops
     num_products = itertools.count()
 
     def add_product(x: Tensor, weight: Matrix, residual: Tensor) -> None:
@@ -303,11 +303,13 @@ def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
 
 def _lead_one_that_is_stuck(model: Path, held: Connection) -> None:
     """A leader's life."""
-    endless = Patience(num_looks=1 << 30)
+    endless = HangTimeout(num_polls=1 << 30)
     told(lead(2, "gloo", partial(_stuck_as_follower, model, held), endless), 5, 2, GREEDY)
 
 
-def _stuck_as_follower(model: Path, held: Connection, team: Team) -> Callable[[], CudaBackend]:
+def _stuck_as_follower(
+    model: Path, held: Connection, team: ProcessGroup
+) -> Callable[[], CudaBackend]:
     finish = one_of_several(model, team)
     return (lambda: _stuck(finish(), held)) if team.rank == 1 else finish
 
@@ -335,11 +337,11 @@ def test_an_engine_takes_its_followers_along(model: Path) -> None:
 def test_a_follower_beats_while_it_waits_and_after_each_order() -> None:
     ours, theirs = mp.Pipe()
     beats = mp.RawValue("Q")
-    orders = heard(theirs, beats, Patience(look_s=60))
+    orders = received(theirs, beats, HangTimeout(poll_s=60))
     for order in range(3):
         ours.send(order)
     assert [(next(orders), beats.value) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
-    idle = heard(theirs, beats, Patience(look_s=0))
+    idle = received(theirs, beats, HangTimeout(poll_s=0))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, idle)
         while beats.value < 10:

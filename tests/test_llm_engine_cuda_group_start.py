@@ -1,4 +1,4 @@
-"""How processes of several GPUs begin, and what is said where they can't."""
+"""Start of the processes of several GPUs, and the errors where it fails."""
 
 import multiprocessing as mp
 import os
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from agent.server.server import LEFT_BEHIND
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.tensor_parallel.group import Team, lead
+from llm_engine.cuda.tensor_parallel.group import ProcessGroup, lead
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import DeviceLostError, ModelError
 from tests.fakes.llm_cuda import one_of_several
@@ -59,7 +59,7 @@ def test_a_follower_that_fails_to_record_is_an_error(is_dead: bool) -> None:
     """The leader records as well, and may wait for it inside a library: it is left there."""
     release = threading.Event()
 
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         return lambda: release.wait() and None  # type: ignore[return-value]
 
     expected = r"its process ended \(exit 7\)" if is_dead else "MemoryError: no room"
@@ -73,7 +73,7 @@ def test_a_follower_that_fails_to_record_is_an_error(is_dead: bool) -> None:
 
 
 def test_what_the_leader_fails_at_is_the_error_where_the_others_are_well(model: Path) -> None:
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         raise ModelError("too large")
 
     with pytest.raises(ModelError, match=r"^too large$"):
@@ -83,7 +83,7 @@ def test_what_the_leader_fails_at_is_the_error_where_the_others_are_well(model: 
 def test_the_follower_is_heard_whose_failure_the_leader_met(model: Path) -> None:
     """Also behind one that is well."""
 
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         raise RuntimeError("connection closed by peer")
 
     with pytest.raises(ModelError, match="GPU 2: MemoryError: no room") as caught:
@@ -91,7 +91,7 @@ def test_the_follower_is_heard_whose_failure_the_leader_met(model: Path) -> None
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def _fail_late(team: Team) -> Callable[[], CudaBackend]:
+def _fail_late(team: ProcessGroup) -> Callable[[], CudaBackend]:
     if team.rank == 2:
         threading.Event().wait(0.3)
         raise MemoryError("no room")
@@ -104,7 +104,7 @@ class _WithoutAWay:
     def __reduce__(self) -> tuple[Callable[[], "_WithoutAWay"], tuple[()]]:
         return _cut_off, ()
 
-    def __call__(self, team: Team) -> Callable[[], CudaBackend]:
+    def __call__(self, team: ProcessGroup) -> Callable[[], CudaBackend]:
         raise AssertionError
 
 
@@ -130,7 +130,7 @@ def _lead_one_that_cannot_meet(tell: Connection) -> None:
     os._exit(0)
 
 
-def _fail_to_record(is_dead: bool, team: Team) -> Callable[[], CudaBackend]:
+def _fail_to_record(is_dead: bool, team: ProcessGroup) -> Callable[[], CudaBackend]:
     def finish() -> CudaBackend:
         if is_dead:
             os._exit(7)
@@ -139,13 +139,13 @@ def _fail_to_record(is_dead: bool, team: Team) -> Callable[[], CudaBackend]:
     return finish
 
 
-def _end_as_follower(model: Path, team: Team) -> Callable[[], CudaBackend]:
+def _end_as_follower(model: Path, team: ProcessGroup) -> Callable[[], CudaBackend]:
     if team.rank == 1:
         os._exit(7)
     return one_of_several(model, team)
 
 
-def _fail_as_follower(model: Path, team: Team) -> Callable[[], CudaBackend]:
+def _fail_as_follower(model: Path, team: ProcessGroup) -> Callable[[], CudaBackend]:
     if team.rank == 1:
         raise ModelError("out of luck")
     return one_of_several(model, team)

@@ -1,5 +1,5 @@
-"""Draft heads in the graph that chooses: replies stay what they are, and the next step, its draft
-included, is under way before the host has seen a token."""
+"""Draft heads inside the captured step: replies are unchanged, and the next step, its draft
+included, is launched before the host has seen a token."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops.interface import Ops
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from llm_engine.cuda.steps.draft_heads import DeviceHeads
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.models.medusa_heads import draft, shared_parts
@@ -133,7 +133,7 @@ def test_drafts_are_those_of_the_heads(checkpoint: Checkpoint) -> None:
         hidden = torch.randn(1, 64, generator=torch.Generator().manual_seed(seed))
         with torch.inference_mode():
             token = torch.tensor([seed + 3], dtype=torch.int32)
-            DeviceHeads(heads, model).draft(OracleOps(), hidden, token, out)
+            DeviceHeads(heads, model).draft(ReferenceOps(), hidden, token, out)
             state = torch.nn.functional.rms_norm(hidden, (64,), model.norm.weight, model.norm.eps)[
                 0
             ]

@@ -1,4 +1,4 @@
-"""The GPU's backend with its own kernels, run by Triton's interpreter: what a GPU would say."""
+"""GPU backend with its own kernels, run by Triton's interpreter."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops.interface import Ops
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from llm_engine.cuda.ops.triton_ops import TritonOps
-from llm_engine.cuda.steps.cuda_graph import EagerGraphs
+from llm_engine.cuda.steps.graph_runner import EagerGraphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 from tests import triton_interpreter
 from tests.fakes.llm_models import save_tiny_model
@@ -33,8 +33,8 @@ def test_a_reply_token_by_token(
 ) -> None:
     """A prompt in a part and a rest, a draft, lone tokens; every choice as the oracle's, unless
     its two best are nearer to one another than the arithmetic."""
-    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.LANES", (1,))
-    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.QUERIES", (1, 4, 8))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.BATCH_SIZES", (1,))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.DRAFT_SIZES", (1, 4, 8))
     triton_interpreter.mend()
     save_tiny_model(tmp_path, family, num_hidden_layers=1)
     model = load_model(
@@ -51,7 +51,7 @@ def test_a_reply_token_by_token(
             prompt_rows=(16,),
         )
 
-    kernels, oracle = backend(TritonOps(torch.device("cpu"))), backend(OracleOps())
+    kernels, oracle = backend(TritonOps(torch.device("cpu"))), backend(ReferenceOps())
     tokens, num_cached = [3 + index * index % 290 for index in range(22)], 0
     for num_new in (16, 6, 4, 1, 1, 1):
         rows = SequenceRows(

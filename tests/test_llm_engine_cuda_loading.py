@@ -1,4 +1,4 @@
-"""What is settled before a GPU is touched."""
+"""Checks of the GPU backend before a GPU is touched."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,15 +11,15 @@ from agent.stages.load_progress import Conversion
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import ManualClock
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Backend
+from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.cuda import loading
-from llm_engine.cuda.device import Found
+from llm_engine.cuda.device import DeviceProbe
 from llm_engine.cuda.loading import Progress
-from llm_engine.cuda.tensor_parallel.group import Make, Team
+from llm_engine.cuda.tensor_parallel.group import Make, ProcessGroup
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
@@ -46,9 +46,13 @@ def refused(checkpoint: Checkpoint, config: EngineConfig) -> str:
 def test_no_gpu_and_too_small_a_gpu(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: Found(torch="2.13.0+cpu"))
+    monkeypatch.setattr(
+        "llm_engine.cuda.device.probe", lambda index: DeviceProbe(torch="2.13.0+cpu")
+    )
     assert "built without CUDA" in refused(checkpoint, FP8)
-    found = Found(H200.torch, H200.cuda, H200.triton, H200.driver, num_devices=1, device=SMALL)
+    found = DeviceProbe(
+        H200.torch, H200.cuda, H200.triton, H200.driver, num_devices=1, device=SMALL
+    )
     monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: found)
     assert "does not fit: weights" in refused(checkpoint, FP8)
 
@@ -94,7 +98,7 @@ def test_several_gpus_say_how_far_they_have_loaded(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lead(count: int, *of_team: str, make_own: Make, **rest: object) -> Backend:
-        return make_own(Team(0, count, "", ""))()
+        return make_own(ProcessGroup(0, count, "", ""))()
 
     def load(
         found: Checkpoint, config: EngineConfig, length: int, shard: Shard, on_progress: Progress

@@ -1,4 +1,4 @@
-"""The GPU's memory on paper: known models, and those that do not fit."""
+"""Memory plan of the GPU: known models, and those that do not fit."""
 
 import re
 from dataclasses import replace
@@ -11,7 +11,7 @@ from llm_engine.config import ModelConfig
 from llm_engine.cuda.memory import (
     BFLOAT16,
     FP8,
-    Room,
+    MemoryBudget,
     plan_memory,
     rope_bytes,
     token_bytes,
@@ -36,7 +36,7 @@ LLAMA_8B = ModelConfig(
 LLAMA_70B = replace(
     LLAMA_8B, num_layers=80, hidden_size=8192, intermediate_size=28672, num_heads=64
 )
-H200 = Room(139 * GIB, page_size=16, context_length=8192, cache_bytes=4 * GIB)
+H200 = MemoryBudget(139 * GIB, page_size=16, context_length=8192, cache_bytes=4 * GIB)
 
 
 def test_an_8b_model_has_the_published_number_of_parameters() -> None:

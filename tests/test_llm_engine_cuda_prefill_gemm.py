@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from llm_engine.cuda.kernels.common import EMULATED
 from llm_engine.cuda.ops.interface import Heads, Matrix, Norm
-from llm_engine.cuda.ops.prefill_gemm import PromptProducts
+from llm_engine.cuda.ops.prefill_gemm import PrefillGemm
 from llm_engine.cuda.ops.reference_ops import dense, normalized
 from llm_engine.cuda.ops.triton_ops import FUSED_ROWS
 from llm_engine.cuda.quantization.quantize import quantize
@@ -104,7 +104,7 @@ def assert_same(out: Tensor, expected: Tensor) -> None:
     assert out[-GUARD:].isnan().all()
 
 
-def ours() -> PromptProducts:
+def ours() -> PrefillGemm:
     """Our kernel also where a library would take the product."""
     return replace(kernels()._prompts, scales_in_library=False)
 

@@ -21,8 +21,8 @@ from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops.reference_ops import OracleOps
-from llm_engine.cuda.steps.cuda_graph import CudaGraphs
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
+from llm_engine.cuda.steps.graph_runner import CudaGraphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.models.medusa_heads import DraftHeads
 from llm_engine.speculative.head_drafter import BackendDrafter
@@ -64,7 +64,7 @@ def on_device(
     graphs = CudaGraphs(DEVICE)
     backend = CudaBackend(
         model,
-        LaunchedOps(OracleOps(), cuda),
+        LaunchedOps(ReferenceOps(), cuda),
         graphs,
         num_pages=NUM_PAGES,
         cache_dtype=weight_format.dtype,

@@ -1,5 +1,4 @@
-"""What launches kernels, on a device that is none and forgives nothing; the kernels run in Triton's
-interpreter, each when its time has come."""
+"""Kernel launches on a strict fake device: each runs in Triton's interpreter when due."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from llm_engine.config import Precision, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops import prefill_gemm, triton_ops, triton_step_inputs
 from llm_engine.cuda.quantization.quantize import BLOCK
-from llm_engine.cuda.steps.cuda_graph import CudaGraphs, EagerGraphs, Graphs
+from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 from tests import triton_interpreter
 from tests.fakes.llm_models import save_tiny_model
@@ -80,9 +79,9 @@ def reply(checkpoint: Checkpoint, name: str, device: torch.device) -> list[int]:
 def test_kernels_find_their_operands_where_and_when_they_are_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
 ) -> None:
-    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.LANES", (1,))
-    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.QUERIES", (1, 8))
-    monkeypatch.setattr("llm_engine.cuda.steps.cuda_graph._WARM_UPS", 1)
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.BATCH_SIZES", (1,))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.DRAFT_SIZES", (1, 8))
+    monkeypatch.setattr("llm_engine.cuda.steps.graph_runner._WARM_UPS", 1)
     triton_interpreter.mend()
     save_tiny_model(tmp_path, "qwen2", num_hidden_layers=1)
     checkpoint = load_checkpoint(tmp_path)

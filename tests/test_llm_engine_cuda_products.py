@@ -1,4 +1,4 @@
-"""Products of the GPU: the kernels against plain torch."""
+"""Matrix products of a step: kernels against plain torch."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from llm_engine.cuda.ops.interface import MAX_ROWS, Matrix, PartOps
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from tests.cuda_ops_cases import (
     BF16,
     BLOCK_SCALES,
@@ -94,7 +94,7 @@ def test_products_of_awkward_shapes(
     maker = Maker(num_out, DEVICE)
     product = make(maker, kind, num_out, num_in, bias=num_rows % 2 == 1)
     x = maker.normal(num_rows, num_in, dtype=kind.activations) * 3
-    assert_near(product(kernels(), x), product(OracleOps(), x))
+    assert_near(product(kernels(), x), product(ReferenceOps(), x))
 
 
 @few_rows_of_each_kind
@@ -102,7 +102,7 @@ def test_products_are_exact_in_float32(make: Callable[..., Product]) -> None:
     maker = Maker(2, DEVICE)
     product = make(maker, FLOAT32, 100, 1100, bias=True)
     x = maker.normal(4, 1100)
-    assert_near(product(kernels(), x), product(OracleOps(), x), exact=True)
+    assert_near(product(kernels(), x), product(ReferenceOps(), x), exact=True)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -134,7 +134,7 @@ def test_large_activations_do_not_become_infinite(make: Callable[..., Product]) 
     x[0, 5] = 1e6
     result = product(kernels(), x)
     assert result.isfinite().all()
-    assert_near(result[1:], product(OracleOps(), x)[1:])
+    assert_near(result[1:], product(ReferenceOps(), x)[1:])
 
 
 @pytest.mark.parametrize("make", [gate_up, logits])
@@ -144,7 +144,7 @@ def test_what_a_norm_makes_small_again_may_be_large_before(make: Callable[..., P
     product = make(maker, ROW_SCALES, 64, 64, bias=False)
     x = maker.normal(2, 64, dtype=torch.bfloat16)
     x[0, 5] = 3e5
-    assert_near(product(kernels(), x), product(OracleOps(), x))
+    assert_near(product(kernels(), x), product(ReferenceOps(), x))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_products_of_prompts(
     maker = Maker(5, DEVICE)
     product = make(maker, kind, 96, num_in, bias=True)
     x = maker.normal(num_rows, num_in, dtype=kind.activations)
-    assert_near(product(kernels(), x), product(OracleOps(), x))
+    assert_near(product(kernels(), x), product(ReferenceOps(), x))
 
 
 def library_scales_rows() -> bool:
@@ -198,7 +198,7 @@ def test_prompts_multiply_8_bits_by_8_bits(
     x = maker.normal(70, num_in, dtype=torch.bfloat16)
     x *= torch.logspace(-3, 3, 70, device=DEVICE)[:, None].to(x.dtype)
     x[9] = 0
-    actual, expected = (product(ops, x).float() for ops in (kernels(), OracleOps()))
+    actual, expected = (product(ops, x).float() for ops in (kernels(), ReferenceOps()))
     size = expected.square().mean(dim=1).sqrt()
     wrong = (actual - expected).square().mean(dim=1).sqrt() / size
     assert wrong.max() < 0.06
@@ -215,7 +215,7 @@ def test_programs_leave_their_counters_as_they_found_them() -> None:
     second = wide(ops, x), narrow(ops, y)
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
-    assert_near(first[1], narrow(OracleOps(), y))
+    assert_near(first[1], narrow(ReferenceOps(), y))
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 5])
@@ -226,7 +226,7 @@ def test_parts_are_added_in_their_order(num_parts: int) -> None:
     residual[0, 0], parts[0, 0, 0], parts[1:, 0, 0] = -(2.0**27), 2.0**27, 1
     actual, expected = residual.clone(), residual.clone()
     kernels().add_parts(parts, actual)
-    OracleOps().add_parts(parts, expected)
+    ReferenceOps().add_parts(parts, expected)
     assert torch.equal(actual, expected)
     assert actual[0, 0] == num_parts - 1, "in another order the ones would have been lost"
 
@@ -253,5 +253,5 @@ def test_one_scale_for_the_whole_matrix() -> None:
     x = maker.normal(2, 64, dtype=torch.bfloat16)
     actual, expected = x.clone(), x.clone()
     kernels().add_product(x, whole, actual)
-    OracleOps().add_product(x, whole, expected)
+    ReferenceOps().add_product(x, whole, expected)
     assert_near(actual, expected)

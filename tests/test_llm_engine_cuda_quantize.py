@@ -1,4 +1,4 @@
-"""8-bit floats: how far from the weights, at any shape, and joined without a change."""
+"""FP8 quantization: distance from the weights, all shapes, joining without a change."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the kernels are compared with, compared with the formulas, number by number in float64."""
+"""Reference operations against the formulas, element by element in float64."""
 
 import math
 
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from llm_engine.cuda.ops.interface import Heads, Norm
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from tests.cuda_ops_cases import BLOCK_SCALES, FLOAT32, FP8, ROW_SCALES, Kind, Maker, poisoned
 
 CPU = torch.device("cpu")
 HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=8)
-ops = OracleOps()
+ops = ReferenceOps()
 
 
 def normalized(x: Tensor, norm: Norm) -> Tensor:

@@ -1,4 +1,4 @@
-"""Choosing by plain torch gives the tokens that the host's sampler gives, row by row."""
+"""Sampling in plain torch chooses the tokens of the host's sampler, row by row."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.backends.base import SequenceRows, Slot
+from llm_engine.backends.sampler import choose_tokens
 from llm_engine.backends.sampler import uniform as uniform_on_host
-from llm_engine.backends.sync_backend import choose_tokens
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.ops.sampling import masked, sampled, uniform
-from llm_engine.cuda.steps.captured_steps import Choice
-from llm_engine.cuda.steps.graph_runner import GraphRunner
+from llm_engine.cuda.steps.graph_runner import Choice, GraphRunner
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
 from tests.sampling_cases import (
     EVERY_FILTER,

@@ -1,4 +1,4 @@
-"""What each of several GPUs has of a model's matrices."""
+"""Shards of a model's matrices on several GPUs."""
 
 from dataclasses import replace
 from pathlib import Path

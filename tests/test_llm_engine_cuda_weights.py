@@ -1,4 +1,4 @@
-"""Weights for the device: those of the reference, in floats and in 8 bits."""
+"""Weights on the device equal the reference's, in floats and in 8 bits."""
 
 import shutil
 from dataclasses import replace

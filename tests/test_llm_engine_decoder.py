@@ -1,4 +1,4 @@
-"""The decoder gives the tokens that transformers gives, from the same weights in float32."""
+"""The decoder gives the tokens of transformers, from the same weights in float32."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Text comes out whole whatever the tokens' borders."""
+"""Detokenizing releases whole characters, wherever tokens end."""
 
 from itertools import pairwise
 

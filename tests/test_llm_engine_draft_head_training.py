@@ -1,4 +1,4 @@
-"""Training draft heads: it learns, and it can be killed."""
+"""Training of draft heads: the loss falls, and a killed training resumes exactly."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_a_killed_training_ends_with_the_same_weights(tiny: Path, tmp_path: Path
     with pytest.raises(ModelError, match="of other settings"):
         other.restore(tmp_path / "state")
     (tmp_path / "state").write_bytes(b"half")
-    with pytest.raises(ModelError, match="cannot be gone on from"):
+    with pytest.raises(ModelError, match="cannot be resumed from"):
         other.restore(tmp_path / "state")
 
 

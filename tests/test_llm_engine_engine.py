@@ -1,4 +1,4 @@
-"""The engine's thread: streams, cancelling, failing, closing."""
+"""Engine and its thread: streams, cancellation, failures, closing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -56,7 +56,7 @@ def gated(vocabulary: Vocabulary) -> Iterator[tuple[Engine, GatedBackend]]:
 
 async def idle(engine: Engine) -> None:
     """Until the engine's thread has taken in everything that was posted before."""
-    await engine._worker.call(lambda: None, undo=lambda _: None)
+    await engine._thread.call(lambda: None, undo=lambda _: None)
 
 
 async def take_all(stream: AsyncIterator[TokenChunk]) -> list[TokenChunk]:
@@ -267,7 +267,7 @@ async def test_a_closed_engine(vocabulary: Vocabulary) -> None:
     backend.gate.release(1)
     await anext(stream)
     await asyncio.to_thread(backend.reached.acquire)
-    engine._worker.stop()
+    engine._thread.stop()
     backend.gate.release(1)
     with pytest.raises(EngineError, match="the engine is closed"):
         await take_all(stream)
@@ -352,7 +352,7 @@ async def test_what_is_lost_while_the_thread_waits_for_it(vocabulary: Vocabulary
         for token_id in (6, 7):
             group.create_task(ask(token_id))
         await asyncio.sleep(0)
-        assert len(engine._worker._commands) == 2, "nobody takes them"
+        assert len(engine._thread._commands) == 2, "nobody takes them"
         await asyncio.to_thread(backend.lose, DeviceLostError("gone"))
     with pytest.raises(DeviceLostError, match="gone"):
         await engine.stats()

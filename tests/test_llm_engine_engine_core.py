@@ -1,4 +1,4 @@
-"""Requests share steps, reuse what is cached, and fail alone."""
+"""Step loop: requests share steps, reuse the cache, and fail alone."""
 
 import pytest
 from hypothesis import given

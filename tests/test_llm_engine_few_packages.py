@@ -1,4 +1,4 @@
-"""The engine on a machine that has few of its packages, as lent GPU machines are."""
+"""The engine imports and runs with few of its packages installed, as on bare GPU machines."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""FP8 checkpoints: every layout of scales, read as floats and as they are stored."""
+"""FP8 checkpoints: every layout of scales, read as floats and as stored."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The GPU's bench without one: what is judged, what is saved, and what goes on after a failure."""
+"""The GPU bench without a GPU: targets, saved results, and continuation after a failure."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The bench's own kernels: they read everything once, and they compile for the card."""
+"""Probe kernels of the GPU bench: they read everything once, and compile for Hopper."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Hugging Face directories that cannot be used say why."""
+"""Unusable Hugging Face directories give an error that names the cause."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A cache that is too small for everybody, shared by calls."""
+"""KV cache under pressure: eviction, preemption and pinned prefixes among concurrent calls."""
 
 import pytest
 from hypothesis import given

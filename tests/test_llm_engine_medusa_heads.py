@@ -1,4 +1,4 @@
-"""Draft heads: their file, and replies that they leave as they are."""
+"""Draft heads: file format, and replies that are unchanged by drafts."""
 
 import json
 from collections.abc import Sequence

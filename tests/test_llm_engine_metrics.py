@@ -1,4 +1,4 @@
-"""What an engine says of its cache as it fills, through the core that counts."""
+"""Engine statistics as the cache fills."""
 
 import logging
 

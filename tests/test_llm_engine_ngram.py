@@ -1,4 +1,4 @@
-"""Drafting changes how fast a reply comes, and nothing else."""
+"""Drafting changes the speed of a reply and nothing else."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from llm_engine.core.request import Output, Request
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
 from llm_engine.speculative.draft_model import ModelDrafter
-from llm_engine.speculative.ngram import LONGEST_MATCH, Draft, Drafter, NgramDrafter
+from llm_engine.speculative.drafter import Draft, Drafter
+from llm_engine.speculative.ngram import LONGEST_MATCH, NgramDrafter
 from tests.fakes.llm_decoding import CPU_PRECISIONS
 from tests.fakes.llm_models import ScriptedBackend, save_tiny_model
 from tests.models import model_path

@@ -1,4 +1,4 @@
-"""Sequences that share passes get what each would get alone."""
+"""Batched sequences get the same result as each alone."""
 
 import gc
 import random

@@ -1,4 +1,4 @@
-"""The ONNX backend: one arithmetic, sequences that grow, are cut back and copied."""
+"""ONNX backend: batch invariance; sequences that grow, are truncated and copied."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends import batch_invariance, int8_saturation, onnx_cpu, onnx_graph
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.factory import make_backend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
-from llm_engine.cuda.device import Found
+from llm_engine.cuda.device import DeviceProbe
 from llm_engine.errors import ModelError, RequestError
 from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_models import save_tiny_model
@@ -207,7 +207,7 @@ def test_a_token_that_does_not_exist_fails_alone(backend: OnnxBackend, whole: Te
 def test_a_cpu_whose_rows_never_agree_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_invariance, "rows_agree", lambda sessions, config: False)
+    monkeypatch.setattr(batch_invariance, "is_batch_invariant", lambda sessions, config: False)
     with pytest.raises(ModelError, match="use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
 
@@ -245,7 +245,9 @@ def test_a_plan_of_several_sequences_and_drafts(backend: OnnxBackend) -> None:
 
 
 def test_the_precision_decides(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: Found(torch="2.13.0+cpu"))
+    monkeypatch.setattr(
+        "llm_engine.cuda.device.probe", lambda index: DeviceProbe(torch="2.13.0+cpu")
+    )
 
     def made(**settings: str) -> Backend:
         config = EngineConfig(**settings)  # type: ignore[arg-type]

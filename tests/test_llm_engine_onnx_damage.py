@@ -1,5 +1,5 @@
-"""Damaged models are refused with cause and remedy, and leave nothing behind; damaged converted
-weights are made anew."""
+"""Damaged models are refused with cause and remedy and leave nothing behind; damaged converted
+weights are replaced."""
 
 import json
 import logging

@@ -17,7 +17,8 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.speculative.draft_model import load_drafter
-from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
+from llm_engine.speculative.drafter import Draft, Drafter
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.llm_models import save_tiny_model
 from tests.fakes.llm_replies import Replies
 from tests.test_llm_engine_families import WINDOWED

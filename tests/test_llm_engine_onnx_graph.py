@@ -1,4 +1,4 @@
-"""The ONNX graph calculates what the torch decoder does, from the same weights."""
+"""The ONNX graph gives the torch decoder's result, from the same weights."""
 
 import dataclasses
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The quick backend has its weights once, and no copy in float32, neither after loading nor while
-it converts them. Bytes that are allocated are counted, not those that are resident."""
+"""The ONNX backend holds its weights once, without a float32 copy, during and after conversion.
+Counts allocated bytes, not resident ones."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""The ONNX backend on the model that comes with the service."""
+"""ONNX backend on the embedded model."""
 
 import itertools
 from collections.abc import Iterator, Sequence

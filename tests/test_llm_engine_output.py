@@ -1,11 +1,10 @@
-"""Stop strings, limits and which ids belong to the text given out."""
+"""Stop strings, limits, and the ids that belong to released text."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.checkpoints.detokenizer import char_starts
-from llm_engine.core.output import FinishReason, OutputText
-from llm_engine.core.stop_strings import StopMatcher
+from llm_engine.core.output import FinishReason, OutputText, StopMatcher
 
 ALPHABET = "ab<"
 END = 0

@@ -1,4 +1,4 @@
-"""Converted weights on disk: whole or not at all, checked, replaced when damaged."""
+"""Converted weights on disk: written atomically, verified, replaced when damaged."""
 
 import logging
 import os

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latency_budget.account.clock import ManualClock
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Plan, SequenceRows
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.factory import make_backend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint

@@ -1,4 +1,4 @@
-"""Tokens are drawn from the filtered distribution, by seed and position alone."""
+"""Sampler: tokens follow the filtered distribution, and depend on seed and position alone."""
 
 import math
 

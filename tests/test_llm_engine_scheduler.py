@@ -1,4 +1,4 @@
-"""Who goes first, whatever the mixture of work."""
+"""Step scheduler: priorities for any mixture of work."""
 
 from hypothesis import given
 from hypothesis import strategies as st

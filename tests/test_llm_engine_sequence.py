@@ -1,4 +1,4 @@
-"""What two lists of tokens have in common."""
+"""Common prefix of two token lists."""
 
 from hypothesis import given
 from hypothesis import strategies as st

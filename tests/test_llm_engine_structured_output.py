@@ -1,4 +1,4 @@
-"""Whatever the model, a constrained reply fits; and nothing but speed depends on drafts."""
+"""Constrained replies fit their grammar for any model; drafts change only the speed."""
 
 import json
 import random
@@ -23,11 +23,12 @@ from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.output import FinishReason
 from llm_engine.core.request import Output, Request, RequestId
-from llm_engine.core.structured_output import MAX_COMPILED, Constraints
 from llm_engine.engine import Engine
 from llm_engine.errors import RequestError
-from llm_engine.grammar import Grammar
-from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
+from llm_engine.speculative.drafter import Draft, Drafter
+from llm_engine.speculative.ngram import NgramDrafter
+from llm_engine.structured_output.compiler import MAX_COMPILED, GrammarCompiler
+from llm_engine.structured_output.grammar import Grammar
 from tests.fakes.llm_models import save_tiny_model
 
 CONTEXT = 1000
@@ -55,8 +56,8 @@ def backend(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Backend:
 
 
 @pytest.fixture(scope="module")
-def constraints(checkpoint: Checkpoint) -> Constraints:
-    return Constraints(checkpoint.tokenizer)
+def constraints(checkpoint: Checkpoint) -> GrammarCompiler:
+    return GrammarCompiler(checkpoint.tokenizer)
 
 
 class Babble:
@@ -80,7 +81,10 @@ class Babble:
 
 
 def core_on(
-    backend: Backend, constraints: Constraints, checkpoint: Checkpoint, drafters: Sequence[Drafter]
+    backend: Backend,
+    constraints: GrammarCompiler,
+    checkpoint: Checkpoint,
+    drafters: Sequence[Drafter],
 ) -> EngineCore:
     return EngineCore(
         backend,
@@ -90,7 +94,7 @@ def core_on(
         max_sequences=6,
         clock=ManualClock(),
         drafters=drafters,
-        constraints=constraints,
+        grammars=constraints,
     )
 
 
@@ -167,7 +171,7 @@ SAMPLINGS = st.sampled_from(
 @given(schema=SCHEMAS, sampling=SAMPLINGS, seed=st.integers(0, 5))
 def test_a_random_model_writes_what_fits(
     backend: Backend,
-    constraints: Constraints,
+    constraints: GrammarCompiler,
     checkpoint: Checkpoint,
     schema: dict[str, Any],
     sampling: SamplingParams,
@@ -196,7 +200,7 @@ def test_a_random_model_writes_what_fits(
 
 
 def test_a_reply_that_lost_its_pages_goes_on_as_it_would_have(
-    constraints: Constraints, checkpoint: Checkpoint
+    constraints: GrammarCompiler, checkpoint: Checkpoint
 ) -> None:
     schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}
     sampling = SamplingParams(temperature=1.0, seed=4, grammar=Grammar.json(schema))
@@ -214,7 +218,7 @@ def test_a_reply_that_lost_its_pages_goes_on_as_it_would_have(
 
 @pytest.mark.parametrize("drafters", [[], [Babble(1)]], ids=["alone", "drafted"])
 def test_stop_strings_and_limits_cut_it_short(
-    backend: Backend, constraints: Constraints, checkpoint: Checkpoint, drafters: list[Drafter]
+    backend: Backend, constraints: GrammarCompiler, checkpoint: Checkpoint, drafters: list[Drafter]
 ) -> None:
     grammar = Grammar.json({"const": {"name": "Ann", "age": 34}})
     whole = '{"name": "Ann", "age": 34}'
@@ -240,7 +244,7 @@ def test_stop_strings_and_limits_cut_it_short(
 
 
 def test_what_a_grammar_forces_is_drafted(
-    backend: Backend, constraints: Constraints, checkpoint: Checkpoint
+    backend: Backend, constraints: GrammarCompiler, checkpoint: Checkpoint
 ) -> None:
     schema = {
         "type": "object",
@@ -293,7 +297,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("problem", REFUSED)
 def test_a_schema_that_cannot_be_followed_is_refused(
-    constraints: Constraints, problem: str
+    constraints: GrammarCompiler, problem: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
         constraints.compile(Grammar.json(REFUSED[problem], "response_format.json_schema"))
@@ -345,7 +349,7 @@ def test_schemas_that_refer_to_themselves() -> None:
         Grammar.json([])
 
 
-def test_compiled_grammars_are_kept_within_bounds(constraints: Constraints) -> None:
+def test_compiled_grammars_are_kept_within_bounds(constraints: GrammarCompiler) -> None:
     for number in range(MAX_COMPILED + 3):
         constraints.compile(Grammar.json({"const": number}))
     assert constraints.num_compiled == MAX_COMPILED

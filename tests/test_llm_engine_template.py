@@ -1,4 +1,4 @@
-"""Gaps between messages are what the model's own template writes."""
+"""Gaps between messages equal the output of the model's own template."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""History as ids: what was generated stays, what was not heard goes, what does not fit is told."""
+"""Token history: generated ids are kept, unheard ones cut, oversized messages refused."""
 
 from collections.abc import Sequence
 

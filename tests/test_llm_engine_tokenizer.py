@@ -1,4 +1,4 @@
-"""Ids equal those of the tokenizers that the models were trained with."""
+"""Token ids equal those of the models' original tokenizers."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Transformers reads what was written, and gives the ids of the engine's own tokenizer."""
+"""transformers reads the exported tokenizer and gives the engine's ids."""
 
 import json
 from pathlib import Path

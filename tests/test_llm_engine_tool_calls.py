@@ -1,4 +1,4 @@
-"""Calls are written as the model's template writes them, and read in whatever pieces they come."""
+"""Tool calls are written as the model's template writes them, and parsed from any pieces."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Event, Words
+from llm_engine.chat.call_reader import (
+    ArgumentsDelta,
+    CallReader,
+    CallStarted,
+    ReplyEvent,
+    TextDelta,
+)
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.chat.tool_calls import (
     HERMES,
@@ -22,7 +28,7 @@ from llm_engine.chat.tool_calls import (
     dialect_of,
 )
 from llm_engine.errors import RequestError
-from llm_engine.grammar import Schema
+from llm_engine.structured_output.grammar import Schema
 from tests.fakes import chat_templates
 from tests.fakes.llm_models import CHATML
 
@@ -203,16 +209,16 @@ def test_other_forms_of_calls_are_not_taken_for_ours() -> None:
     assert not dialect_of(template(mistral).probe_calls()).in_template
 
 
-def read(reader: CallReader, pieces: Sequence[str]) -> list[Event]:
+def read(reader: CallReader, pieces: Sequence[str]) -> list[ReplyEvent]:
     """All events, with words and arguments that follow one another joined."""
     events = [event for piece in pieces for event in reader.push(piece)] + reader.flush()
-    joined: list[Event] = []
+    joined: list[ReplyEvent] = []
     for event in events:
         last = joined[-1] if joined else None
-        if isinstance(event, Words) and isinstance(last, Words):
-            joined[-1] = Words(last.text + event.text)
-        elif isinstance(event, Arguments) and isinstance(last, Arguments):
-            joined[-1] = Arguments(last.text + event.text)
+        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
+            joined[-1] = TextDelta(last.text + event.text)
+        elif isinstance(event, ArgumentsDelta) and isinstance(last, ArgumentsDelta):
+            joined[-1] = ArgumentsDelta(last.text + event.text)
         else:
             joined.append(event)
     return joined
@@ -239,9 +245,9 @@ def test_calls_are_read_in_any_pieces(words: str, calls: list[ToolCall], cuts: l
     text = HERMES.written(CallingMessage(words, tuple(calls))).text
     bounds = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     pieces = [text[start:end] for start, end in pairwise(bounds)]
-    expected: list[Event] = [Words(words)] if words else []
+    expected: list[ReplyEvent] = [TextDelta(words)] if words else []
     for call in calls:
-        expected += [CallBegun(call.name), Arguments(call.arguments)]
+        expected += [CallStarted(call.name), ArgumentsDelta(call.arguments)]
     for way in ([text], pieces, list(text)):
         reader = CallReader(HERMES, [tool("clock"), tool("clock_of")])
         assert read(reader, way) == expected
@@ -255,7 +261,7 @@ def test_a_call_that_was_cut_off_is_not_whole(call: ToolCall, cut: int) -> None:
         cut = min(cut, len(text) - 1)
         reader = CallReader(dialect, [tool("clock"), tool("clock_of")])
         events = read(reader, list(text[:cut]))
-        given_out = "".join(event.text for event in events if isinstance(event, Arguments))
+        given_out = "".join(event.text for event in events if isinstance(event, ArgumentsDelta))
         assert call.arguments.startswith(given_out)
         assert not reader.num_calls or not reader.is_whole
 
@@ -263,10 +269,10 @@ def test_a_call_that_was_cut_off_is_not_whole(call: ToolCall, cut: int) -> None:
 def test_a_bare_call_is_the_whole_reply() -> None:
     reader = CallReader(LLAMA, [tool("clock")])
     assert read(reader, list('{"name": "clock", "parameters": {"a": {}}}')) == [
-        CallBegun("clock"),
-        Arguments('{"a": {}}'),
+        CallStarted("clock"),
+        ArgumentsDelta('{"a": {}}'),
     ]
     assert (reader.num_calls, reader.is_whole) == (1, True)
     for text in ("Hello {", '{"name": "Ann"}', '{"name": "clock"}'):
         reader = CallReader(LLAMA, [tool("clock")])
-        assert read(reader, list(text)) == [Words(text)]
+        assert read(reader, list(text)) == [TextDelta(text)]

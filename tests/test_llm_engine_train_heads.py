@@ -1,4 +1,4 @@
-"""`halfsec train-heads`: from questions to heads, and on from wherever it was stopped."""
+"""Command `halfsec train-heads`: from questions to heads, resumable at any point."""
 
 import json
 from pathlib import Path

@@ -27,7 +27,7 @@ class Warmed:
 
         async def warm(conversation: llm_engine.Conversation, text: str = "") -> None:
             await original(conversation, text)
-            dialogue = conversation._dialogue  # white box: nothing else tells when it is done
+            dialogue = conversation._history  # white box: nothing else tells when it is done
             system = dialogue._system.text if dialogue._system else ""
             texts = [message.text for message in conversation.messages]
             with self._changed:

@@ -107,7 +107,7 @@ async def test_a_smaller_model_answers_the_next_turn_where_there_is_one(has_smal
 async def test_now_and_then_a_turn_goes_without_and_says_so() -> None:
     policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     for _ in range(TRY_EVERY - 1):
-        policy.standing()
+        policy.active()
     async with call_with(REPLY, policy=policy) as call:
         await ask(call, "How are you?", voiced_ms_ago=0)
         await call.until(say.ReplyEnded)

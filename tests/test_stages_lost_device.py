@@ -18,7 +18,7 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import Plan, StepHandle
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.cuda.tensor_parallel.workers import Patience
+from llm_engine.cuda.tensor_parallel.workers import HangTimeout
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
 from tests.fakes.llm_models import LosableBackend, ScriptedBackend, save_tiny_model
@@ -91,5 +91,5 @@ def test_an_engine_that_only_a_new_process_can_load_ends_this_one() -> None:
 
 def test_who_calls_learns_of_a_loss_before_he_takes_the_engine_for_hung() -> None:
     """That would load another one, beside which there is no room."""
-    patience = Patience()
-    assert patience.look_s * (patience.num_looks + 1) < HANGS_S / 2
+    patience = HangTimeout()
+    assert patience.poll_s * (patience.num_polls + 1) < HANGS_S / 2

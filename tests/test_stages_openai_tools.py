@@ -18,7 +18,7 @@ from llm_engine.chat.tool_calls import HERMES, LLAMA, CallingMessage, Tool, Tool
 from llm_engine.config import SamplingParams
 from llm_engine.core.output import FinishReason, TokenChunk, Usage
 from llm_engine.errors import RequestError
-from llm_engine.grammar import Grammar
+from llm_engine.structured_output.grammar import Grammar
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 DEFAULTS = SamplingParams(max_tokens=64, repetition_penalty=1.1)

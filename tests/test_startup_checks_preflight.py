@@ -8,7 +8,7 @@ from agent.config.layers import load_config
 from agent.errors import ConfigError
 from agent.server.startup_checks.preflight import check_gpu, check_models
 from agent.stages.model_store.catalogue import ModelError, ModelStore, load_catalogue
-from llm_engine.cuda.device import Found
+from llm_engine.cuda.device import DeviceProbe
 
 
 def complaint(home: Path, **flags: str) -> str:
@@ -61,7 +61,9 @@ def test_voices_of_ones_own_are_accepted(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_asked_for_and_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_engine.cuda.device.probe", lambda index: Found(torch="2.13.0+cpu"))
+    monkeypatch.setattr(
+        "llm_engine.cuda.device.probe", lambda index: DeviceProbe(torch="2.13.0+cpu")
+    )
     for flags in ({"llm_engine.dtype": "fp8"}, {"agent.preset": "gpu-8b"}):
         with pytest.raises(ConfigError, match="built without CUDA") as caught:
             check_gpu(load_config(flags))

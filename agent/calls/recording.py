@@ -20,9 +20,7 @@ import logging
 import os
 import re
 import stat
-import threading
 import wave
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +32,7 @@ import numpy.typing as npt
 from agent.session.ports.playback import Outgoing, Playback
 from agent.session.ports.stage_ports import RecordingPort
 from latency_budget.account.clock import Clock, unix_ns
+from latency_budget.storage.background_writer import BackgroundWriter, BoundedQueue
 
 from .recording_timeline import NS_PER_S, CallTimeline
 
@@ -81,15 +80,11 @@ class CallRecording:
         self._wake = wake
         self.is_over = False
         """Nothing more is written."""
-        self.lost_s = 0.0
-        """Found no room to wait."""
         self._max_bytes = max_bytes
         self._timeline: CallTimeline | None = None
         """From the first sound on. What it holds is the thread's."""
-        self._steps: deque[tuple[float, Callable[[], None]]] = deque()
-        """What is to be told to the timeline, with what it costs in s."""
-        self._put_s = 0.0
-        self._taken_s = 0.0
+        self._steps = BoundedQueue[Callable[[], None]](MAX_WAITING_S)
+        """Changes to the timeline; each costs the s of its sound."""
         self._num_lost = 0
         """Samples of the caller's in front of those that come next."""
         self._replies: dict[Playback, int] = {}
@@ -134,6 +129,21 @@ class CallRecording:
             self._ended_ns = at_ns
 
     @property
+    def lost_s(self) -> float:
+        """Sound that found the queue full, in s."""
+        return self._steps.dropped_cost
+
+    @property
+    def waiting_s(self) -> float:
+        """Sound that is not written yet, in s."""
+        return self._steps.depth
+
+    @property
+    def peak_waiting_s(self) -> float:
+        """The most sound that ever waited at a time, in s."""
+        return self._steps.peak
+
+    @property
     def has_begun(self) -> bool:
         """There was a sound."""
         return self._timeline is not None
@@ -150,10 +160,10 @@ class CallRecording:
     def write(self, now_ns: int) -> bool:
         """What there is to write by now; whether there was anything. Raises OSError."""
         ended_ns, timeline = self._ended_ns, self._timeline  # steps that come now can wait
-        while self._steps:
-            cost_s, step = self._steps.popleft()
+        steps = self._steps.oldest(len(self._steps))
+        for step in steps:
             step()
-            self._taken_s += cost_s
+        self._steps.drop_oldest(len(steps))
         num_written = 0
         if timeline is not None:
             sound = timeline.take(now_ns) if ended_ns is None else timeline.finish(ended_ns)
@@ -180,12 +190,9 @@ class CallRecording:
         cost_s = max(cost_s, MIN_COST_S)
         if self.is_over or self._ended_ns is not None:
             return False
-        if self._put_s - self._taken_s > MAX_WAITING_S:
-            self.lost_s += cost_s
+        if not self._steps.put(step, cost_s):
             return False
-        self._put_s += cost_s
-        self._steps.append((cost_s, step))
-        if self._put_s - self._taken_s > SOON_S:
+        if self._steps.depth > SOON_S:
             self._wake()
         return True
 
@@ -271,26 +278,37 @@ class Recorder:
         self._max_bytes = max_mb * 1_000_000
         self._wall_ns = wall_ns
         self._open: dict[str, CallRecording] = {}
-        self._problem: str | None = None
         self._num_passes = 0
-        self._is_closing = False
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="call-recorder", daemon=True)
+        self._peak_waiting_s = 0.0
+        self._writer = BackgroundWriter(
+            "call-recorder", self._pass, recovered=f"{directory} can be written again"
+        )
 
     @property
     def problem(self) -> str | None:
         """What keeps calls from being recorded as they should, in words; None: nothing."""
         lost_s = sum(recording.lost_s for recording in list(self._open.values()))
-        if self._problem is None and lost_s:
+        if self._writer.problem is None and lost_s:
             return (
                 f"{self.directory} is written too slowly: {lost_s:.0f} s of sound are missing in "
                 "the recordings of calls in progress"
             )
-        return self._problem
+        return self._writer.problem
+
+    @property
+    def waiting_s(self) -> float:
+        """The most sound that one call has waiting for the disk, in s."""
+        return max((each.waiting_s for each in list(self._open.values())), default=0.0)
+
+    @property
+    def peak_waiting_s(self) -> float:
+        """The most sound that one call ever had waiting, in s."""
+        peaks_s = [each.peak_waiting_s for each in list(self._open.values())]
+        return max(self._peak_waiting_s, *peaks_s, 0.0)
 
     def begin(self, session: str) -> CallRecording:
         """Of a new call."""
-        recording = CallRecording(self._path(session), self._max_bytes, self._wake.set)
+        recording = CallRecording(self._path(session), self._max_bytes, self._writer.wake)
         self._open[session] = recording
         return recording
 
@@ -311,14 +329,11 @@ class Recorder:
 
     def start(self) -> None:
         """Begin to write. Once."""
-        self._thread.start()
+        self._writer.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what is left. Blocks."""
-        self._is_closing = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._writer.close(timeout_s)
 
     def step(self) -> None:
         """Write what there is to write by now, and forget what is too old."""
@@ -326,29 +341,28 @@ class Recorder:
         for session, recording in list(self._open.items()):
             try:
                 if recording.write(now_ns):
-                    self._say(None)
+                    self._writer.report(None)
             except Exception as error:  # whatever it is, the others go on
                 with contextlib.suppress(OSError):
                     recording.close()
                 why = getattr(error, "strerror", None) or repr(error)
-                self._say(f"{recording.path} can't be written: {why}; it ends there")
+                self._writer.report(f"{recording.path} can't be written: {why}; it ends there")
             if recording.is_over:
+                self._peak_waiting_s = max(self._peak_waiting_s, recording.peak_waiting_s)
                 del self._open[session]
-        if self._problem is not None and self._num_passes % PROBE_EVERY == 0:
+        if self._writer.problem is not None and self._num_passes % PROBE_EVERY == 0:
             self._probe()
         if self._num_passes % FORGET_EVERY == 0:
             self._probe()
             self._forget()
         self._num_passes += 1
 
-    def _run(self) -> None:
-        while not self._is_closing:
-            self.step()
-            self._wake.wait(WRITE_EVERY_S)
-            self._wake.clear()
-        for recording in list(self._open.values()):
-            recording.end(self._clock.now_ns())
+    def _pass(self, is_closing: bool) -> float | None:
+        if is_closing:
+            for recording in list(self._open.values()):
+                recording.end(self._clock.now_ns())
         self.step()
+        return None if is_closing else WRITE_EVERY_S
 
     def _path(self, session: str) -> Path:
         return self.directory / f"{session}{_SUFFIX}"
@@ -359,15 +373,16 @@ class Recorder:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                path.touch(mode=0o600)
                 path.write_bytes(bytes(PROBE_BYTES))
             finally:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            self._say(
+            self._writer.report(
                 f"{self.directory} can't be written: {error.strerror}; calls are not recorded"
             )
         else:
-            self._say(None)
+            self._writer.report(None)
 
     def _forget(self) -> None:
         """Recordings that are too old. Other files of the directory are not ours."""
@@ -380,11 +395,3 @@ class Recorder:
                     path.unlink()
             except OSError as error:
                 _log.error("%s can't be deleted: %s", path, error.strerror)
-
-    def _say(self, problem: str | None) -> None:
-        """Once for each change."""
-        if problem is not None and problem != self._problem:
-            _log.error("%s", problem)
-        elif problem is None and self._problem is not None:
-            _log.warning("%s can be written again", self.directory)
-        self._problem = problem

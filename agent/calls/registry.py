@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, Stage
 from latency_budget.enforcement.admission import Admission, OverloadForecast
 from latency_budget.enforcement.policy import Policy
-from latency_budget.enforcement.stage_latencies import lags_of
+from latency_budget.enforcement.stage_latencies import stage_latencies_of
 from latency_budget.host import usable_cores
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.storage.history import TurnEntry, TurnHistory, entry_json
@@ -191,7 +192,7 @@ class CallRegistry:
         total_ms = max(own_ms, self._config.budget_ms(profile))
         # How long a client's tool takes says nothing about how much room there is.
         ran_tool = any(span.stage is Stage.TOOL for span in entry.record.spans)
-        if (lags := lags_of(entry.record)) is not None and not ran_tool:
+        if (lags := stage_latencies_of(entry.record)) is not None and not ran_tool:
             self.admission.turn_over(lags, call.company, total_ms, self._clock.now_ns())
         record = self.policy.observe(entry.record, total_ms)
         entry = call.placed(replace(entry, record=record))
@@ -273,6 +274,9 @@ async def save_trace(call: Call, directory: str | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    """Readable by the owner alone: a trace may hold what was said."""
     path = path.expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

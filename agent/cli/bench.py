@@ -1,4 +1,4 @@
-"""`halfsec bench`: which measurement, then the module that makes it."""
+"""`halfsec bench`: table of the benchmarks and their modules."""
 
 import importlib
 import sys
@@ -36,7 +36,7 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Pass the rest of the command line on. Returns the bench's exit status."""
+    """Run a benchmark with the rest of the command line. Returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in BENCHES:
         return int(importlib.import_module(BENCHES[arguments[0]][0]).main(arguments[1:]))

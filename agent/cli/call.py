@@ -1,4 +1,4 @@
-"""`halfsec call`: have the server call somebody."""
+"""`halfsec call`: order an outbound telephone call from a running server."""
 
 import argparse
 import json
@@ -18,17 +18,17 @@ from agent.http.auth.tls import trust
 from agent.telephony.outbound.order import NUMBER, DialError, number_of
 
 TIMEOUT_S: Final = 30.0
-"""The server waits for Twilio."""
+"""Time limit of the request, in which the server waits for Twilio."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 once it rings. Raises HalfsecError."""
+    """Order a call. Returns 0 once it rings. Raises HalfsecError."""
     options = _parser().parse_args(argv)
-    wish = {"to": _number(options.number, "The number")}
+    order = {"to": _number(options.number, "The number")}
     if options.shown_number is not None:
-        wish["from"] = _number(options.shown_number, "--from")
+        order["from"] = _number(options.shown_number, "--from")
     if options.agent is not None:
-        wish["agent"] = options.agent
+        order["agent"] = options.agent
     if options.url is None:
         config = read_config()
         url, entry = local_voice_url(config), entry_here(config, options.key)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         url, entry = options.url, entry_at(options.url, options.key)
     if options.ca is not None:
         entry = replace(entry, tls=trust(options.ca))
-    placed = order_call(url, entry, wish)
+    placed = order_call(url, entry, order)
     if options.json:
         print(json.dumps(placed))
     else:
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def order_call(url: str, entry: Entry, wish: dict[str, str]) -> dict[str, Any]:
-    """What became of it at the server with this address. Raises HalfsecError."""
+def order_call(url: str, entry: Entry, order: dict[str, str]) -> dict[str, Any]:
+    """Post the order to the server at this address. Returns its answer. Raises HalfsecError."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     address = urlunsplit((scheme, parts.netloc, CALLS_PATH, "", ""))
@@ -59,8 +59,8 @@ def order_call(url: str, entry: Entry, wish: dict[str, str]) -> dict[str, Any]:
         with httpx.Client(
             timeout=TIMEOUT_S, trust_env=False, headers=headers, verify=verify
         ) as http:
-            answer = http.post(address, json=wish)
-        told = answer.json()
+            answer = http.post(address, json=order)
+        body = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise DialError(
             f"There is no server at {address}: {error or type(error).__name__}. The call is made "
@@ -69,15 +69,15 @@ def order_call(url: str, entry: Entry, wish: dict[str, str]) -> dict[str, Any]:
     except ValueError:
         raise DialError(f"What answers at {address} is no halfsec.") from None
     if answer.status_code != 201:
-        raise DialError(_problem(told, answer.status_code))
-    if not isinstance(told, dict):
+        raise DialError(_problem(body, answer.status_code))
+    if not isinstance(body, dict):
         raise DialError(f"What answers at {address} is no halfsec.")
-    return told
+    return body
 
 
-def _problem(told: object, status: int) -> str:
+def _problem(body: object, status: int) -> str:
     try:
-        return str(told["error"]["message"])  # type: ignore[index]
+        return str(body["error"]["message"])  # type: ignore[index]
     except (KeyError, TypeError):
         return f"The server answered {status}; it may be older than this command."
 

@@ -1,4 +1,4 @@
-"""`halfsec doctor`: what this machine has, what the settings came to, what stands in the way."""
+"""`halfsec doctor`: check of the machine, the packages, the models and the settings."""
 
 import importlib.metadata
 import os
@@ -57,17 +57,19 @@ class Finding:
     value: str
     verdict: Verdict = ""
     remedy: str = ""
-    """What to do; empty where nothing is to be done."""
+    """What to do; empty where nothing is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
+    """One part of the report."""
+
     title: str
     findings: tuple[Finding, ...]
 
 
 def main(config: Config) -> int:
-    """Print the report. 1 if something would keep `halfsec serve` from working."""
+    """Print the report. Returns 1 if `halfsec serve` would fail."""
     findings = show(examine(config))
     wrong = [finding.name for finding in findings if finding.verdict == "WRONG"]
     if wrong:
@@ -79,7 +81,7 @@ def main(config: Config) -> int:
 
 
 def show(sections: Iterable[Section]) -> list[Finding]:
-    """Print a report while it is made; returns all that it says."""
+    """Print a report section by section. Returns all findings."""
     findings: list[Finding] = []
     for section in sections:
         print(f"\n{section.title}")
@@ -148,7 +150,7 @@ def _packages(config: Config) -> Iterator[Finding]:
 
 
 def _gpu(config: Config) -> Finding:
-    """Looks for one only where the settings name it."""
+    """The GPU; checked only where the settings use one."""
     if config.llm_engine.dtype not in GPU_DTYPES and config.asr.device == "cpu":
         return Finding("gpu", "none is asked for: llm_engine.dtype, asr.device")
     problem = gpu_problem(config)
@@ -171,8 +173,8 @@ def _traces(config: Config) -> Finding:
     if endpoint:
         version = importlib.metadata.version(OTEL_PACKAGES[0])
         return Finding("traces", f"to {endpoint} (OpenTelemetry {version})", "ok")
-    told = next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
-    remedy = f"{told} does not turn them on; that setting does" if told else ""
+    found = next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
+    remedy = f"{found} does not turn them on; that setting does" if found else ""
     return Finding("traces", "none: latency_budget.otlp_endpoint is empty", "note", remedy)
 
 
@@ -243,7 +245,7 @@ def _models(config: Config) -> Iterator[Finding]:
 
 
 def _tools(config: Config) -> Iterator[Finding]:
-    """Of the server. Runs their files; asks no server of tools."""
+    """Tools of the server. Executes their files; calls no MCP server."""
     if not any(profile.server_tools for profile in config.agents.values()):
         yield Finding("server_tools", "none: agents.NAME.server_tools is empty")
         return
@@ -273,7 +275,7 @@ def _place(store: ModelStore, reference: str) -> str:
         return f"in the package {model.package}"
     try:
         return str(store.locate(reference))
-    except ModelError:  # a Piper voice of the user's own, in a folder that no list names
+    except ModelError:  # a Piper voice of the operator, which models.toml does not list
         return str(store.directory / reference)
 
 

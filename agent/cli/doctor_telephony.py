@@ -1,9 +1,9 @@
-"""`halfsec doctor --telephony`: what a carrier sees that calls here, and what to paste there.
+"""`halfsec doctor --telephony`: check of the public address as a carrier would use it.
 
-It goes the carrier's way: to the public address, through the internet, whatever stands in front of
-the server, and signs as Twilio would. So it finds what nothing on the machine can know: a name that
-does not resolve, a certificate that is not trusted, a proxy that calls the server by another
-address or lets no WebSocket pass, a server that was started with other settings.
+It connects as a carrier does, to the public address through the internet and every proxy, and signs
+like Twilio. So it finds what a check on the machine can't: a name that does not resolve, a
+certificate that is not trusted, a proxy that forwards another host name or no WebSockets, a server
+that was started with other settings.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from agent.telephony.signatures import secret_of
 from .doctor import Finding, Section, show
 
 TIMEOUT_S: Final = 10.0
-"""Carriers wait for some fifteen seconds, for all of it."""
+"""Time limit of a request. Carriers wait for some fifteen seconds in all."""
 
 VOICE: Final = f"{PREFIX}twilio/voice"
 STREAM: Final = f"{PREFIX}twilio/stream"
@@ -45,7 +45,7 @@ STATUS: Final = f"{PREFIX}twilio/status"
 RESTART: Final = "start halfsec serve again, in an environment and with settings like these"
 
 TWILIO_PORT: Final = 443
-"""The only one to which it streams (https://www.twilio.com/docs/api/errors/31910)."""
+"""The only port to which Twilio streams (https://www.twilio.com/docs/api/errors/31910)."""
 
 NOT_TRIED: Final = "not tried"
 
@@ -54,8 +54,8 @@ _DOES_IT_RUN: Final = "does halfsec serve run, and the tunnel or proxy in front 
 
 
 def main(config: Config, tls: ssl.SSLContext | None = None) -> int:
-    """Print the report. 1 where calls would not come in. `tls`: what is trusted besides what the
-    system trusts."""
+    """Print the report. Returns 1 where calls would not come in. `tls`: certificates to trust
+    besides those of the system."""
     findings = show(examine(config, tls))
     wrong = [finding.name for finding in findings if finding.verdict == "WRONG"]
     if wrong:
@@ -148,15 +148,15 @@ def _health(config: Config, http: httpx.Client) -> Finding:
 
 def _readiness(config: Config, http: httpx.Client) -> Finding:
     try:
-        told: Any = http.get(config.telephony.address_of("/readyz")).json()
-        status, needs_key = str(told["status"]), bool(told["needs_key"])
+        body: Any = http.get(config.telephony.address_of("/readyz")).json()
+        status, needs_key = str(body["status"]), bool(body["needs_key"])
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         return Finding("/readyz", _line(error), "WRONG", _DOES_IT_RUN)
     if not needs_key:
-        remedy = "whoever finds the address can hold calls: leave access.require_key at auto"
-        return Finding("/readyz", f"{status}, and asks nobody for a key", "note", remedy)
+        remedy = "anyone who knows the address can make calls: leave access.require_key at auto"
+        return Finding("/readyz", f"{status}, and needs no key", "note", remedy)
     ready = status in ("ready", "degraded")
-    remedy = "" if ready else "callers would be told to call again later"
+    remedy = "" if ready else "callers would hear that they should call again later"
     return Finding("/readyz", status, "ok" if ready else "note", remedy)
 
 
@@ -164,7 +164,7 @@ def _readiness(config: Config, http: httpx.Client) -> Finding:
 
 
 def _webhook(config: Config, http: httpx.Client) -> Finding:
-    """Ask about a call that there is not, and tell that it is over: a line is kept for it."""
+    """Post the webhook of a fictitious call, and then its end: the server reserves a session."""
     number = next(iter(config.telephony.numbers), "+15550100")
     call = {"CallSid": f"CAdoctor{token_hex(8)}", "From": "+15550100", "To": number}
     try:
@@ -187,7 +187,7 @@ def _webhook(config: Config, http: httpx.Client) -> Finding:
 def _posted(
     path: str, form: Mapping[str, str], config: Config, http: httpx.Client
 ) -> httpx.Response:
-    """Raises httpx.HTTPError."""
+    """Post a signed form. Raises httpx.HTTPError."""
     url = config.telephony.address_of(path)
     signature = signature_of(url, form.items(), secret_of(config.telephony, WEBHOOKS["twilio"]))
     headers = {"Content-Type": FORM, SIGNATURE: signature}
@@ -211,7 +211,7 @@ def _instructions(text: str, config: Config) -> Finding:
 
 
 def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
-    """Open a stream and leave it, without a token: it would be of no call."""
+    """Open a stream without a token, and close it: it belongs to no call."""
     url = config.telephony.address_of(STREAM, is_socket=True)
     signature = signature_of(url, (), secret_of(config.telephony, WEBHOOKS["twilio"]))
     try:
@@ -229,9 +229,9 @@ def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
 
 
 async def _opened(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
-    """Not by `websockets.sync`: it reads in one thread and writes in another, which Python's TLS
-    does not stand (https://github.com/python/cpython/issues/151508); now and then a request was
-    lost."""
+    """Open and close a WebSocket. `websockets.sync` reads in one thread and writes in another,
+    which Python's TLS does not support (https://github.com/python/cpython/issues/151508): now and
+    then a request was lost."""
     async with connect(url, ssl=tls or True, additional_headers=headers, open_timeout=TIMEOUT_S):
         pass
 
@@ -310,8 +310,7 @@ def _remedy(error: httpx.HTTPError) -> str:
 
 def _error(answer: httpx.Response) -> dict[str, Any]:
     try:
-        told = json.loads(answer.text)
-        error = told["error"]
+        error = json.loads(answer.text)["error"]
     except (ValueError, KeyError, TypeError):
         return {}
     return error if isinstance(error, dict) else {}

@@ -16,6 +16,7 @@ _LIFETIME: Final = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands of `halfsec keys`."""
     actions = parser.add_subparsers(dest="action", metavar="{add,list,revoke}", required=True)
     add = actions.add_parser("add", help="make a key and print it, once")
     add.add_argument("name", help="whose it is, or what for")
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Raises KeyFileError, and HalfsecError for limits that make no sense."""
+    """Run the command. Raises KeyFileError, and HalfsecError for invalid limits."""
     file = KeyFile(keys_path())
     if options.action == "add":
         return _add(file, options)

@@ -1,4 +1,4 @@
-"""`halfsec models`: list, fetch, verify, and write a tokenizer for load generators."""
+"""`halfsec models`: list, fetch and verify models; write a tokenizer for load generators."""
 
 import argparse
 import sys
@@ -13,6 +13,7 @@ from . import settings_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands of `halfsec models`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("list", help="what there is and what is present (the default)")
     fetch = actions.add_parser("fetch", help="download what is missing")
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    """Run the command. Returns 0. Raises ModelError."""
     store = ModelStore()
     if options.action == "fetch":
         config = read_config(settings_arguments.flags_of(options), options.config)
@@ -46,7 +48,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def wanted_models(config: Config, store: ModelStore) -> list[str]:
-    """What a set-up fetches: what the settings need, and with the embedded preset all of it."""
+    """Models that a set-up fetches: those of the settings; with the embedded preset all embedded
+    ones."""
     wanted = needed_models(config)
     if config.agent.preset == DEFAULT_PRESET:
         wanted += [model.name for model in store.catalogue.values() if model.embedded]

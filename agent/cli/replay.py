@@ -1,8 +1,8 @@
-"""`halfsec replay`: take a recorded call's decisions again.
+"""`halfsec replay`: replay a recorded call through the turn-taking machine.
 
-The machine reads no clock and draws no lots, so the events of a trace, at their recorded times,
-must give the recorded commands. Where they don't, the machine has changed since (or was told
-something that the trace does not show), and the first difference says where to look.
+The machine reads no clock and uses no random numbers, so the events of a trace, at their recorded
+times, must give the recorded commands. Where they don't, the machine has changed since (or got an
+input that is not in the trace), and the first difference shows where.
 """
 
 import argparse
@@ -32,34 +32,36 @@ from latency_budget.reporting.trace import (
 )
 
 TIMER: Final = "TimerFired"
-"""Type of the record that stands for the machine's timer among the events."""
+"""Type of the record of the machine's timer among the events."""
 
 NOTHING: Final = "nothing"
 
 
 class ReplayError(ValueError):
-    """A trace that can't be replayed. The message says why."""
+    """The trace can't be replayed. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where the machine did something else than was recorded."""
+    """First difference between the replay and the recording."""
 
     index: int
-    """Of the command, from 0."""
+    """Number of the command, from 0."""
     at_ms: float
-    """From the session's start."""
+    """ms since the session's start."""
     expected: str
     """The recorded command, or "nothing"."""
     got: str
-    """The machine's command, "nothing", or why it refused the event."""
+    """The machine's command, "nothing", or the reason why it refused the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
+    """Counts of a replay, up to the first difference."""
+
     num_events: int
     num_commands: int
-    """As far as events and commands were compared."""
+    """Number of commands that were compared."""
     difference: Difference | None
 
 
@@ -87,7 +89,7 @@ def replay(trace: Trace) -> ReplayResult:
 
 
 class _Replayer:
-    """A machine, and what it did that was not yet found among the records."""
+    """A machine, with its commands that have not been compared yet."""
 
     def __init__(self) -> None:
         self._machine: TurnTaking | None = None
@@ -97,7 +99,7 @@ class _Replayer:
         self._num_commands = 0
 
     def take(self, record: TraceRecord) -> Difference | None:
-        """The next event or command."""
+        """Process the next event or command. Returns a difference, if there is one."""
         if self._machine is None:
             self._begin(record)
             return None
@@ -120,17 +122,17 @@ class _Replayer:
         return None
 
     def left_over(self) -> Difference | None:
-        """The machine did more than was recorded."""
+        """The difference of a command that was not recorded."""
         return self._difference(NOTHING, _text(self._done[0])) if self._done else None
 
     def result(self, difference: Difference | None) -> ReplayResult:
-        """Raises ReplayError where nothing was replayed."""
+        """The result. Raises ReplayError where there was no event."""
         if self._num_events == 0:
             raise ReplayError("the trace holds no events: there is nothing to replay")
         return ReplayResult(self._num_events, self._num_commands, difference)
 
     def _begin(self, record: TraceRecord) -> None:
-        """The first event brings the rules that the session began with."""
+        """Create the machine with the rules of the first event."""
         began = event_from_record(_flat(record)) if record.kind == "event" else None
         if not isinstance(began, RulesChanged):
             raise ReplayError(f"{record.type} begins the trace, where RulesChanged is wanted")
@@ -161,7 +163,8 @@ def _text(record: Record | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 identical, 1 not, 2 with one line on stderr where it can't be told."""
+    """Run the command. Returns the exit status: 0 identical, 1 different, 2 with one line on stderr
+    for an unusable trace."""
     parser = argparse.ArgumentParser(
         prog="halfsec replay",
         description="Take the decisions of a recorded call again and compare them with the"

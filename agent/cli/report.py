@@ -1,5 +1,4 @@
-"""`halfsec report`: the report of `latency_budget`, of the service's own store if no other file is
-named."""
+"""`halfsec report`: the report of `latency_budget`, by default of the service's own store."""
 
 from collections.abc import Sequence
 
@@ -8,5 +7,5 @@ from latency_budget.__main__ import main as report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status; see there."""
+    """Run the report. Returns its exit status."""
     return report(argv, turn_store_path())

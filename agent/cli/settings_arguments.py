@@ -1,4 +1,4 @@
-"""The arguments by which commands take settings."""
+"""Command line arguments for settings."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from agent.errors import HalfsecError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command takes that reads the settings."""
+    """Add the arguments of every command that reads the settings."""
     parser.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
     default, *others = PRESETS
     parser.add_argument("--preset", help=f"{default} (the default), {', '.join(others)}")
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """What those take besides that are about a server."""
+    """Add the arguments of commands that start or check a server."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", help="port to listen on (8080; 0 takes a free one)")
     parser.add_argument(

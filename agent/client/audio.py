@@ -1,4 +1,4 @@
-"""The caller's voice on its way to the server: resampled, encoded, in frames."""
+"""Sender of the caller's audio: resamples, encodes and frames it."""
 
 import base64
 from collections.abc import Mapping
@@ -15,11 +15,12 @@ from agent.session.api.settings import WIRE_RATE_HZ, AudioEncoding
 from .connection import ClientLine
 
 AUDIO_CHUNK_S: Final = 1
-"""Longer recordings go out in several frames, each well below any server's limit."""
+"""Longest audio of one frame. Longer recordings are sent in several frames, each well below any
+server's limit."""
 
 
 class AudioSender:
-    """Belongs to one call."""
+    """Audio input of one call."""
 
     def __init__(self, line: ClientLine) -> None:
         self._line = line
@@ -28,15 +29,16 @@ class AudioSender:
 
     @property
     def rate_hz(self) -> int:
-        """Audio at this rate is sent as it is."""
+        """Rate of the wire format, in Hz. Audio at this rate is not resampled."""
         return WIRE_RATE_HZ[self._encoding]
 
     def follow(self, session: Mapping[str, Any]) -> None:
-        """What is sent from now on is in the format that these fields of a session ask for."""
+        """Use the input format of these session fields from now on, if they have one."""
         self._encoding = input_encoding(session, self._encoding)
 
     async def send(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> bool:
-        """False where it was dropped. Raises ValueError, CallEndedError."""
+        """Send int16 [n], mono. Returns False where it was dropped. Raises ValueError,
+        CallEndedError."""
         if pcm.dtype != np.int16 or pcm.ndim != 1:
             raise ValueError(f"audio is int16 [n], not {pcm.dtype} {list(pcm.shape)}")
         wire_hz = self.rate_hz
@@ -47,7 +49,7 @@ class AudioSender:
         return await self._append(pcm)
 
     async def finish(self) -> None:
-        """Send what the resampler holds back."""
+        """Send the rest of the resampler's delay."""
         if self._resampler is not None:
             _, _, stream = self._resampler
             self._resampler = None
@@ -65,12 +67,13 @@ class AudioSender:
 
 
 def _resample_stream(rate_hz: int, wire_hz: int) -> soxr.ResampleStream:
-    """The variable-rate engine holds back 5..30 ms of 20 ms pieces, the other one 37..157 ms."""
+    """A resampler with the variable-rate engine: it delays pieces of 20 ms by 5..30 ms, the other
+    engine by 37..157 ms."""
     return soxr.ResampleStream(rate_hz, wire_hz, 1, "int16", quality="HQ", vr=True)
 
 
 def input_encoding(session: Mapping[str, Any], before: AudioEncoding) -> AudioEncoding:
-    """The input format that these fields of a session ask for, if they do."""
+    """The input format of these session fields; `before` where they have none."""
     wanted = session
     for name in ("audio", "input", "format"):
         wanted = wanted.get(name) or {}

@@ -5,16 +5,16 @@
         async for event in call.events():
             ...
 
-It speaks the same dialect as every other client, so it also calls other servers that do; what
-`halfsec.v1` adds (partial transcripts, ducking, turn reports, playback reports, coming back) is
-offered, and used only if taken.
+It uses the Realtime protocol, so it also calls other servers of that protocol. The extension
+`halfsec.v1` (partial transcripts, ducking, turn reports, playback reports, resumption) is offered,
+and used only if the server accepts it.
 
-Backpressure: nothing runs in the background but tools. Frames wait in the socket, which stops
-reading from the network when `MAX_WAITING` of them have not been taken, and sending waits while the
-network is full. A caller that takes no events for 40 s loses the connection to the keepalive.
+Backpressure: only tools run in the background. Frames wait in the socket, which stops reading from
+the network when `MAX_WAITING` of them have not been read by `events`, and sending waits while the
+network is full. A program that reads no events for 40 s loses the connection to the keepalive.
 
-A connection that breaks is replaced (`connection.py`), unless `reconnect` is off: `Reconnecting`
-is told, then `Resumed`, `Restarted` or `Closed`. Meanwhile audio and reports of playback are
+A connection that breaks is replaced (`connection.py`), unless `reconnect` is off: `events` yields
+`Reconnecting`, then `Resumed`, `Restarted` or `Closed`. Meanwhile audio and playback reports are
 dropped, and everything else waits.
 """
 
@@ -41,18 +41,18 @@ from .events import ClientEvent, EventReader, ResumeToken, SessionUpdated
 from .tools import ClientTools
 
 RETRY_S: Final = 1.0
-"""Between attempts at a server that does not listen yet, or does not say when to come back."""
+"""Pause between attempts at a server that does not listen yet, or sends no Retry-After."""
 
 
 class Call:
     """One call. Any task may send; one at a time may iterate `events`."""
 
     def __init__(self, line: ClientLine, group: asyncio.TaskGroup, clock: Clock) -> None:
-        """`connect` makes these. `group` is for the tools' tasks."""
+        """Made by `connect`. `group`: for the tools' tasks."""
         self.tools = ClientTools(self, group)
-        """What this client can do for the agent."""
+        """Tools that this client runs for the agent."""
         self.extensions = line.extensions
-        """Whether the server took up `halfsec.v1`."""
+        """True where the server accepted `halfsec.v1`."""
         self._line = line
         self._clock = clock
         self._reader = EventReader()
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def session(self) -> dict[str, Any]:
-        """The full effective session, as the server said last."""
+        """The full effective session, as the server sent it last."""
         return self._line.session
 
     @property
@@ -69,33 +69,33 @@ class Call:
 
     @property
     def input_rate_hz(self) -> int:
-        """Audio at this rate is sent as it is."""
+        """Rate of the input format, in Hz. Audio at this rate is not resampled."""
         return self._audio.rate_hz
 
     async def events(self) -> AsyncIterator[ClientEvent]:
-        """Everything that happens, in order; the last one is `Closed`. Raises nothing. Taking
-        events is also what brings a broken call back."""
+        """The events of the call, in order; the last one is `Closed`. Raises nothing. A broken
+        connection is replaced while this iterator runs, or by a sender."""
         line, socket = self._line, self._line.socket
 
-        def told() -> list[ClientEvent]:
-            """What has become of the line."""
-            news = list(line.told)
-            line.told.clear()
+        def connection_events() -> list[ClientEvent]:
+            """Take the events of the connection itself."""
+            pending = list(line.pending_events)
+            line.pending_events.clear()
             self.extensions = line.extensions
-            for event in news:
+            for event in pending:
                 self.tools.take(event)
-            return news
+            return pending
 
         while True:
             try:
                 frame = await socket.recv()
             except ConnectionClosed as closed:
                 line.note_loss(socket, closed)
-                for event in told():
+                for event in connection_events():
                     yield event
                 with contextlib.suppress(CallEndedError):
                     await line.restore(socket)
-                for event in told():
+                for event in connection_events():
                     yield event
                 if line.closed is not None:
                     yield line.closed
@@ -112,18 +112,18 @@ class Call:
                 yield read
 
     async def send_audio(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> bool:
-        """Speech of the caller: int16 [n], mono. Another rate than the session's is resampled as
-        one stream, 5..30 ms late. False where there is no connection now, and it was dropped.
-        Raises ValueError for another shape, CallEndedError."""
+        """Send speech of the caller: int16 [n], mono. Another rate than the session's is resampled
+        as one stream, 5..30 ms late. Returns False where there is no connection now, and it was
+        dropped. Raises ValueError for another shape, CallEndedError."""
         return await self._audio.send(pcm, rate_hz)
 
     async def commit_audio(self) -> None:
-        """End of the caller's turn, where the session has no turn detection."""
+        """End the caller's turn, where the session has no turn detection."""
         await self._audio.finish()
         await self.send({"type": "input_audio_buffer.commit"})
 
     async def send_text(self, text: str, *, reply: bool = True) -> None:
-        """A typed message, and by default the request to answer it."""
+        """Send a typed message, and by default the request to answer it."""
         content = [{"type": "input_text", "text": text}]
         item = {"type": "message", "role": "user", "content": content}
         await self.send({"type": "conversation.item.create", "item": item})
@@ -131,7 +131,7 @@ class Call:
             await self.create_reply()
 
     async def create_reply(self, **options: Any) -> None:
-        """`options` are fields of `response.create`: instructions, output_modalities, ..."""
+        """Request a reply. `options`: fields of `response.create` (instructions, ...)."""
         await self.send({"type": "response.create", "response": options})
 
     async def update(self, **session: Any) -> None:
@@ -146,7 +146,7 @@ class Call:
         await self.send({"type": "response.cancel"})
 
     async def truncate(self, item_id: str, audio_end_ms: int) -> None:
-        """Tell how much of a reply was heard; its rest is forgotten."""
+        """Report how much of a reply was heard; its rest is removed from the conversation."""
         await self.send(
             {
                 "type": "conversation.item.truncate",
@@ -157,12 +157,13 @@ class Call:
         )
 
     async def report_playback(self, item_id: str, played_ms: int) -> None:
-        """How much of a reply has come out of the loudspeaker. Only with `extensions`."""
+        """Report how much of a reply was played. Only with `extensions`."""
         report = {"type": "halfsec.playback", "item_id": item_id, "played_ms": played_ms}
         await self._line.send_now(report)
 
     async def send(self, event: Mapping[str, Any]) -> None:
-        """Any client event, as JSON. Waits while there is no connection. Raises CallEndedError."""
+        """Send any client event, as JSON. Waits while there is no connection. Raises
+        CallEndedError."""
         await self._line.send(event)
 
     async def close(self) -> None:
@@ -171,32 +172,34 @@ class Call:
 
 
 class ConnectOptions(TypedDict, total=False):
-    """How `connect` opens a call."""
+    """Keyword arguments of `connect`."""
 
     model: str | None
-    """Which agent answers."""
+    """Name of the agent that answers."""
     api_key: ApiKey
-    """A function that finds the key, or mints a client secret, is asked before each attempt."""
+    """A key, or a function that returns one or mints a client secret; called before each
+    attempt."""
     extensions: bool
     """Offer `halfsec.v1`. Without it a call can't be resumed."""
     reconnect: bool
-    """Come back to the call when the connection breaks, or to another one. The default."""
+    """Resume the call when the connection breaks, or begin another one. The default."""
     wait_s: float
-    """For so long a server that does not listen yet, warms up or is full is asked again."""
+    """Seconds for which attempts are repeated at a server that does not listen yet, warms up or is
+    full."""
     on_wait: Callable[[ConnectError], None] | None
-    """Is told why, before each pause."""
+    """Called with the reason before each pause."""
     tls: ssl.SSLContext | None
     clock: Clock | None
     sleep: Sleep
-    """Between attempts; tests have their own."""
+    """Used between attempts; tests pass their own."""
 
 
 @asynccontextmanager
 async def connect(
     url: str = "ws://127.0.0.1:8080/v1/realtime", **options: Unpack[ConnectOptions]
 ) -> AsyncIterator[Call]:
-    """Open a call; it is hung up at the end of the block. `url` may be http(s) too, and without a
-    path it means `/v1/realtime`. Raises ConnectError."""
+    """Open a call, and hang up at the end of the block. `url` may be http(s) too; without a path it
+    means `/v1/realtime`. Raises ConnectError."""
     clock = options.get("clock") or SystemClock()
     address = socket_url(url, options.get("model"))
     extensions = options.get("extensions", True)
@@ -241,7 +244,8 @@ async def wait_ready(
     clock: Clock | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> dict[str, Any]:
-    """Ask `/readyz` until it says yes. Returns its JSON. Raises ConnectError with its last word."""
+    """Poll `/readyz` until it answers 200. Returns its JSON. Raises ConnectError with the last
+    answer."""
     clock = SystemClock() if clock is None else clock
     deadline_ns = clock.now_ns() + round(timeout_s * 1e9)
     parts = parse(base_url)
@@ -257,5 +261,7 @@ async def wait_ready(
             except (httpx.TransportError, ValueError, TypeError) as error:
                 last = f"{type(error).__name__}: {error}"
             if clock.now_ns() >= deadline_ns:
-                raise ConnectError(f"{url} was not ready within {timeout_s:g} s. It said: {last}")
+                raise ConnectError(
+                    f"{url} was not ready within {timeout_s:g} s. Its last answer: {last}"
+                )
             await asyncio.sleep(poll_s)

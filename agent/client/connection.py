@@ -1,14 +1,14 @@
-"""The Python client's line to the server: a connection, and another one where it breaks.
+"""Connection of the Python client, which reconnects and resumes the call when it breaks.
 
-Theory of operation: nothing runs in the background. Whoever finds the connection broken, the task
-that takes events or one that sends, sees to the next one; others wait for it. With a server that
-speaks `halfsec.v1` the call goes on (`Resumed`): the server says how many of our frames it has
-dealt with, and those behind them are sent again, but for audio and for what was about a moment that
-is over. Otherwise it is another call (`Restarted`), which knows nothing of the first; the session
-is set as it was.
+Theory of operation: nothing runs in the background. The task that finds the connection broken,
+while it reads events or sends, opens the next one; others wait for it. With a server that speaks
+`halfsec.v1` the call goes on (`Resumed`): the server reports how many of the client's frames it has
+processed, and those after them are sent again, except audio and what concerned a moment that is
+over. Otherwise it is another call (`Restarted`), which knows nothing of the first; the session is
+set as it was.
 
-What is said by the microphone meanwhile is lost, not kept: nobody answers a question of ten seconds
-ago, and a burst of old sound would be taken for the caller's voice of now.
+Audio in between is dropped, not kept: an answer to a question of ten seconds ago comes too late,
+and a burst of old audio would be taken for the caller's present voice.
 """
 
 import asyncio
@@ -30,16 +30,17 @@ from .errors import CallEndedError, ConnectError, NothingToResumeError
 
 FIRST_PAUSE_S: Final = 0.25
 MAX_PAUSE_S: Final = 5.0
-"""Between attempts; the first comes at once. Longer ones would miss much of the time for which a
-call waits."""
+"""Longest pause between attempts; the first attempt comes at once. Longer pauses would miss much of
+the time for which the server keeps a call."""
 GIVE_UP_S: Final = 120.0
-"""After so long without a connection the call is over. A server that is being replaced takes half
-of it to drain, and half to load its models."""
+"""Time without a connection after which the call is over. A server that is being replaced takes
+half of it to drain, and half to load its models."""
 MAX_KEPT: Final = 256
 KEPT_S: Final = 60.0
-"""Frames sent that may have to be sent again: what a broken network holds is younger."""
-MAX_TOLD: Final = 64
-"""Events about the line that nobody has taken. Who takes none misses the oldest."""
+"""Greatest number and age of frames that may have to be sent again: those that a broken network
+holds are younger."""
+MAX_PENDING_EVENTS: Final = 64
+"""Events of the connection that wait for `events`; the oldest are dropped."""
 
 SENT_AGAIN: Final = frozenset(
     {
@@ -60,33 +61,33 @@ Sleep = Callable[[float], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class _Sent:
     number: int
-    """From 1, of all frames of the call."""
+    """Number among all frames of the call, from 1."""
     at_ns: int
     event: Mapping[str, Any]
 
 
 class ClientLine:
-    """Belongs to one call."""
+    """Connection of one call, replaced when it breaks."""
 
     def __init__(
         self, dial: Dial, first: Connection, *, reconnects: bool, sleep: Sleep = asyncio.sleep
     ) -> None:
         self.session: dict[str, Any] = first.session.session
         self.closed: ev.Closed | None = None
-        """How the call ended, once it has."""
-        self.told: deque[ev.ClientEvent] = deque(maxlen=MAX_TOLD)
-        """What there is to tell of the line."""
+        """The end of the call; None before it."""
+        self.pending_events: deque[ev.ClientEvent] = deque(maxlen=MAX_PENDING_EVENTS)
+        """Events of the connection itself that `Call.events` has not yielded yet."""
         self.extensions = first.extensions
         self.connection = first
         self.reconnects = reconnects
         self.wanted: dict[str, Any] = {}
-        """The session as the client has changed it."""
+        """Session fields that the client has set."""
         self._dial = dial
         self._sleep = sleep
         self._clock = dial.clock
         self._lock = asyncio.Lock()
         self.token: str | None = None
-        """By which the call can be resumed."""
+        """Token that resumes the call."""
         self._num_sent = 0
         self._kept: deque[_Sent] = deque(maxlen=MAX_KEPT)
         self._lost_ns: int | None = None
@@ -97,12 +98,12 @@ class ClientLine:
 
     @property
     def is_up(self) -> bool:
-        """Whether it is not known to be broken."""
+        """False where the connection is known to be broken."""
         return self._lost_ns is None and self.closed is None
 
     async def send(self, event: Mapping[str, Any]) -> None:
-        """Waits while the network is full, and while there is no connection. What was on its way
-        to a call that could not be resumed is lost with it. Raises CallEndedError."""
+        """Send an event. Waits while the network is full, and while there is no connection. Events
+        on their way to a call that could not be resumed are lost. Raises CallEndedError."""
         if not self.is_up:
             await self.restore(self.socket)
         socket = self.socket
@@ -113,7 +114,8 @@ class ClientLine:
             await self.restore(socket)
 
     async def send_now(self, event: Mapping[str, Any]) -> bool:
-        """As `send`, but where there is no connection the event is dropped. Whether it was sent."""
+        """Send an event, or drop it where there is no connection. Returns True where it was
+        sent."""
         if self.closed is not None:
             raise self._ended()
         if not self.is_up:
@@ -129,8 +131,8 @@ class ClientLine:
         return True
 
     async def restore(self, broken: websockets_client.ClientConnection) -> None:
-        """Get another connection in place of this one, unless somebody has. Raises CallEndedError
-        where the call is over."""
+        """Replace this connection, unless another task has. Raises CallEndedError where the call is
+        over."""
         async with self._lock:
             if self.socket is broken and self.closed is None:
                 await self._restore()
@@ -138,6 +140,7 @@ class ClientLine:
             raise self._ended()
 
     async def hang_up(self) -> None:
+        """Close the connection, and do not reconnect."""
         self.reconnects = False
         await self.socket.close()
 
@@ -151,16 +154,16 @@ class ClientLine:
     def note_loss(
         self, broken: websockets_client.ClientConnection, closed: ConnectionClosed
     ) -> None:
-        """This connection is found broken: the call is over, or to be restored."""
+        """Mark this connection as broken: the call is over, or `restore` replaces it."""
         if broken is not self.socket or not self.is_up:
             return
-        told = closed.rcvd or closed.sent
-        code, reason = (told.code, told.reason) if told else (None, "connection lost")
+        close = closed.rcvd or closed.sent
+        code, reason = (close.code, close.reason) if close else (None, "connection lost")
         if not self.reconnects or (closed.rcvd is not None and code in _FINAL):
             self._end(code, reason)
             return
         self._lost_ns = now_ns = self._clock.now_ns()
-        self.told.append(ev.Reconnecting(reason or f"close code {code}", now_ns))
+        self.pending_events.append(ev.Reconnecting(reason or f"close code {code}", now_ns))
 
     async def _restore(self) -> None:
         assert self._lost_ns is not None
@@ -193,8 +196,8 @@ class ClientLine:
         await (self._go_on(connection.resumed) if connection.resumed else self._start_anew())
 
     async def _go_on(self, resumed: ev.Resumed) -> None:
-        """The same call: send again what was lost."""
-        self.told.append(resumed)
+        """Go on with the same call: send the lost frames again."""
+        self.pending_events.append(resumed)
         oldest_ns = self._clock.now_ns() - round(KEPT_S * 1e9)
         kept = [each for each in self._kept if each.number > resumed.received]
         self._num_sent = resumed.received
@@ -202,11 +205,11 @@ class ClientLine:
         await self._put_all([each.event for each in kept if each.at_ns >= oldest_ns])
 
     async def _start_anew(self) -> None:
-        """Another call, set as the first was."""
+        """Begin another call, with the session fields of the first."""
         self.token = None
         self._num_sent = 0
         self._kept.clear()
-        self.told.append(ev.Restarted(self.session, self._clock.now_ns()))
+        self.pending_events.append(ev.Restarted(self.session, self._clock.now_ns()))
         if self.wanted:
             session = {"type": "realtime", **self.wanted}
             await self._put_all([{"type": "session.update", "session": session}])
@@ -216,7 +219,7 @@ class ClientLine:
             for event in events:
                 await self._put(event)
         except ConnectionClosed:
-            pass  # whoever uses the line next finds it broken, and these are kept
+            pass  # the next user of the connection finds it broken, and these frames are kept
 
     def _end(self, code: int | None, reason: str) -> None:
         self.closed = ev.Closed(code, reason, self._clock.now_ns())
@@ -228,11 +231,11 @@ class ClientLine:
 
 
 _MERGED: Final = ("audio", "input", "output", "halfsec")
-"""Objects of a session of which single fields are changed. Others are replaced as a whole."""
+"""Objects of a session whose fields are changed one by one. Others are replaced as a whole."""
 
 
 def merged(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A session's changes, and later ones."""
+    """Session fields after further changes."""
     result = dict(before)
     for name, value in changes.items():
         if name in _MERGED and isinstance(value, Mapping):

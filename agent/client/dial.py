@@ -1,4 +1,4 @@
-"""How the Python client gets a connection: addresses, handshakes, the first frames, the key."""
+"""Connection set-up of the Python client: address, key, handshake and first frames."""
 
 import asyncio
 import inspect
@@ -21,26 +21,26 @@ from .events import EventReader, Resumed, ServerError, SessionUpdated
 
 EXTENSIONS: Final = "halfsec.v1"
 MAX_FRAME_BYTES: Final = 4 << 20
-"""Of one frame of the server; 200 ms of audio have 13 kB, what a resumed call begins with at most
-1 MiB."""
+"""Largest frame of the server; 200 ms of audio have 13 kB, the first frames of a resumed call at
+most 1 MiB."""
 MAX_WAITING: Final = 64
-"""Frames received but not taken: 10 s of audio. More would only hide a caller that has stalled."""
+"""Frames received but not read: 10 s of audio. More would only hide a program that has stalled."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 MAX_KEYS: Final = 4
-"""Tried in one attempt. Who mints a key each time it is asked has another one for ever."""
+"""Keys that are tried in one attempt: a function that mints keys never runs out of them."""
 
 ApiKey = str | Callable[[], str | Awaitable[str | None] | None] | None
-"""A key, or a function that finds one, or makes an `ek_` secret: asked before each attempt."""
+"""A key, or a function that returns one, or mints an `ek_` secret: called before each attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a handshake brought."""
+    """Result of a handshake."""
 
     socket: websockets_client.ClientConnection
     session: SessionUpdated
     resumed: Resumed | None = None
-    """Where it goes on with a call."""
+    """The resumed call, if it is one."""
 
     @property
     def extensions(self) -> bool:
@@ -49,7 +49,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Where a call goes, and how."""
+    """Address and credentials of a call."""
 
     address: str
     api_key: ApiKey
@@ -58,8 +58,8 @@ class Dial:
     clock: Clock
 
     async def open(self, token: str | None = None) -> Connection:
-        """Another connection; with a token, to the call that it stands for. A key that has changed
-        since it was refused is tried at once. Raises ConnectError, NothingToResumeError."""
+        """Open a connection; with a token, resume its call. A key that has changed since it was
+        refused is tried at once. Raises ConnectError, NothingToResumeError."""
         key = await self._key()
         for is_last in [False] * (MAX_KEYS - 1) + [True]:
             try:
@@ -70,7 +70,7 @@ class Dial:
                 another = await self._key()
                 if another == key:
                     raise
-                key = another  # the server has just started, and left another
+                key = another  # the server has just started, and has written another
         raise AssertionError
 
     async def _key(self) -> str | None:
@@ -106,24 +106,24 @@ class Dial:
     async def _greeting(
         self, socket: websockets_client.ClientConnection, *, resumes: bool
     ) -> Connection:
-        """The `session.created` that comes first; of a resumed call `session.updated` and
-        `halfsec.resumed`."""
+        """Read the first frames: `session.created`; of a resumed call `session.updated` and
+        `halfsec.resumed`. Raises ConnectError, NothingToResumeError."""
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 frames = [await socket.recv() for _ in range(2 if resumes else 1)]
         except TimeoutError:
-            raise ConnectError(f"{self.address} took the call but says nothing.") from None
+            raise ConnectError(f"{self.address} accepted the call but sends nothing.") from None
         except ConnectionClosed as closed:
-            told = closed.rcvd
-            why = f"{told.code} {told.reason}".strip() if told else "connection lost"
-            if told is not None and told.code == CLOSE_NOT_RESUMED:
+            close = closed.rcvd
+            why = f"{close.code} {close.reason}".strip() if close else "connection lost"
+            if close is not None and close.code == CLOSE_NOT_RESUMED:
                 raise NothingToResumeError(why) from None
-            raise ConnectError(f"{self.address} took the call and hung up: {why}.") from None
+            raise ConnectError(f"{self.address} accepted the call and hung up: {why}.") from None
         first, *more = (EventReader().read(frame, self.clock.now_ns()) for frame in frames)
         if isinstance(first, ServerError):
             raise ConnectError(f"{self.address} answers: {first.message}")
         if not isinstance(first, SessionUpdated):
-            raise ConnectError(f"{self.address} does not speak the Realtime dialect.")
+            raise ConnectError(f"{self.address} does not speak the Realtime protocol.")
         if not resumes:
             return Connection(socket, first)
         if not isinstance(more[0], Resumed):
@@ -132,7 +132,7 @@ class Dial:
 
 
 def parse(url: str) -> SplitResult:
-    """Raises ConnectError for what is no address of a server."""
+    """Split the address of a server. Raises ConnectError for any other text."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises for a port that is no number
@@ -144,7 +144,7 @@ def parse(url: str) -> SplitResult:
 
 
 def socket_url(url: str, model: str | None) -> str:
-    """Of the voice socket. Raises ConnectError."""
+    """Address of the voice socket. Raises ConnectError."""
     parts = parse(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     path = parts.path if parts.path not in ("", "/") else VOICE_PATH

@@ -1,4 +1,4 @@
-"""Why a call did not come about or is over, in words that say what to do."""
+"""Errors of the Python client, with the reason and the remedy."""
 
 import json
 import ssl
@@ -10,7 +10,7 @@ from agent.config.public_url import VOICE_PATH
 
 
 class ConnectError(RuntimeError):
-    """No call came about. The message says why and what to do."""
+    """The call could not be opened. The message has the reason and the remedy."""
 
     def __init__(
         self,
@@ -22,28 +22,29 @@ class ConnectError(RuntimeError):
     ):
         super().__init__(message)
         self.status = status
-        """Of the HTTP answer, where there was one."""
+        """Status of the HTTP answer, where there was one."""
         self.retry_after_s = retry_after_s
         self.passes = passes
-        """Whether the same may work a little later: the server starts, warms up or is full."""
+        """True where the same attempt may succeed a little later: the server starts, warms up or is
+        full."""
 
     @property
     def may_pass(self) -> bool:
-        """Whether it is worth trying again for somebody who was in a call just now: the network may
-        come back, and servers are replaced. A key that is refused stays so."""
+        """True where a client that was in a call just now should try again: networks come back, and
+        servers are replaced. A refused key stays refused."""
         return self.status is None or self.status >= 500 or self.status in (408, 429)
 
 
 class NothingToResumeError(ConnectError):
-    """The server knows of no call to go on with, and would take another one."""
+    """The server has no call to resume, and would accept a new one."""
 
 
 class CallEndedError(RuntimeError):
-    """Something was to be sent, but the call is over."""
+    """The call is over: nothing can be sent."""
 
 
 def handshake_error(address: str, error: Exception) -> ConnectError:
-    """What went wrong in the handshake with the socket at `address`."""
+    """The error of a failed handshake with the socket at `address`."""
     if isinstance(error, InvalidStatus):
         return _http_refusal(address, error)
     if isinstance(error, InvalidURI):
@@ -83,7 +84,7 @@ def _http_refusal(address: str, error: InvalidStatus) -> ConnectError:
     elif status == 401:
         message = f"{address} refuses the call: {said or 'the key is missing or wrong.'}"
     elif status in (403, 404):
-        # Servers say 403 or 404 to a socket at a path that they don't know, mostly without a word.
+        # Servers answer 403 or 404 to a socket at an unknown path, mostly without a message.
         message = f"{address} refuses the call with HTTP {status}. {said or _path_hint(address)}"
     else:
         message = f"{address} answers with HTTP {status} instead of a call. {said}".strip()
@@ -94,7 +95,7 @@ def _http_refusal(address: str, error: InvalidStatus) -> ConnectError:
 def _path_hint(address: str) -> str:
     path = urlsplit(address).path
     if path == VOICE_PATH:
-        return "Is a halfsec server there, and does all that stands before it let you in?"
+        return "Is a halfsec server there, and does every proxy in front of it let you in?"
     return f"Is the path {path} right? The voice socket is {VOICE_PATH}."
 
 
@@ -107,5 +108,5 @@ def _error_message(body: bytes) -> str:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Retry-After may be a date; nobody who warms up sends one."""
+    """Parse a Retry-After in seconds. None for a date, which servers that warm up do not send."""
     return float(text) if text is not None and text.isdecimal() else None

@@ -1,7 +1,7 @@
-"""What a caller gets to know during a call, read from the server's frames.
+"""Events of a call, parsed from the server's frames.
 
-Only what a client acts on becomes an event: the brackets of the dialect (item added, part added)
-are passed over, and so is every type that is not known, because servers add new ones.
+Only what a client acts on becomes an event: the structural events of the protocol (item added, part
+added) are ignored, and so is every unknown type, because servers add new ones.
 Every event carries `at_ns`, the client's own clock when its frame arrived.
 """
 
@@ -18,11 +18,13 @@ from agent.realtime.protocol.session_json import ENCODINGS
 from agent.session.api.settings import WIRE_RATE_HZ, AudioEncoding
 
 MAX_OPEN_REPLIES: Final = 16
-"""Replies whose audio format is remembered; there is one at a time, or two."""
+"""Replies whose audio format is kept; there is one at a time, or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdated:
+    """The session was created or changed."""
+
     session: dict[str, Any]
     """The full effective session."""
     at_ns: int
@@ -30,7 +32,7 @@ class SessionUpdated:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The caller began to speak: whatever is playing should stop."""
+    """The caller began to speak: playback should stop."""
 
     item_id: str
     audio_start_ms: int
@@ -39,6 +41,8 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
+    """The caller stopped speaking."""
+
     item_id: str
     audio_end_ms: int
     at_ns: int
@@ -67,7 +71,7 @@ class PartialTranscript:
     item_id: str
     text: str
     stable_chars: int
-    """As many characters from the start will not change any more."""
+    """Number of characters from the start that will not change any more."""
     at_ns: int
 
 
@@ -82,7 +86,7 @@ class TranscriptDelta:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """All that the caller said in one turn."""
+    """The full transcript of one turn of the caller."""
 
     item_id: str
     text: str
@@ -91,13 +95,15 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStarted:
+    """A reply began."""
+
     response_id: str
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """Of a spoken reply: just before the audio that speaks it."""
+    """More text of a reply; of a spoken reply just before its audio."""
 
     response_id: str
     item_id: str
@@ -107,23 +113,27 @@ class ReplyText:
 
 @dataclass(frozen=True, slots=True)
 class ReplyAudio:
+    """More audio of a reply."""
+
     response_id: str
     item_id: str
     pcm: npt.NDArray[np.int16]
-    """[n], mono."""
+    """int16 [n], mono."""
     rate_hz: int
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyDone:
+    """A reply ended."""
+
     response_id: str
     status: str
     """completed, cancelled, incomplete or failed."""
     reason: str | None
     """turn_detected, client_cancelled, max_output_tokens, ...; None where completed or failed."""
     text: str
-    """What was said; after an interruption, what was heard of it."""
+    """Text of the reply; after an interruption, the part that was heard."""
     error_message: str | None
     usage: dict[str, Any]
     at_ns: int
@@ -131,7 +141,7 @@ class ReplyDone:
 
 @dataclass(frozen=True, slots=True)
 class ItemRetrieved:
-    """How an item stands in the history: the answer to `conversation.item.retrieve`."""
+    """An item of the conversation: the answer to `conversation.item.retrieve`."""
 
     item_id: str
     text: str
@@ -140,7 +150,7 @@ class ItemRetrieved:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """The server's own account of a turn, stage by stage. Only with extensions."""
+    """The server's latency report of a turn, stage by stage. Only with extensions."""
 
     turn: dict[str, Any]
     at_ns: int
@@ -148,7 +158,7 @@ class TurnReport:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """The call goes on."""
+    """An error of the server or of a client event. The call goes on."""
 
     message: str
     code: str | None
@@ -159,7 +169,7 @@ class ServerError:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """The client is to run a tool, and to send what it gave as `function_call_output`."""
+    """A tool call: the client runs the tool, and sends its result as `function_call_output`."""
 
     response_id: str
     item_id: str
@@ -172,18 +182,17 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """By which the call can be resumed. `agent.client` does so by itself."""
+    """Token that resumes the call. `agent.client` uses it by itself."""
 
     token: str
     resume_s: int
-    """How long the server waits."""
+    """Seconds for which the server keeps the call."""
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnecting:
-    """The connection broke: nothing is heard until there is another. What is being played should
-    stop. `Resumed`, `Restarted` or `Closed` follows."""
+    """The connection broke. Playback should stop. `Resumed`, `Restarted` or `Closed` follows."""
 
     reason: str
     at_ns: int
@@ -191,25 +200,25 @@ class Reconnecting:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The call goes on where it was. No reply is in progress; of one that was, `items` has what
-    counts as heard (`truncate` says it better). Events of the gap don't come: `items` says what
-    became of them."""
+    """The call goes on. No reply is in progress; of one that was, `items` has the part that counts
+    as heard (`truncate` corrects it). Events of the gap are not repeated: `items` has their
+    result."""
 
     items: list[dict[str, Any]]
-    """The newest of the conversation, as in `conversation.item.*`."""
+    """The newest items of the conversation, as in `conversation.item.*`."""
     num_items: int
-    """Of the whole conversation."""
+    """Number of items of the whole conversation."""
     received: int
-    """Frames of the client that the server has dealt with."""
+    """Number of the client's frames that the server has processed."""
     will_answer: bool
-    """A reply to what the caller said begins by itself."""
+    """True where the server will reply to the caller by itself."""
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """This is another call, with the same settings: the agent knows nothing of the one before, and
-    what was on its way to it is lost."""
+    """Another call began, with the same settings: the agent knows nothing of the previous one, and
+    frames on their way to it are lost."""
 
     session: dict[str, Any]
     at_ns: int
@@ -253,13 +262,14 @@ _TRANSCRIPTION: Final = "conversation.item.input_audio_transcription."
 
 
 class EventReader:
-    """Frames to events. Remembers which format each reply's audio is in. Not thread-safe."""
+    """Parser of the server's frames. Keeps the audio format of each open reply. Not thread-safe."""
 
     def __init__(self) -> None:
         self._encodings: dict[str, AudioEncoding] = {}
 
     def read(self, frame: str | bytes, at_ns: int) -> ClientEvent | None:
-        """None for frames that mean nothing to a client. A broken frame is a `ServerError`."""
+        """The event of a frame; None for frames without meaning for a client. A broken frame gives
+        a `ServerError`."""
         try:
             event = json.loads(frame)
             kind = event["type"]

@@ -1,9 +1,9 @@
-"""Tools that a Python client runs for the agent: called, answered, and the agent asked to go on.
+"""Tools that a Python client runs for the agent.
 
-A call of a tool arrives as an event; its handler runs in a task of its own, so that listening goes
-on. When all calls of a response have been answered, the reply to them is asked for, unless the
-caller has spoken over the response: he gets another one anyway. Whatever a handler raises is told
-to the model as the tool's answer.
+A tool call arrives as an event; its handler runs in a task of its own, so that events are read
+meanwhile. When all calls of a response have been answered, the next reply is requested, unless the
+caller interrupted the response: then the server replies anyway. An exception of a handler is sent
+to the model as the tool's result.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from . import events as ev
 from .errors import CallEndedError
 
 Handler = Callable[..., Awaitable[Any]]
-"""Takes the arguments by name; what it returns is told as JSON, or as it is where it is text."""
+"""Takes the arguments by name; its result is sent as it is where it is text, else as JSON."""
 
 
-class Sender(Protocol):
-    """What tools need of a call."""
+class ToolCallSender(Protocol):
+    """The sending side of a call: `agent.client.Call`, or a fake of the tests."""
 
     async def send(self, event: Mapping[str, Any]) -> None: ...
     async def create_reply(self) -> None: ...
@@ -35,22 +35,22 @@ class _Asked:
 
 
 class ClientTools:
-    """Belongs to one call. Its tasks live in the call's group."""
+    """Tools of one call. Their tasks run in the call's task group."""
 
-    def __init__(self, call: Sender, group: asyncio.TaskGroup) -> None:
+    def __init__(self, call: ToolCallSender, group: asyncio.TaskGroup) -> None:
         self._call = call
         self._group = group
         self._definitions: dict[str, dict[str, Any]] = {}
         self._handlers: dict[str, Handler] = {}
         self._asked: dict[str, _Asked] = {}
-        """By response."""
+        """Tool calls by response."""
         self._known: set[str] = set()
-        """`call_id`s of calls that were taken up."""
+        """`call_id`s of the tool calls that were started."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, handler: Handler, description: str, parameters: Mapping[str, Any]) -> None:
         """Offer the agent a tool, by the name of the function. `parameters`: the JSON schema of its
-        arguments. It can be called once `SessionUpdated` says so."""
+        arguments. It can be called after the next `SessionUpdated`."""
         name = handler.__name__
         self._handlers[name] = handler
         self._definitions[name] = {
@@ -62,7 +62,7 @@ class ClientTools:
         await self._call.update(tools=list(self._definitions.values()))
 
     def take(self, event: ev.ClientEvent) -> None:
-        """Do what an event of the call asks for."""
+        """Handle an event of the call."""
         match event:
             case ev.FunctionCall() if event.name in self._handlers:
                 self._begin(event.response_id, event.call_id, event.name, event.arguments)
@@ -76,13 +76,13 @@ class ClientTools:
                 self.stop()
 
     def stop(self) -> None:
-        """Nobody waits for the answers any more."""
+        """Cancel all tools: their results are not needed any more."""
         for task in self._tasks:
             task.cancel()
         self._asked.clear()
 
     def _catch_up(self, items: list[dict[str, Any]]) -> None:
-        """Calls that were made while there was no connection, and of which we have not heard."""
+        """Start the tool calls that were made while there was no connection."""
         answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
         asked, self._asked = list(self._asked.values()), {}
         for item in items:
@@ -111,7 +111,7 @@ class ClientTools:
         try:
             given = await self._handlers[name](**json.loads(arguments or "{}"))
             output = given if isinstance(given, str) else json.dumps(given)
-        except Exception as error:  # the handler's own: it is the model's to deal with
+        except Exception as error:  # of the handler: the model gets it as the result
             output = json.dumps({"error": f"{type(error).__name__}: {error}"})
         item = {"type": "function_call_output", "call_id": call_id, "output": output}
         try:

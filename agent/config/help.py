@@ -1,7 +1,7 @@
-"""`halfsec settings`: every setting with its meaning, bounds and default, as a file to begin with.
+"""`halfsec settings`: a settings file with every setting, its meaning, bounds and default.
 
-What is printed is a settings file in which everything is commented out. Words and bounds are those
-of the sections' own classes: a field's docstring, which only its source has, and its annotation.
+In the printed file everything is commented out. Its text comes from the classes of the sections: a
+field's docstring, which only the source has, and its annotation.
 """
 
 import ast
@@ -26,7 +26,7 @@ _HEAD: Final = """\
 
 
 def settings_file(config: Config) -> str:
-    """The text of a settings file that says what `config` says and changes nothing."""
+    """The text of a settings file with the values of `config`, commented out."""
     parts = [_HEAD.format(preset=config.agent.preset)]
     for section, kind in SECTIONS.items():
         if fields(kind):
@@ -52,7 +52,7 @@ def _section(name: str, values: Any) -> Iterator[str]:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """Of the fields of a class: the string that stands below the field, on one line."""
+    """Docstrings of the fields of a class: the string below each field, on one line."""
     result: dict[str, str] = {}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(node, ast.ClassDef)
@@ -67,7 +67,7 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 
 def _rule(kind: Any) -> str:
-    """What an annotation allows beyond its type."""
+    """Sentence about the values that an annotation allows beyond its type."""
     if get_origin(kind) is Literal:
         return f"One of {', '.join(map(str, get_args(kind)))}."
     for rule in getattr(kind, "__metadata__", ()):

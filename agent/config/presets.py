@@ -1,6 +1,6 @@
-"""Named sets of settings: models, prompt and budget that belong together.
+"""Presets: named sets of models and prompts that belong together.
 
-A preset is what stands below the settings file. It has the file's own shape, so that one can be
+A preset is the layer below the settings file. It has the shape of the file, so that one can be
 copied into `halfsec.toml` and changed. `embedded` needs no account and no hub: its models come
 with packages. The others name models on the Hugging Face hub.
 """
@@ -17,8 +17,8 @@ _SMALL_MODEL_INSTRUCTIONS: Final = (
 _SMALL_MODEL_OPENING: Final = (
     'Start every answer with a short phrase such as "Well," "Sure," or "I see,".'
 )
-"""`halfsec bench clause` counts how soon answers have a first piece. It names words because a model
-of this size copies: asked for "a few short words", or given more words to choose from, it began
+"""Prompt for an early first clause; `halfsec bench clause` measures it. It names words because a
+model of this size copies: with "a few short words", or with more words to choose from, it began
 with them half as often."""
 
 _EXAMPLES: Final = [
@@ -42,8 +42,9 @@ _EXAMPLES: Final = [
         ("Thanks, bye.", "You're welcome. Have a nice day!"),
     )
 ]
-"""A model of 135 million parameters copies the manner of what it sees more than it obeys orders:
-short spoken turns beget short spoken turns. They are pinned before the conversation."""
+"""Examples pinned before the conversation. A model of 135 million parameters copies the style of
+its context more than it follows instructions: after short spoken turns it writes short spoken
+turns."""
 
 _LARGE_MODEL_INSTRUCTIONS: Final = (
     "You are a voice assistant on a live call. Your words are spoken aloud as you write them, so "

@@ -1,4 +1,4 @@
-"""The server's address as the settings give it: how to reach it from here, and who else can."""
+"""Addresses of the server by its settings: of the voice socket, of the page, and their reach."""
 
 import ipaddress
 from typing import Final
@@ -10,11 +10,11 @@ from .schema import Config
 VOICE_PATH: Final = "/v1/realtime"
 
 _FROM_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""A server on all addresses of a machine is called at this one."""
+"""Address at which a server on all addresses is reached from its own machine."""
 
 
 def local_voice_url(config: Config) -> str:
-    """Of the voice socket of a server on this machine with these settings.
+    """Address of the voice socket of a server on this machine with these settings.
 
     Raises ConfigError where they leave the port open.
     """
@@ -29,14 +29,14 @@ def local_voice_url(config: Config) -> str:
 
 
 def page_url(config: Config, host: str, port: int) -> str:
-    """Of the page of a server that listens on this address, for a browser on this machine."""
+    """Address of the page of a server that listens here, for a browser on this machine."""
     scheme = "https" if config.access.has_tls else "http"
     here = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
     return f"{scheme}://{_bracketed(here)}:{port}/"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on `host`; of a name nobody knows."""
+    """True where only this machine can reach a server on `host`; names count only as localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads what `layers.py` checks: the settings file and the environment."""
+"""Reader of the settings file and the environment, which `layers.py` checks and merges."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def read_config(
     path: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Config:
-    """The settings of this process.
+    """Read the settings of this process.
 
     The file is `path`, else HALFSEC_CONFIG, else halfsec.toml in the working directory where there
     is one. Raises ConfigError, also for a file that was named and can't be read.

@@ -1,14 +1,15 @@
-"""What somebody may have meant by a name that does not exist."""
+"""Suggestions of the nearest known name: "Did you mean X?"."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
 _ALIKE: Final = 0.7
-"""Of `SequenceMatcher.ratio`: two letters swapped or left out of a short word still pass; at 0.6
-"api_key" looked like "voice" in a longer name, and a wrong hint is worse than none."""
+"""Smallest `SequenceMatcher.ratio` of a suggestion: two letters swapped or left out of a short word
+still pass; at 0.6 "api_key" looked like "voice" in a longer name, and a wrong hint is worse than
+none."""
 _PREFIX_CHARS: Final = 3
-"""So many first letters of a name stand for it: "llm", "temp"."""
+"""Shortest prefix that stands for a whole name: "llm", "temp"."""
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
@@ -17,7 +18,7 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 
 
 def nearest_setting(wrong: str, known: Iterable[str]) -> str:
-    """The same for "section.key", whose key counts: it may stand in a wrong section, or in none."""
+    """The same for "section.key", compared by the key: its section may be wrong or missing."""
     key = _key(wrong)
     return _question(wrong, [path for path in known if _alike(key, _key(path))])
 

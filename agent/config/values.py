@@ -1,4 +1,4 @@
-"""One value of the settings: is it of the right kind, and what to say where it is not.
+"""Parser and validator of single setting values.
 
 A field's annotation is the whole rule: `int`, `float`, `bool`, `str`, `X | None`, `Literal[...]`,
 `tuple[X, ...]`, `dict[str, Any]`, `dict[str, str]`, a frozen dataclass (a table with exactly its
@@ -15,11 +15,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 _SHOWN_CHARS: Final = 60
-"""A wrong value is quoted so far: enough to find it, not enough to bury the message."""
+"""Longest quotation of a wrong value: enough to find it, not enough to bury the message."""
 
 
 class WrongValueError(ValueError):
-    """The value does not fit. The message is the predicate of a sentence: "must be ..."."""
+    """Invalid value. The message is the predicate of a sentence: "must be ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A pattern that a text must match as a whole, and how to say so."""
+    """A pattern that a text must match as a whole, and its description for messages."""
 
     pattern: str
     words: str
@@ -166,6 +166,6 @@ _SCALARS: Final[dict[Any, Callable[[object, bool], object]]] = {
 
 
 def shown(value: object) -> str:
-    """`value` as a message quotes it: short, on one line."""
+    """`value` for a message: short, on one line."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."

@@ -1,30 +1,31 @@
-"""Traces on their way to a collector: a bounded queue, and a thread that empties it.
+"""Export of finished turns and calls to a trace collector, in batches and with retries.
 
 Theory of operation
 -------------------
-`add` puts a finished turn or call into the queue and returns; what a backend is shown of it is made
-on the thread, which wakes every EXPORT_EVERY_S and sends what has come, MAX_BATCH at once.
+`add` puts a finished turn or call into a bounded queue and returns; its spans are made on the
+thread of a `BackgroundWriter`, which wakes every EXPORT_EVERY_S and sends what has come, MAX_BATCH
+at once.
 
-A collector harms no call. One that can't be reached, or asks for patience, is tried again, less and
-less often, with the same batch; meanwhile the queue grows, and where it is full the newest are
-dropped and counted. What a collector refuses for good (OTLP: every status but 429, 502, 503, 504)
-is refused again if it is sent again: it is counted, and the next batch is tried. One that hangs
-holds up this thread and nothing else. `problem` says what is wrong, for whoever reports how the
-service is, until something has arrived again.
+A collector harms no call. One that can't be reached, or asks to be tried later, is tried again with
+the same batch after pauses that double; meanwhile the queue grows, and where it is full the newest
+are dropped and counted. What a collector refuses for good (OTLP: every status but 429, 502, 503,
+504) is refused again if it is sent again: it is counted, and the next batch is tried. One that
+hangs holds up this thread and nothing else. `problem` has the reason until a batch arrives again,
+for the readiness report and the metrics.
 
 `close` gives what waits a short time to leave. A thread that hangs then is left behind.
 """
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
+
+from latency_budget.storage.background_writer import BackgroundWriter, BoundedQueue
 
 from .spans import Finished, SpanData, spans_of
 
 EXPORT_EVERY_S: Final = 1.0
-"""A trace is seen so soon. Shorter makes more requests of fewer turns."""
+"""The longest that a finished turn waits for its export. Shorter makes more, smaller requests."""
 
 MAX_BATCH: Final = 64
 """Turns, of some ten spans each: as many as OpenTelemetry's own 512 spans, and some 200 kB."""
@@ -38,11 +39,12 @@ MAX_PAUSE_S: Final = 30.0
 MAX_ASKED_PAUSE_S: Final = 300.0
 """The longest that a collector's Retry-After is obeyed."""
 
-BREATH_S: Final = 0.1
+BATCH_PAUSE_S: Final = 0.1
 """Between two full batches. Making one keeps the interpreter busy for some 30 ms, and thousands may
-wait when a collector comes back: calls are to get their share of it."""
+wait when a collector comes back: calls get their share of the processor in between."""
 
 CLOSING_PAUSE_S: Final = 0.2
+"""Between two attempts while closing."""
 
 CLOSE_TIMEOUT_S: Final = 3.0
 """What shutting down may wait for a collector. Supervisors kill after ten."""
@@ -54,8 +56,8 @@ class CollectorError(Exception):
     """A batch did not arrive. The message says why, as a sentence without its full stop."""
 
     def __init__(self, message: str, *, is_final: bool = False, after_s: float = 0.0) -> None:
-        """`is_final`: it would not arrive another time either. `after_s`: the collector asked not
-        to be tried before."""
+        """`is_final`: it would not arrive another time either. `after_s`: the pause that the
+        collector asked for."""
         super().__init__(message)
         self.message = message
         self.is_final = is_final
@@ -63,7 +65,7 @@ class CollectorError(Exception):
 
 
 class Sender(Protocol):
-    """The way to a collector. Belongs to the thread that sends, but for `close`."""
+    """Transport to a collector. Used by the exporter's thread, but for `close`."""
 
     def send(self, spans: Sequence[SpanData]) -> None:
         """Blocks until they arrived. Raises CollectorError where they did not."""
@@ -75,123 +77,89 @@ class Sender(Protocol):
 
 
 class TraceExporter:
-    """Owns the queue and the thread. Its methods and figures belong to any thread."""
+    """Batches finished turns and calls for a collector; owns the queue and the thread. Methods and
+    figures may be used from any thread."""
 
     def __init__(self, sender: Sender) -> None:
         """Nothing is sent before `start`."""
         self.exported = 0
         """Turns and calls that arrived."""
-        self.dropped = 0
-        """That found the queue full."""
         self.refused = 0
-        """That the collector would not take."""
+        """Turns and calls that the collector refused for good."""
         self.failures = 0
         """Attempts that failed; the same batch counts each time."""
         self._sender = sender
-        self._waiting: deque[Finished] = deque()
-        self._problem: str | None = None
+        self._queue = BoundedQueue[Finished](MAX_WAITING)
         self._pause_s = EXPORT_EVERY_S
-        self._is_closing = False
-        self._is_closed = False
-        self._asked = threading.Event()
-        self._done = threading.Condition()
-        self._num_passes = 0
-        self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
+        self._writer = BackgroundWriter("trace-export", self._pass, recovered="traces arrive again")
 
     @property
     def problem(self) -> str | None:
-        """What keeps traces from arriving, in words; None where nothing does."""
-        if self._problem is None and len(self._waiting) >= MAX_WAITING:
+        """What keeps traces from arriving, as a sentence; None where nothing does."""
+        if self._writer.problem is None and self._queue.is_full:
             return "the collector takes traces more slowly than they come"
-        return self._problem
+        return self._writer.problem
+
+    @property
+    def dropped(self) -> int:
+        """Turns and calls that found the queue full."""
+        return self._queue.dropped
 
     @property
     def waiting(self) -> int:
         """Turns and calls that have not arrived yet."""
-        return len(self._waiting)
+        return len(self._queue)
+
+    @property
+    def peak_waiting(self) -> int:
+        """The most that ever waited at a time."""
+        return int(self._queue.peak)
 
     def start(self) -> None:
         """Begin to send. Once."""
-        self._thread.start()
+        self._writer.start()
 
     def add(self, finished: Finished) -> None:
-        """Send this. Returns at once; where the queue is full it is dropped and counted."""
-        if len(self._waiting) >= MAX_WAITING:
-            self.dropped += 1
-        else:
-            self._waiting.append(finished)
+        """Queue a turn or a call. Returns at once; a full queue drops and counts it."""
+        self._queue.put(finished)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Try now to send what was added before. False where it has not arrived within the time.
-        Blocks."""
-        with self._done:
-            wanted = self._num_passes + 2  # a pass that is under way may have missed the newest
-            self._done.wait_for(
-                lambda: self._again(wanted) or not self._thread.is_alive(), timeout_s
-            )
-        return not self._waiting
+        """Try now to send what was added before. Returns False where it has not arrived within the
+        time. Blocks."""
+        self._writer.flush(timeout_s)
+        return not self.waiting
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send what is left, as far as that goes within the time, and end. Blocks."""
-        self._is_closing = True
-        self._asked.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        self._is_closed = True
-        self._asked.set()
+        self._writer.close(timeout_s)
         self._sender.close()
-        if self._waiting:
-            _log.error("%d traces were not exported: %s", len(self._waiting), self._problem)
+        if self.waiting:
+            _log.error("%d traces were not exported: %s", self.waiting, self._writer.problem)
 
-    def _again(self, wanted: int) -> bool:
-        """Whether enough passes are over; asks for another where they are not."""
-        if self._num_passes < wanted:
-            self._asked.set()
-        return self._num_passes >= wanted
-
-    def _run(self) -> None:
-        while not self._is_closed and not (self._is_closing and not self._waiting):
-            self._asked.wait(CLOSING_PAUSE_S if self._is_closing else self._pause_s)
-            self._asked.clear()
-            self._pass()
-            with self._done:
-                self._num_passes += 1
-                self._done.notify_all()
-
-    def _pass(self) -> None:
-        """Send what waits, until something goes wrong that may pass."""
-        while self._waiting and not self._is_closed:
-            # Another thread appends meanwhile, so that the deque can't be walked.
-            number = min(len(self._waiting), MAX_BATCH)
-            batch = [self._waiting[place] for place in range(number)]
+    def _pass(self, is_closing: bool) -> float | None:
+        """Send what waits, until an attempt fails that may succeed later."""
+        while self._queue and not self._writer.is_abandoned:
+            batch = self._queue.oldest(MAX_BATCH)
             try:
                 self._sender.send([span for each in batch for span in spans_of(each)])
             except CollectorError as error:
                 self.failures += 1
-                self._say(error.message)
+                self._writer.report(error.message)
                 if not error.is_final:
                     longer_s = min(2 * self._pause_s, MAX_PAUSE_S)
                     self._pause_s = max(longer_s, min(error.after_s, MAX_ASKED_PAUSE_S))
-                    return
-                self.refused += number
+                    return CLOSING_PAUSE_S if is_closing else self._pause_s
+                self.refused += len(batch)
             except Exception as error:  # our own fault: it may cost a batch, not the thread
                 self.failures += 1
-                self.refused += number
-                _log.exception("%d traces can't be exported", number)
-                self._say(f"traces can't be exported: {error}")
+                self.refused += len(batch)
+                _log.exception("%d traces can't be exported", len(batch))
+                self._writer.report(f"traces can't be exported: {error}")
             else:
-                self.exported += number
-                self._say(None)
+                self.exported += len(batch)
+                self._writer.report(None)
             self._pause_s = EXPORT_EVERY_S
-            for _ in range(number):
-                self._waiting.popleft()
-            if self._waiting:
-                self._asked.wait(BREATH_S)  # at once where somebody wants them gone
-
-    def _say(self, problem: str | None) -> None:
-        """Once for each change."""
-        if problem is not None and problem != self._problem:
-            _log.error("%s", problem)
-        elif problem is None and self._problem is not None:
-            _log.warning("traces arrive again")
-        self._problem = problem
+            self._queue.drop_oldest(len(batch))
+            if self._queue:
+                self._writer.pause(BATCH_PAUSE_S)
+        return None if is_closing else self._pause_s

@@ -16,7 +16,7 @@ import asr
 import tts
 from latency_budget.account.clock import Clock
 from llm_engine.backends.base import Backend, Plan, StepHandle, StepResult
-from llm_engine.backends.wrapper import BackendAround
+from llm_engine.backends.wrapper import BackendWrapper
 
 _PARTS: Final = re.compile(r"(asr|llm|tts)[+x]([0-9]+)")
 
@@ -55,7 +55,7 @@ def recognizer_kind(rehearsal: Rehearsal) -> type[asr.WhisperTranscriber]:
     return SlowRecognizer
 
 
-class SlowBackend(BackendAround):
+class SlowBackend(BackendWrapper):
     """A language model's backend whose steps take `factor` times as long. One thread, the
     engine's."""
 

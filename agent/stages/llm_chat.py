@@ -56,7 +56,7 @@ class Chat:
             try:
                 # On a thread: large schemas take a while to be looked through.
                 use = await asyncio.to_thread(tool_use, tools)
-                await conversation.head.check_tools(self._home.sampling, use)
+                await conversation.check_tools(self._home.sampling, use)
             except llm_engine.RequestError as error:
                 field = error.field.replace(".function", "")  # as this client has it
                 raise llm_engine.RequestError(field, error.problem) from None

@@ -142,7 +142,7 @@ def as_stage_errors() -> Iterator[None]:
 async def tell_of_tools(
     conversation: llm_engine.Conversation, definitions: tuple[str, ...]
 ) -> None:
-    await conversation.head.set_tools(tool_use(Tools(definitions)).shown if definitions else ())
+    await conversation.set_tools(tool_use(Tools(definitions)).shown if definitions else ())
 
 
 def whole(

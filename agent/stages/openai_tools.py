@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llm_engine.chat.tool_calls import Tool, ToolCall, ToolUse
 from llm_engine.errors import RequestError
-from llm_engine.grammar import ANY_OBJECT, Schema
+from llm_engine.structured_output.grammar import ANY_OBJECT, Schema
 
 MAX_TOOLS: Final = 128
 """As many as OpenAI takes."""

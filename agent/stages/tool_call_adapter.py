@@ -8,7 +8,7 @@ from typing import Any
 import llm_engine
 from agent.session.api.conversation import ModelCall
 from agent.session.ports.stage_ports import ChatMessage, Tools
-from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader
+from llm_engine.chat.call_reader import ArgumentsDelta, CallReader, CallStarted
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolCall, ToolUse
 
 from .openai_tools import parse_tools
@@ -47,9 +47,9 @@ class CallCollector:
         is none."""
         words = ""
         for event in [*self._reader.push(text), *(self._reader.flush() if is_last else ())]:
-            if isinstance(event, CallBegun):
+            if isinstance(event, CallStarted):
                 self._begun.append((event.name, ""))
-            elif isinstance(event, Arguments):
+            elif isinstance(event, ArgumentsDelta):
                 name, arguments = self._begun[-1]
                 self._begun[-1] = (name, arguments + event.text)
             else:

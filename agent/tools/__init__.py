@@ -1,4 +1,4 @@
-"""Function tools: `tool` and `ToolError` are what a file of Python tools imports from here."""
+"""Function tools. A file of Python tools imports `tool` and `ToolError` from here."""
 
 from .api import ToolError, tool
 

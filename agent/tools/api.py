@@ -1,4 +1,4 @@
-"""Tools in Python: what a file of them imports.
+"""API of Python tools: the decorator `tool`, and `ToolError`.
 
     from typing import Annotated
 
@@ -10,9 +10,9 @@
     async def forecast(city: Annotated[str, Field(description="Name of a city")]) -> str:
         \"\"\"Tell the weather of tomorrow.\"\"\"
 
-The docstring tells the model what a tool is for, the annotations what it takes. A function that is
-not `async` runs on a thread. An `async` one runs on an event loop that all of them share; one that
-is not done in time is cancelled.
+The docstring describes the tool to the model, the annotations describe its arguments. A function
+that is not `async` runs on a thread. An `async` one runs on an event loop that all tools share; it
+is cancelled at its time limit.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ToolError(Exception):
-    """Raised by a tool: it has failed, and the model is told this message. Of any other exception
-    it is told only the type: its message may be for nobody's ears."""
+    """Failure of a tool, whose message is sent to the model. Of any other exception the model gets
+    only the type: its message may be confidential."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolMark:
-    """What was said of a function where it was marked as a tool."""
+    """Arguments of the decorator `tool`."""
 
     name: str | None
     timeout_s: float | None
@@ -52,10 +52,10 @@ def tool(
 def tool(
     function: Function | None = None, /, *, name: str | None = None, timeout_s: float | None = None
 ) -> Function | Callable[[Function], Function]:
-    """Mark a function as a tool; it stays the function that it was.
+    """Mark a function as a tool; the function itself is returned.
 
-    `name`: what the model calls it; not given: the function's. `timeout_s`: the longest it may
-    take, 15 s at most; not given: as `agent.tool_timeout_s` says. Raises ValueError.
+    `name`: the tool's name; default: the function's. `timeout_s`: time limit of a call, 15 s at
+    most; default: the setting `agent.tool_timeout_s`. Raises ValueError.
     """
     if timeout_s is not None and not 0 < timeout_s <= MAX_TOOL_TIMEOUT_S:
         raise ValueError(
@@ -70,6 +70,6 @@ def tool(
 
 
 def mark_of(value: object) -> ToolMark | None:
-    """What was said of a function; None where it is no tool."""
+    """The mark of a function; None where it is not a tool."""
     mark = getattr(value, "__dict__", {}).get(_ATTRIBUTE)
     return mark if isinstance(mark, ToolMark) else None

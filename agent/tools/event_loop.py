@@ -1,8 +1,8 @@
-"""An event loop of its own, on a thread of its own, for tools.
+"""Event loop for tools, on a thread of its own.
 
-What tools do is not ours: an `async` function that blocks, or a server of tools that sends half a
-gigabyte in one line, may hold up this loop, and calls of tools that run on it are given up when
-their time is over. The loop that sends audio never waits for any of that.
+Tools are foreign code: an `async` function that blocks, or an MCP server that sends half a gigabyte
+in one line, may block this loop, and tool calls on it are given up at their time limit. The loop
+that sends audio never waits for it.
 """
 
 import asyncio
@@ -17,21 +17,22 @@ from .api import ToolError
 Answer = TypeVar("Answer")
 
 MAX_RUNNING: Final = 128
-"""Pieces of work at once: four calls of eight parallel tools are 32. More are refused: these are
-tools that swallow their cancelling."""
+"""Most coroutines at once: four calls of eight parallel tools are 32. More are refused: only tools
+that ignore their cancellation get there."""
 
 END_S: Final = 10.0
-"""For what lives on the loop to end: a command that does not end by itself is given 2 s, told to,
-given 2 s more, and killed."""
+"""Time for the loop to end: a command that does not end by itself gets 2 s, then SIGTERM, 2 s more,
+and SIGKILL."""
 
 
 class ToolLoop:
-    """`start`, `run` and `close` belong to one other loop."""
+    """An event loop on its own thread. `start`, `run` and `close` are called from one other
+    loop."""
 
     def __init__(
         self, name: str, main: Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None = None
     ) -> None:
-        """`main` lives on the loop from the start until the event, which is set by `close`."""
+        """`main` runs on the loop from `start` until its event, which `close` sets."""
         self._main = main or _wait
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._live()), name=f"{THREAD_PREFIX}{name}", daemon=True
@@ -40,16 +41,16 @@ class ToolLoop:
         self._stop: asyncio.Event
         self._begun = threading.Event()
         self._num_running = 0
-        """Read by the other loop, changed by this one."""
+        """Coroutines that run. Read by the other loop, changed by this one."""
 
     async def start(self) -> None:
-        """Returns when the loop runs."""
+        """Start the thread, and return when its loop runs."""
         self._thread.start()
         await asyncio.to_thread(self._begun.wait)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Do it there. Raises what it raises, or ToolError where it can't begin. Cancelled, this
-        returns at once, and the work is cancelled."""
+        """Run a coroutine on the loop. Raises its error, or ToolError where it can't be started.
+        When cancelled, this returns at once and cancels the coroutine."""
         if self._loop is None or not self._thread.is_alive():
             raise ToolError("tools do not run now")
         if self._num_running >= MAX_RUNNING:
@@ -57,7 +58,7 @@ class ToolLoop:
         is_wanted = True
 
         async def begun() -> Answer:
-            if not is_wanted:  # the loop was held up for so long; nothing is done for nobody
+            if not is_wanted:  # cancelled before the blocked loop could start it
                 raise asyncio.CancelledError
             return await self._counted(work)
 
@@ -67,7 +68,7 @@ class ToolLoop:
             is_wanted = False
 
     async def close(self) -> None:
-        """End what lives there, and the thread, unless it hangs."""
+        """End `main` and the thread. A thread that hangs is left after END_S."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(self._stop.set)

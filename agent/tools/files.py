@@ -1,4 +1,4 @@
-"""Where tools in Python come from: files and modules that the settings name."""
+"""Loader of Python tools from the files and modules of the settings."""
 
 import hashlib
 import importlib
@@ -21,10 +21,10 @@ from .python_tools import BadToolError, PythonTool
 
 
 def load_tools(config: Config, loop: ToolLoop) -> Mapping[str, tuple[PythonTool, ...]]:
-    """The tools in Python of each agent, by its name. The `async` ones will run on `loop`.
+    """Load the Python tools of each agent, by its name. `async` tools run on `loop`.
 
-    Runs the files that are named, each once in this process. Raises ConfigError that names the
-    file or module, and what is wrong with it.
+    Executes each file once in this process. Raises ConfigError with the file or module and the
+    reason.
     """
     known: dict[Callable[..., Any], PythonTool] = {}
     result = {}
@@ -70,7 +70,7 @@ def _tool(
 def _add(
     tools: dict[str, PythonTool], tool: PythonTool, profile: AgentProfile, source: str, key: str
 ) -> None:
-    """Raises ConfigError where the name is taken."""
+    """Add a tool to an agent's. Raises ConfigError where the name is taken."""
     if tools.setdefault(tool.name, tool) is not tool:
         raise ConfigError(
             f"{key}: {source} has a tool {tool.name!r}, as has a file before it; give one of them "
@@ -107,7 +107,7 @@ def _loaded(source: str, key: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    """Raises FileNotFoundError, and whatever the file raises."""
+    """Execute a file as a module. Raises FileNotFoundError, and any error of the file."""
     if not path.is_file():
         raise FileNotFoundError(path)
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
@@ -118,7 +118,7 @@ def _file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where annotations of its functions are looked up
+    sys.modules[name] = module  # annotations of its functions are resolved here
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,16 +1,16 @@
-"""One MCP server: connected, looked after, connected anew.
+"""Client of one MCP server: connects, watches the list of tools, and reconnects.
 
-Theory of operation. The library's client is a context, which has to be entered and left by the same
+Theory of operation. The library's client is a context, which must be entered and left by the same
 task; so each server has one task, its owner, for as long as the service runs. It connects, lists
-the tools, and then waits for news: the server says that its tools have changed, its connection
-ends, a call fails, or some time has passed. Each time the tools are listed anew, which also shows
-whether somebody is there. A server that does not answer that is left, and connected after a while;
-a command is thereby ended, with all its children, and started again.
+the tools, and then waits: until the server reports that its tools have changed, its connection
+ends, a call fails, or LOOK_EVERY_S have passed. Then the tools are listed again, which also checks
+that the server is alive. A server that does not answer is disconnected, and connected again after a
+pause; a command is thereby ended, with all its children, and started again.
 
-Calls come from other tasks at any time. One that is cancelled tells the server so (the library
-sends `notifications/cancelled`, or ends the request where that is how to cancel). What a tool gives
-is not held against the schema that the server has for it: nothing depends on it, and a pattern in
-it can take for ever.
+Calls come from other tasks at any time. The server is notified of a cancelled call (the library
+sends `notifications/cancelled`, or ends the request where that cancels it). A tool's result is not
+validated against the schema of the server: nothing depends on it, and a pattern in it can take
+unbounded time.
 """
 
 import asyncio
@@ -36,26 +36,27 @@ if TYPE_CHECKING:
     from mcp import Client
 
 ANSWER_S: Final = 10.0
-"""For a server to greet, and to list its tools. One that calculates on its only thread is silent
-meanwhile, and is not to be ended for it."""
+"""Time for a server to answer the handshake, and to list its tools. A server that computes on its
+only thread is silent meanwhile, and must not be restarted for it."""
 
 LOOK_EVERY_S: Final = 30.0
-"""Between looks at a server without news."""
+"""Longest pause between two listings of the tools."""
 
 SETTLE_S: Final = 0.2
-"""Between two listings at least: a server may have news without end."""
+"""Shortest pause between two listings: a server may send notifications without end."""
 
 RETRY_S: Final = (0.5, 2.0, 5.0, 10.0, 30.0)
-"""Waits before a server is connected anew; the last one repeats."""
+"""Pauses before a server is connected again; the last one repeats."""
 
 MAX_PAGES: Final = 10
-"""Of one listing."""
+"""Most pages of one listing."""
 
 _log = logging.getLogger(__name__)
 
 
 class McpClient:
-    """Lives on a loop of its own (`ToolLoop`); `listing` and `problem` any thread may read."""
+    """Connection to one MCP server. Runs on a `ToolLoop`; any thread may read `listing` and
+    `problem`."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class McpClient:
         is_heard: bool = False,
         retry_s: Sequence[float] = RETRY_S,
     ) -> None:
-        """`is_heard`: a command may write to our stderr. Variables of the environment that the
-        settings name are read when it is connected."""
+        """`is_heard`: the command may write to this process's stderr. Environment variables named
+        in the settings are read at each connection."""
         self.name = name
         self.listing = Listing({}, ())
-        """Empty while it is not connected."""
+        """The server's tools; empty while it is not connected."""
         self.problem: str | None = "it is not connected yet"
-        """Why it can't be called now; None: it can."""
+        """Why the server can't be called now; None where it can."""
         self._settings = settings
         self._is_heard = is_heard
         self._retry_s = retry_s
@@ -79,10 +80,10 @@ class McpClient:
         self._news = asyncio.Event()
         self._num_calls = 0
         self._num_failures = 0
-        """To connect and stay connected, in a row."""
+        """Consecutive failures to connect and stay connected."""
 
     async def live(self) -> None:
-        """Be connected, until the scope is cancelled in which this runs (anyio's)."""
+        """Stay connected until the anyio scope of this task is cancelled."""
         while True:
             problem = "it ended the connection"
             try:
@@ -99,7 +100,7 @@ class McpClient:
             await anyio.sleep(wait_s)
 
     async def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> str:
-        """What a tool gave. Raises ToolError. Belongs to the loop on which it lives."""
+        """Call a tool and return its text. Raises ToolError. Runs on the loop of `live`."""
         client = self._client
         if client is None:
             raise ToolError(f"{name} can't be reached now")
@@ -120,13 +121,13 @@ class McpClient:
         finally:
             self._num_calls -= 1
             if not is_well:
-                self._news.set()  # is it still there?
+                self._news.set()  # check that the server is alive
         if result.is_error:
             raise ToolError(one_line(result_text(result), 1000))
         return result_text(result)
 
     async def _connected(self) -> None:
-        """Returns when the connection has ended, raises where it fails."""
+        """Connect, and return when the connection has ended. Raises where it fails."""
         from mcp import Client
         from mcp.types import Implementation
 
@@ -169,10 +170,10 @@ class McpClient:
         command, *arguments = settings.command
         env = _from_environment(settings.env)
         server = StdioServerParameters(command=command, args=arguments, env=env)
-        return _telling(stdio_client(server, errlog), ended, self._news)
+        return _watched(stdio_client(server, errlog), ended, self._news)
 
     async def _look_after(self, client: "Client", ended: asyncio.Event) -> None:
-        """Wait for news, and list the tools. Raises where that fails."""
+        """Wait for a notification or LOOK_EVERY_S, and list the tools. Raises where that fails."""
         with anyio.move_on_after(LOOK_EVERY_S):
             await self._news.wait()
         has_news = self._news.is_set()
@@ -206,7 +207,7 @@ class McpClient:
             _log.warning("MCP server %s: %s", self.name, problem)
 
     async def _listen(self, client: "Client") -> None:
-        """Hear of changes where a server has to be asked to tell of them."""
+        """Subscribe to changes of the tools, where a server needs a subscription."""
         from mcp import MCPError
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
@@ -217,7 +218,7 @@ class McpClient:
                         async for _ in changes:
                             self._news.set()
                 except (ListenNotSupportedError, MCPError):
-                    return  # it tells without, or not at all: it is looked at now and then
+                    return  # it notifies without a subscription, or never: LOOK_EVERY_S covers that
             await anyio.sleep(LOOK_EVERY_S)
 
     async def _on_message(self, message: Any) -> None:
@@ -239,7 +240,7 @@ def _nowhere() -> TextIO:
 
 
 def _from_environment(names: dict[str, str]) -> dict[str, str]:
-    """Raises ToolError naming what is not set."""
+    """Values of environment variables. Raises ToolError with the name of one that is not set."""
     for variable in names.values():
         if variable not in os.environ:
             raise ToolError(f"the environment variable {variable} is not set")
@@ -247,8 +248,8 @@ def _from_environment(names: dict[str, str]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _telling(transport: Any, ended: asyncio.Event, news: asyncio.Event) -> AsyncIterator[Any]:
-    """The same transport, which tells when the other side has gone."""
+async def _watched(transport: Any, ended: asyncio.Event, news: asyncio.Event) -> AsyncIterator[Any]:
+    """The same transport, which sets both events when the other side has closed it."""
     async with transport as (read, write):
         send, receive = anyio.create_memory_object_stream[Any](0)
 
@@ -267,7 +268,7 @@ async def _telling(transport: Any, ended: asyncio.Event, news: asyncio.Event) ->
 
 
 def _reason(error: BaseException) -> str:
-    """In a few words, without what was asked of it."""
+    """The reason of an error in a few words, without the request."""
     from pydantic import ValidationError
 
     while isinstance(error, BaseExceptionGroup):

@@ -1,7 +1,7 @@
-"""What MCP servers say, and what of it is believed: their tools, and what those gave. Pure.
+"""Checks and limits of what MCP servers send: lists of tools, and results. Pure.
 
-A server is a program of somebody else's. What it lists stands in every prompt, so it is bounded;
-and one tool that is not as it should be costs nobody the others.
+A server is foreign code. Its list of tools is part of every prompt, so it is bounded; and one
+invalid tool does not make the others unusable.
 """
 
 import json
@@ -12,34 +12,35 @@ from typing import Any, Final
 from .decorator import NAME, NAME_RULE, definition_of, one_line
 
 MAX_TOOLS: Final = 64
-"""Of one server. A small model is lost among far fewer."""
+"""Most tools of one server. A small model can't choose among far fewer."""
 
 MAX_SCHEMA_CHARS: Final = 16_000
-"""Of what one tool takes, as JSON. OpenAI takes more from clients; here nobody is there to be told
-that the context is full."""
+"""Largest schema of one tool, as JSON. OpenAI accepts more from clients; here no client could get
+the error that the context is full."""
 
 MAX_SCHEMA_DEPTH: Final = 32
-"""Parameters of real tools nest about 20 deep."""
+"""Deepest schema. Parameters of real tools nest about 20 deep."""
 
 MAX_DESCRIPTION_CHARS: Final = 1024
-"""What is longer is cut: servers explain at length what the names say already."""
+"""Longest description; a longer one is cut."""
 
 MAX_RESULT_CHARS: Final = 1_000_000
-"""Of the text of one result, before the settings' own limit."""
+"""Longest text of one result, before the limit of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What may be called of what a server has."""
+    """The usable tools of a server."""
 
     definitions: dict[str, str]
-    """By name, as `ports.Tools` has them."""
+    """Definitions by name, in the form of `ports.Tools`."""
     problems: tuple[str, ...]
-    """Why some may not, a sentence each."""
+    """Why other tools are unusable, a sentence each."""
 
 
 def listing_of(tools: Iterable[Any], allowed: Sequence[str] = ()) -> Listing:
-    """`tools`: as the MCP library has them. `allowed`: the only ones wanted; empty: all."""
+    """Check a server's tools. `tools`: objects of the MCP library. `allowed`: names of the only
+    tools to use; empty: all."""
     definitions: dict[str, str] = {}
     problems = []
     for tool in tools:
@@ -86,10 +87,10 @@ def _is_deeper(value: object, limit: int) -> bool:
 
 
 def result_text(result: Any) -> str:
-    """A call's result for the model. What is no text is named, not included.
+    """The text of a result for the model. Content other than text is named, not included.
 
-    `result`: as the MCP library has it. Structured results are JSON; where a server sends them as
-    text as well, as it should, that text is taken.
+    `result`: an object of the MCP library. Structured results become JSON; where a server sends
+    them as text as well, as the standard asks, that text is used.
     """
     parts = [_text_of(block) for block in result.content]
     if not any(block.type == "text" for block in result.content) and (

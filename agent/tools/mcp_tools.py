@@ -1,4 +1,4 @@
-"""Tools of MCP servers, as the sessions call them."""
+"""Tools of MCP servers, as `ServerTool`s of the sessions."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from .mcp_client import RETRY_S, McpClient
 
 
 class McpTool:
-    """A `ServerTool`."""
+    """A tool of an MCP server; implements `ServerTool`."""
 
     def __init__(
         self, name: str, definition: str, link: McpClient, loop: ToolLoop, timeout_s: float
@@ -29,20 +29,21 @@ class McpTool:
         self._loop = loop
 
     async def call(self, arguments: str) -> str:
-        """Raises ToolError."""
+        """Call the tool. Raises ToolError."""
         try:
             given = json.loads(arguments)
         except ValueError:
             given = None
         if not isinstance(given, dict):
             raise ToolError("wrong arguments: they must be an object in JSON")
-        # Who waits here gives it up when its time is over, and that cancels it, unless it is lost.
+        # The caller of this method enforces the time limit by cancelling; this longer one covers a
+        # cancellation that is lost.
         limit_s = self.timeout_s + 1
         return await self._loop.run(partial(self._link.call, self.name, given, limit_s))
 
 
 class McpServers:
-    """All that the agents ask for. Belongs to the server's event loop."""
+    """The MCP servers that the agents use. Used on the server's event loop."""
 
     def __init__(self, config: Config, retry_s: Sequence[float] = RETRY_S) -> None:
         self._timeout_s = config.agent.tool_timeout_s
@@ -62,16 +63,16 @@ class McpServers:
         self._loop = ToolLoop("mcp", self._live)
 
     async def start(self) -> None:
-        """Begin to connect; does not wait for any of them."""
+        """Begin to connect; does not wait for any server."""
         if self._links:
             await self._loop.start()
 
     async def close(self) -> None:
-        """Leave them, and end the commands."""
+        """Disconnect, and end the commands."""
         await self._loop.close()
 
     def tools(self, name: str) -> list[McpTool]:
-        """Of one server, as far as it can be called now."""
+        """Tools of one server; empty while it is not connected."""
         link, timeout_s = self._links[name], self._settings[name].timeout_s or self._timeout_s
         return [
             McpTool(each, definition, link, self._loop, timeout_s)
@@ -79,11 +80,11 @@ class McpServers:
         ]
 
     def problems(self) -> Mapping[str, str]:
-        """Of the servers that can't be called now."""
+        """Reasons by name of the servers that can't be called now."""
         return {name: link.problem for name, link in self._links.items() if link.problem}
 
     async def _live(self, stop: asyncio.Event) -> None:
-        # The library logs what it can't read, word for word. What is wrong we say ourselves.
+        # The library logs invalid input word for word. `McpClient` logs the reason without it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
         async with anyio.create_task_group() as group:
             for link in self._links.values():

@@ -1,4 +1,4 @@
-"""Tools that run on the server, as a session's model gets to know them."""
+"""Tools of a reply: those of the client and those of the server, as the model gets them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from agent.session.ports.stage_ports import Tools, ToolsPort
 
 
 class NoTools:
-    """A `ToolsPort` without tools."""
+    """`ToolsPort` without tools."""
 
     definitions: Final[tuple[str, ...]] = ()
 
@@ -19,7 +19,7 @@ class NoTools:
         return False
 
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
-        """Never called: there is nothing to call."""
+        """Raises LookupError: there is no tool to call."""
         raise LookupError(call.name)
 
 
@@ -29,7 +29,7 @@ NO_TOOLS: Final = NoTools()
 def tools_of(
     settings: SessionSettings, options: ResponseOptions, own: ToolsPort = NO_TOOLS
 ) -> Tools | None:
-    """What one reply may call: the client's tools, and the server's own. None for nothing."""
+    """The tools that one reply may call: the client's and the server's. None without any."""
     clients = settings.tools if options.tools is None else options.tools
     choice = settings.tool_choice if options.tool_choice is None else options.tool_choice
     definitions = (*map(_definition, clients), *own.definitions)
@@ -40,8 +40,8 @@ def tools_of(
 
 
 class SessionTools:
-    """What the replies of one session may call. Large tools take a while to be written down, so
-    that is done once for each change and not for each reply."""
+    """Tools of one session's replies, cached: large definitions take a while to encode, so that is
+    done for each change and not for each reply."""
 
     def __init__(self, own: ToolsPort) -> None:
         self._own = own
@@ -49,7 +49,7 @@ class SessionTools:
         self._tools: Tools | None = None
 
     def of(self, settings: SessionSettings, options: ResponseOptions) -> Tools | None:
-        """As `tools_of`."""
+        """The tools of a reply with these options."""
         if options.tools is not None or options.tool_choice is not None:
             return tools_of(settings, options, self._own)
         parallel = settings.echo.get("parallel_tool_calls")
@@ -61,7 +61,7 @@ class SessionTools:
 
 
 def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort) -> None:
-    """Raises ClientError where a client's tool is called as one of the server's."""
+    """Raise ClientError where a client's tool has the name of a server's tool."""
     for index, tool in enumerate(tools):
         if own.has(tool["name"]):
             raise ClientError(
@@ -75,8 +75,8 @@ def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort) -> None:
 def check_choice(
     settings: SessionSettings, options: ResponseOptions, own: ToolsPort, param: str
 ) -> None:
-    """Raises ClientError where a function is chosen and there is none at all. One that is not among
-    others, the model's side refuses."""
+    """Raise ClientError where `tool_choice` names a function and there are no tools. An unknown
+    name among other tools is refused by the language model."""
     choice = settings.tool_choice if options.tool_choice is None else options.tool_choice
     clients = settings.tools if options.tools is None else options.tools
     if isinstance(choice, Mapping) and not (clients or own.definitions):
@@ -88,7 +88,7 @@ def check_choice(
 
 
 def _definition(tool: Mapping[str, Any]) -> str:
-    """Of a client's tool, as `Tools` has them."""
+    """Definition of a client's tool, in the form of `Tools`."""
     known = ("name", "description", "parameters")
     described = {name: tool[name] for name in known if tool.get(name) is not None}
     return json.dumps(described, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""Python functions as tools: what they take, told by their signatures, and how they run.
+"""Python functions as tools: schema from the signature, validation, and execution.
 
-Arguments are checked by pydantic, as they were told to the model; a mistake of the model's becomes
-a text that tells it so. A function that is not `async` runs on a thread of the tool's own, of which
-there are few: one that hangs keeps its thread, and in the end nobody can call it any more, but
-every other tool can be called.
+pydantic validates the arguments against the same schema that the model gets; an invalid argument
+becomes an error text for the model. A function that is not `async` runs on one of a few threads of
+the tool: a call that hangs keeps its thread, until the tool can't be called any more; other tools
+are not affected.
 """
 
 import asyncio
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 MAX_THREADS: Final = 8
-"""Of one tool. As many as a model may call in parallel."""
+"""Threads of one tool: as many as the calls that a model may make in parallel."""
 
 MAX_DESCRIPTION_CHARS: Final = 4000
-"""Of a docstring. It stands in every prompt."""
+"""Longest docstring. It is part of every prompt."""
 
 _NOT_FOR_LOOPS: Final = (
     *(SystemExit, KeyboardInterrupt, StopIteration),
     *(asyncio.CancelledError, concurrent.futures.CancelledError),
 )
-"""What a loop takes for something else than a failure: an order to end, or a cancelled caller."""
+"""Exceptions that an event loop takes for a request to end, or for a cancellation."""
 
 _MAX_SHOWN: Final = 3
-"""Mistakes in the arguments of one call that the model is told of."""
+"""Most validation errors of one call that are sent to the model."""
 
 
 class BadToolError(Exception):
-    """This function can't be a tool. The message is the predicate of a sentence: "has no ..."."""
+    """The function can't be a tool. The message is the predicate of a sentence: "has no ..."."""
 
 
 class PythonTool:
-    """A `ServerTool`. Raises BadToolError."""
+    """A Python function as a `ServerTool`. Raises BadToolError."""
 
     def __init__(
         self, function: Callable[..., Any], mark: ToolMark, loop: ToolLoop, timeout_s: float
     ) -> None:
-        """`timeout_s`: where the mark has none. `loop`: where it runs if it is `async`."""
+        """`timeout_s`: limit where the mark has none. `loop`: runs an `async` function."""
         self.name = mark.name or str(getattr(function, "__name__", ""))
         self.timeout_s = mark.timeout_s or timeout_s
         self.function = function
@@ -70,10 +70,10 @@ class PythonTool:
         if not inspect.iscoroutinefunction(function):
             self._pool = ThreadPoolExecutor(MAX_THREADS, f"{THREAD_PREFIX}tool {self.name}")
         self._num_busy = 0
-        """Threads that are at work, for whomever."""
+        """Threads that are busy, those of abandoned calls included."""
 
     async def call(self, arguments: str) -> str:
-        """Raises ToolError, or what the function raises."""
+        """Call the function. Raises ToolError, or the function's own error."""
         if self._pool is None:
             return await self._loop.run(partial(self._call_async, arguments))
         if self._num_busy >= MAX_THREADS:
@@ -85,7 +85,7 @@ class PythonTool:
         return await asyncio.wrap_future(begun)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no further calls."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -116,8 +116,8 @@ class PythonTool:
 
 
 def text_of(result: object) -> str:
-    """What a function returned, for the model: text as it is, all else as JSON. Raises ToolError
-    for what has no JSON."""
+    """A function's result for the model: text as it is, everything else as JSON. Raises ToolError
+    for a result without JSON."""
     if isinstance(result, str):
         return result
     from pydantic_core import PydanticSerializationError, to_json
@@ -129,12 +129,12 @@ def text_of(result: object) -> str:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the caller
         loop.call_soon_threadsafe(what)
 
 
 def _arguments_of(function: Callable[..., Any]) -> "tuple[type[BaseModel], dict[str, str]]":
-    """A model of what the function takes, and of its fields which parameter each is. Raises
+    """A pydantic model of the function's arguments, and the parameter of each of its fields. Raises
     BadToolError."""
     if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         raise BadToolError("must be a function that returns its result")
@@ -158,7 +158,7 @@ def _arguments_of(function: Callable[..., Any]) -> "tuple[type[BaseModel], dict[
         kind, default = kinds[name], parameter.default
         if isinstance(default, FieldInfo):
             kind, default = Annotated[kind, default], parameter.empty
-        # Under a name that is none of pydantic's own: a parameter may be called "schema" or "_x".
+        # Field names can't be the parameters' own: one may be called "schema" or "_x".
         own = Field(alias=name) if default is parameter.empty else Field(default, alias=name)
         fields[f"p{index}"] = (kind, own)
         names[f"p{index}"] = name
@@ -170,12 +170,12 @@ def _arguments_of(function: Callable[..., Any]) -> "tuple[type[BaseModel], dict[
 
 
 def _schema_of(model: "type[BaseModel]") -> Mapping[str, Any]:
-    """As the model is told it. Raises BadToolError."""
+    """The JSON schema for the model. Raises BadToolError."""
     from pydantic import PydanticUserError
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
-        """Titles repeat the names, and every token of them stands in the prompt."""
+        """Schema without titles: they repeat the names, and every token is part of the prompt."""
 
         def field_title_should_be_set(self, schema: Any) -> bool:
             return False
@@ -192,10 +192,10 @@ def _schema_of(model: "type[BaseModel]") -> Mapping[str, Any]:
 
 
 def _mistakes(error: "ValidationError") -> str:
-    """On one line, without what was given."""
+    """Validation errors on one line, without the input."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [
+    shown = [
         ": ".join(filter(None, (".".join(map(str, each["loc"])), one_line(each["msg"], 120))))
         for each in found[:_MAX_SHOWN]
     ]
-    return "; ".join([*told, "..."] if len(found) > _MAX_SHOWN else told)
+    return "; ".join([*shown, "..."] if len(found) > _MAX_SHOWN else shown)

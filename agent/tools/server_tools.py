@@ -1,11 +1,10 @@
-"""The tools that run on the server: which an agent has, and how a call of one ends.
+"""Tools that run on the server: the selection for each call, and their execution.
 
-A call (of the telephone's kind) has the tools that were there when it began: they stand in the
-prompt at its beginning, so that a change would have all that was said computed anew. A tool that is
-gone by the time it is called is one that failed.
+A voice call keeps the tools that existed when it began: they are at the beginning of its prompt, so
+that a change would recompute the whole conversation. A tool that has disappeared since then fails.
 
-However a tool ends, the model gets a text, in bounded time. It is told what failed, never how:
-messages of exceptions, other than ToolError's, may hold anything.
+However a tool call ends, the model gets a text, in bounded time. The text names the tool and the
+kind of failure, never the message of an exception other than ToolError: it may be confidential.
 """
 
 import asyncio
@@ -32,27 +31,27 @@ from .mcp_tools import McpServers
 from .offered import NO_TOOLS
 
 MAX_TOOLS: Final = 64
-"""Of one agent. With a client's own there may be 128."""
+"""Most server tools of one agent. With those of a client there may be 128."""
 
 MAX_COUNTED: Final = 200
-"""Names of tools that are counted by themselves: MCP servers may have others every hour."""
+"""Most names with a count of their own: MCP servers may have new names every hour."""
 
 OTHERS: Final = "(others)"
-"""The name of all others. No tool can have it."""
+"""Name of the count of all other tools. No tool can have it."""
 
 CHECK_S: Final = 5.0
-"""For the model to say which tools it can call; those it has not spoken of by then it can't."""
+"""Time limit for the language model to check the tools; tools not checked by then are left out."""
 
 ToolState = Literal["started", "done", "failed", "cancelled"]
 
 CheckTools = Callable[[Tools], Awaitable[None]]
-"""As `ChatPort.check_tools`."""
+"""The method `ChatPort.check_tools` of the agent's model."""
 
 _log = logging.getLogger(__name__)
 
 
 class ToolCounts:
-    """What became of calls of tools, by name: those counted first, and the others together."""
+    """Counts of tool calls by name and state; names beyond MAX_COUNTED share one count."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, ToolState]] = Counter()
@@ -66,7 +65,7 @@ class ToolCounts:
 
 
 class CallTools:
-    """The `ToolsPort` of one call."""
+    """Server tools of one voice call; implements `ToolsPort`."""
 
     def __init__(
         self,
@@ -89,8 +88,8 @@ class CallTools:
         return name in self._tools
 
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
-        """What it gave, or that it failed, for the model. Raises nothing but that it is cancelled.
-        Clients with extensions are told how it goes."""
+        """Run a tool. Returns its result or its failure as text for the model; raises only
+        CancelledError. Emits `halfsec.tool` at the beginning and at the end."""
         began_ns = self._clock.now_ns()
         self._tell(item_id, call.name, "started", 0)
         state: ToolState = "cancelled"
@@ -141,10 +140,10 @@ class CallTools:
 
 
 class ServerTools:
-    """Belongs to the server's event loop."""
+    """Server tools of all agents. Used on the server's event loop."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        """Runs the files that the settings name. Raises ConfigError."""
+        """Executes the files of the settings. Raises ConfigError."""
         self._config = config
         self._clock = clock
         self._loop = ToolLoop("tools")
@@ -152,13 +151,13 @@ class ServerTools:
         self._servers = McpServers(config)
         self.tool_counts: Final = ToolCounts()
         self._callable: dict[tuple[str, bool], tuple[tuple[str, ...], frozenset[str]]] = {}
-        """Of each agent, in calls with tools of their own and in others: definitions about which
-        the model was asked, and which it can call."""
+        """Cache of the model's checks by agent and by whether the call has tools of its own: the
+        definitions that were checked, and the names of those that the model can call."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Tools can be called meanwhile; behind it none runs any more, but for those that hang.
-        Does not wait for any server of tools."""
+        """Context in which tools can be called; after it none runs, except those that hang. Does
+        not wait for any MCP server."""
         if any(self._own.values()):
             await self._loop.start()
         await self._servers.start()
@@ -172,7 +171,7 @@ class ServerTools:
 
     @property
     def problem(self) -> Mapping[str, str]:
-        """Why tools are missing, by the server that has them. Empty: none are."""
+        """Reasons why tools are missing, by MCP server. Empty where none are."""
         return {f"mcp:{name}": why for name, why in self._servers.problems().items()}
 
     async def for_call(
@@ -184,9 +183,9 @@ class ServerTools:
         notify: Callable[[Notice], None],
         of_call: Mapping[str, ServerTool] = MappingProxyType({}),
     ) -> ToolsPort:
-        """What a new call of this agent may use. `taken`: names of tools that its client runs.
-        `check` asks the agent's model. `of_call`: tools that this call alone has, by the names that
-        `server_tools` has for them."""
+        """The server tools of a new call of this agent. `taken`: names of the client's tools.
+        `check`: asks the agent's model. `of_call`: tools of this call alone, by their names in
+        `server_tools`."""
         offered = self._offered(agent, taken, of_call)
         if not offered:
             return NO_TOOLS
@@ -205,7 +204,8 @@ class ServerTools:
     def _offered(
         self, agent: str, taken: Collection[str], of_call: Mapping[str, ServerTool]
     ) -> list[ServerTool]:
-        """In the order of the settings, those of servers last; of two with one name the first."""
+        """Python tools first, then the others in the order of the settings; of two tools with one
+        name the first."""
         offered: dict[str, ServerTool] = {tool.name: tool for tool in self._own[agent]}
         for source in self._config.agents[agent].server_tools:
             if source.startswith(MCP_PREFIX):
@@ -219,8 +219,7 @@ class ServerTools:
 async def _callable_names(
     offered: Sequence[ServerTool], check: CheckTools
 ) -> tuple[frozenset[str], bool]:
-    """Those that the model can be told of, all together, with calls made to fit; and whether that
-    was found out in time."""
+    """Names of the tools that the model accepts together; False where the check took too long."""
     kept: list[ServerTool] = []
     try:
         async with asyncio.timeout(CHECK_S):
@@ -242,7 +241,7 @@ async def _callable_names(
 
 
 async def _refusal(tools: Sequence[ServerTool], check: CheckTools) -> str | None:
-    """Why these can't be called. A model that can't say is no reason."""
+    """Reason why the model refuses these tools; None where it accepts them or can't be asked."""
     try:
         await check(Tools(tuple(each.definition for each in tools)))
     except StageError as error:

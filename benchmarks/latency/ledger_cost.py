@@ -15,7 +15,7 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.enforcement.admission import Admission
 from latency_budget.enforcement.policy import Policy
-from latency_budget.enforcement.stage_latencies import lags_of, progress_of
+from latency_budget.enforcement.stage_latencies import progress_of, stage_latencies_of
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.storage.history import TurnEntry
 from latency_budget.storage.store import TurnStore
@@ -69,12 +69,12 @@ def measure_policy(clock: Clock, rounds: int = ROUNDS) -> tuple[float, float]:
         record = ledger.record()
         started_ns = clock.now_ns()
         policy.observe(record, 500)
-        if (lags := lags_of(record)) is not None:
+        if (lags := stage_latencies_of(record)) is not None:
             admission.turn_over(lags, 1, 500, started_ns)
         observe_ns.append(clock.now_ns() - started_ns)
         at = ledger.at
         started_ns = clock.now_ns()
-        policy.standing()
+        policy.active()
         if (progress := progress_of(at, started_ns)) is not None:
             policy.short_clause(progress, 500)
         decide_ns.append(clock.now_ns() - started_ns)

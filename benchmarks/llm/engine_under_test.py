@@ -7,7 +7,7 @@ from pathlib import Path
 
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
-from llm_engine.backend_factory import make_backend
+from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine

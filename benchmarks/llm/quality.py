@@ -22,8 +22,8 @@ from torch import Tensor
 
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import CacheLayout, PageId, SequenceRows, Slot
+from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import default_model, load_checkpoint
 from llm_engine.config import BackendName, EngineConfig, Precision, SamplingParams

@@ -1,8 +1,8 @@
-"""What can be done about a turn that is about to miss its budget: the ladder, and what came of it.
+"""Actions against a turn that is about to miss its budget.
 
-In order of what a caller may notice: nothing, a reply that begins with fewer words, a word in front
-of it, a smaller model behind it. What is done for one turn stands in that turn's account; a refusal
-belongs to no turn and is counted by the service.
+They are ordered by what a caller may notice: nothing, a reply that begins with fewer words, a word
+in front of it, a smaller model behind it. An action taken for one turn is part of that turn's
+record; a refused call belongs to no turn and is counted by the service.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """A rung. The names stand in the store, metrics, JSON and traces."""
+    """One action. The names are used in the store, metrics, JSON and traces."""
 
     PAUSE_SOONER = "pause_sooner"
     """A shorter silence counts as a pause, so that a reply is prepared sooner. Pays where the words
@@ -25,21 +25,21 @@ class Action(StrEnum):
     its passes are slow, none is begun at a short pause either. (Second tries at doubtful words are
     not skipped: one turn in 230 needs one, and is wrong without.)"""
     OPENER = "opener"
-    """Words kept at hand are said in front of the reply."""
+    """A prepared phrase is played in front of the reply."""
     SMALL_MODEL = "small_model"
-    """The call's next replies are a smaller model's."""
+    """A smaller model generates the call's next replies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionTaken:
-    """What was done for one turn."""
+    """One action that was taken for one turn."""
 
     action: Action
     predicted_ms: float
-    """What it was to save of the wait for the reply, when it was decided."""
+    """Predicted saving of the wait for the reply, at the time of the decision, in ms."""
     saved_ms: float | None = None
-    """What it did save. An opener's is exact: until the reply's own first sound. Of the others it
-    is what the latest comparisons with turns without it say (`action_effect.py`); negative where
-    it took longer. None: nothing is known of that yet."""
+    """Measured saving in ms. An opener's is exact: until the reply's own first sound. Those of the
+    others come from the latest comparisons with turns without the action (`action_effect.py`);
+    negative where the turn took longer. None: not measured yet."""
     left_out: bool = False
-    """It was called for and not done, to see what it saves."""
+    """True where the action was due and left out on purpose, to measure what it saves."""

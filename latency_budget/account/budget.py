@@ -1,4 +1,4 @@
-"""Who may spend what of the time between the caller's last word and the agent's first.
+"""Latency budgets: a total from the caller's last word to the agent's first, divided by stage.
 
 An allowance bounds the *exposed* time of a stage: its part of the critical path, not its work.
 The allowances plan the tight chain, in which the turn is decided over before the reply is ready and
@@ -9,17 +9,23 @@ longer branch, the endpoint takes the time of the stages it hides, and only the 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from .turn import Stage
 
+TARGET_MS: Final = 500
+"""From the caller's last word to the agent's first audible sound: the promise of the service, and
+the default of every setting that states it. People leave some 200 ms between two turns of a
+conversation (Stivers et al., 2009, doi:10.1073/pnas.0903616106)."""
+
 
 class BudgetError(ValueError):
-    """The numbers of a budget contradict one another. The message says which."""
+    """Contradicting numbers of a budget. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one stage may expose, and why that much."""
+    """The exposed time that one stage may have, with the reason."""
 
     stage: Stage
     ms: int
@@ -32,7 +38,7 @@ class Budget:
     """A total and its division among all stages. Raises `BudgetError` unless it adds up."""
 
     name: str
-    """That of the preset it belongs to."""
+    """Name of the preset it belongs to."""
     total_ms: int
     allowances: tuple[Allowance, ...]
     """One for every stage."""
@@ -66,11 +72,11 @@ class Budget:
             raise BudgetError(f"budget {self.name}: widened by {self.widened_ms} ms")
 
     def allowance_ms(self, stage: Stage) -> int:
-        """What the stage may expose."""
+        """The exposed time that the stage may have, in ms."""
         return next(a.ms for a in self.allowances if a.stage is stage)
 
     def with_total(self, total_ms: int) -> "Budget":
-        """The same division of another total (a setting): every allowance in proportion.
+        """The same division of another total (a setting), every allowance in proportion.
 
         Whole milliseconds left over by rounding go to the allowances that lost most of one.
         Raises `BudgetError` for a total that is not above 0, and on a widened budget.
@@ -96,7 +102,7 @@ class Budget:
         return Budget(self.name, total_ms, allowances)
 
     def widened(self, wait_ms: int) -> "Budget":
-        """The same with a wait that the client asked for (an explicit silence duration) on top.
+        """The same budget plus a wait that the client asked for (an explicit silence duration).
 
         It goes to the endpoint's allowance and stays visible as `widened_ms`. Raises `BudgetError`
         for a negative wait, and on a budget already widened: widen the profile instead.
@@ -117,8 +123,9 @@ class Budget:
         return Budget(self.name, self.total_ms + wait_ms, allowances, widened_ms=wait_ms)
 
     def overlaid(self, overlay: "Overlay") -> "Budget":
-        """The same on another kind of line: its allowances in place of ours, the total by as much
-        longer, the name with its name behind a "+". Raises `BudgetError` on a widened budget."""
+        """The same budget on another kind of line: the overlay's allowances replace these, the
+        total changes by the difference, and the name becomes "NAME+OVERLAY". Raises `BudgetError`
+        on a widened budget."""
         if self.widened_ms:
             raise BudgetError(f"budget {self.name}: put {overlay.name} on it before it is widened")
         others = {allowance.stage: allowance for allowance in overlay.allowances}
@@ -129,7 +136,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What another kind of line changes of any budget."""
+    """Allowances of another kind of line, which replace those of any budget."""
 
     name: str
     allowances: tuple[Allowance, ...]
@@ -144,7 +151,7 @@ _TRANSPORT = Allowance(Stage.TRANSPORT, 30, "a near network and 20 ms of buffer 
 # another stage must give the time back, for the sum is the promise.
 EMBEDDED = Budget(
     "embedded",
-    500,
+    TARGET_MS,
     (
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 100, "a pause is seen after 64-96 ms; the chain hides the rest"),
@@ -176,7 +183,7 @@ _CPU = Budget(
 )
 _GPU_8B = Budget(
     "gpu-8b",
-    500,
+    TARGET_MS,
     (
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 220, "what the chain leaves: a longer wait cuts in less often"),
@@ -191,7 +198,7 @@ _GPU_8B = Budget(
 )
 _GPU_70B = Budget(
     "gpu-70b",
-    500,
+    TARGET_MS,
     (
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 100, "as on the embedded models: the chain leaves no more"),
@@ -225,9 +232,9 @@ OVERLAYS: Mapping[str, Overlay] = MappingProxyType({TELEPHONY.name: TELEPHONY})
 
 
 def budget_profile(name: str = EMBEDDED.name) -> Budget:
-    """The budget of a preset, or of one on another kind of line: "embedded+telephony".
+    """The budget of a preset, alone or on another kind of line: "embedded+telephony".
 
-    Raises `BudgetError` naming those there are.
+    Raises `BudgetError` that lists the known names.
     """
     preset, plus, overlay = name.partition("+")
     if preset not in PROFILES or (plus and overlay not in OVERLAYS):

@@ -1,4 +1,4 @@
-"""The only place where time is read.
+"""Clocks: the only module that reads time.
 
 Everything else takes `now_ns` as an argument or a `Clock` at construction, so that tests turn the
 clock by hand and a recorded session replays exactly.
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of monotonic time. Any thread may call it."""
+    """Source of monotonic time. Any thread may call it."""
 
     def now_ns(self) -> int:
         """Monotonic nanoseconds from an arbitrary origin."""

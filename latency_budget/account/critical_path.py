@@ -1,4 +1,4 @@
-"""Which stage the caller was waiting for: the rule of attribution.
+"""Critical path of a turn: attributes every nanosecond of the wait to one stage.
 
 Stages overlap, so the times they spent say little about what a caller waited for. The exposed time
 of a stage is its part of the critical path, found by walking backwards from the end (the first
@@ -37,7 +37,7 @@ def critical_path(
     first_gap: Stage = Stage.CAPTURE,
     last_gap: Stage = Stage.PACING,
 ) -> tuple[Span, ...]:
-    """Charge every nanosecond from origin to end to one stage, by the rule above.
+    """Charge every nanosecond from origin to end to one stage, by the rule of this module.
 
     Spans may overlap, nest, lie outside, be empty or reversed (those are ignored). Returns
     contiguous spans in order of time that cover origin..end; none when the end is not after the
@@ -68,7 +68,7 @@ def critical_path(
 
 
 def busy_ns(spans: Iterable[Span]) -> int:
-    """Length of the union: time in which at least one of the spans ran."""
+    """Length of the union of the spans: time in which at least one of them ran."""
     total_ns = 0
     reached_ns: int | None = None
     for span in sorted(spans, key=lambda s: s.start_ns):

@@ -1,4 +1,4 @@
-"""Absolute deadlines: passed down, never restarted."""
+"""Absolute deadlines, which are passed down the call chain and never restarted."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Deadline:
         return cls(now_ns + round(ms * 1_000_000))
 
     def remaining_ns(self, now_ns: int) -> int:
-        """Negative once the deadline has passed."""
+        """Time left in ns; negative once the deadline has passed."""
         return self.at_ns - now_ns
 
     def passed(self, now_ns: int) -> bool:

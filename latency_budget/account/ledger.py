@@ -1,7 +1,7 @@
-"""The account of one turn: marks go in, spent and exposed time per stage come out.
+"""Ledger of one turn: marks go in, spent and exposed time per stage come out.
 
-Stages are the stretches between marks (`stage_spans`). Which of them the caller waited for is
-decided in `critical_path`; this module decides which marks count.
+Stages are the spans between marks (`stage_spans`). Which of them the caller waited for is decided
+in `critical_path`; this module decides which marks count.
 
 A turn may be tried several times before it is answered, because replies are prepared at every
 pause. Only the attempt that was released counts. Which occurrence of a mark that is:
@@ -28,12 +28,12 @@ its place is empty. Once something was discarded, a mark that has no open pass o
 older than it, comes from work that was cancelled and had not stopped yet, and is dropped.
 
 A reply that was held back on purpose (`pace_start` to `pace_end`) waits in pacing like any other
-that is ready; how long stands in `paced_ns` as well, so that both latencies can be told. One whose
+that is ready; the duration is in `paced_ns` as well, so that both latencies are known. One whose
 first sound is an opener made the caller wait for the stage that was at work when the opener was
 put in front of it: that stage's stretch ends there.
 
-A turn with marks missing or in the wrong order is kept and says so in `incomplete`; a pair in the
-wrong order gives no span, and its time shows as a gap.
+A turn with marks missing or in the wrong order is kept and lists them in `incomplete`; a pair in
+the wrong order gives no span, and its time shows as a gap.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ from .turn_record import Origin, TurnRecord
 
 MAX_TOOL_SPANS = 96
 """Three spans a round. An agent that calls tools in more than 32 rounds before its first word is
-lost anyway; further rounds show as gaps and the record says so."""
+late anyway; further rounds show as gaps, and `incomplete` says so."""
 
 _M = MarkName
 _ASR_PASS = (_M.ASR_START, _M.ASR_FINAL)
@@ -64,16 +64,16 @@ _PLACES = {name: place for place, name in enumerate(_M)}
 _CALLER = frozenset({_M.SPEECH_STARTED, _M.CALLER_LAST_VOICED, _M.AUDIO_RECEIVED})
 _ONCE = frozenset(
     {
-        *(
-            _M.GREETING,
-            _M.ASKED,
-            _M.RELEASED,
-            _M.HEARD_DOUBTED,
-            _M.REPLY_DONE,
-            _M.INTERRUPTED,
-            _M.REOPENED,
-        ),
-        *(_M.PACE_START, _M.PACE_END, _M.OPENER),
+        _M.GREETING,
+        _M.ASKED,
+        _M.RELEASED,
+        _M.HEARD_DOUBTED,
+        _M.REPLY_DONE,
+        _M.INTERRUPTED,
+        _M.REOPENED,
+        _M.PACE_START,
+        _M.PACE_END,
+        _M.OPENER,
     }
 )
 _STRUCTURAL = frozenset({_M.DISCARDED, _M.TOOL_START, _M.TOOL_DONE})
@@ -88,7 +88,7 @@ _NEEDED = (
     _M.RELEASED,
 )
 _NEEDED_OPENED = (_M.REPLY_REQUESTED, _M.FIRST_AUDIBLE_READY, _M.RELEASED)
-"""Of a reply with an opener, which is heard before the model has said anything."""
+"""Marks needed of a reply with an opener, which is heard before the model's first token."""
 # Pairs of which the first causes the second. The pause and the last voiced frame are no such pair:
 # the detector hears a soft ending otherwise than the loudness measure that defines the frame.
 _ORDERED = (
@@ -127,7 +127,7 @@ class TurnLedger:
         self._actions: dict[Action, ActionTaken] = {}
 
     def add(self, mark: Mark) -> None:
-        """Take in a mark. Raises ValueError for a mark of another turn."""
+        """Add a mark. Raises ValueError for a mark of another turn."""
         if mark.turn != self.turn:
             raise ValueError(f"a mark of turn {mark.turn} came to the ledger of turn {self.turn}")
         name, at_ns = mark.name, mark.at_ns
@@ -143,7 +143,7 @@ class TurnLedger:
             self._at[name] = min(at_ns, self._at.get(name, at_ns))
         elif name in _ONCE:
             if name is _M.RELEASED and name not in self._at and self._tools_running:
-                # Words kept at hand are heard in place of what the tool is to give.
+                # A prepared phrase is heard while the tool still runs.
                 self._keep(Span(Stage.TOOL, self._tool_start_ns, at_ns))
             self._at.setdefault(name, at_ns)
         elif _M.RELEASED in self._at:
@@ -155,8 +155,8 @@ class TurnLedger:
             self._add_work(name, at_ns)
 
     def at_work(self, *, decided: bool) -> Stage | None:
-        """What the answer waits for at the moment, `decided` that the turn is over or not. None
-        once it can be heard."""
+        """The stage that the answer waits for now. `decided`: the turn is known to be over. None
+        once the answer can be heard."""
         return stage_at_work(self._at, in_tool=self._tools_running > 0, decided=decided)
 
     @property
@@ -165,7 +165,7 @@ class TurnLedger:
         return self._at
 
     def record(self) -> TurnRecord:
-        """The account so far. May be asked at any time, and again."""
+        """The record of the marks so far. May be called repeatedly, at any time."""
         origin, origin_ns = self._origin()
         released_ns, at_ear_ns = self._at.get(_M.RELEASED), heard_ns(self._at)
         end_ns = released_ns if at_ear_ns is None else at_ear_ns
@@ -285,7 +285,8 @@ class TurnLedger:
             self._tool_spans.append(span)
 
     def _discard(self, names: tuple[MarkName, ...], at_ns: int) -> None:
-        """Forget an attempt and count what it cost; work without an end ran until now."""
+        """Drop an attempt and add its work to the wasted time; work without an end ran until
+        now."""
         for _, start, end in WORK:
             if start in names and (start_ns := self._at.get(start)) is not None:
                 self._wasted_ns += max(0, self._at.get(end, at_ns) - start_ns)
@@ -305,7 +306,7 @@ class TurnLedger:
         return Origin.REPLY_REQUESTED, self._first_request_ns
 
     def _paced_ns(self, origin_ns: int, end_ns: int) -> int:
-        """How much of the time between these two the reply was held back on purpose."""
+        """The part of the time between these two in which the reply was held back on purpose."""
         start_ns, until_ns = self._at.get(_M.PACE_START), self._at.get(_M.PACE_END)
         if start_ns is None or until_ns is None:
             return 0
@@ -333,8 +334,8 @@ class TurnLedger:
 
 
 def _has_newer_pass(at: Mapping[MarkName, int]) -> bool:
-    """Other words were recognized since the reply was requested: they are why it is thrown away,
-    and the next one answers them."""
+    """True where a newer recognizer pass began after the reply was requested: its words are why
+    the reply is discarded, and the next reply answers them."""
     requested_ns, pass_ns = at.get(_M.REPLY_REQUESTED), at.get(_M.ASR_START)
     return requested_ns is not None and pass_ns is not None and pass_ns > requested_ns
 

@@ -1,6 +1,6 @@
-"""The named instants of a turn.
+"""Marks: the named instants of a turn.
 
-A mark is made where the thing happens, with the clock's reading there and then, and reaches the
+A mark is made where the event happens, with the clock's reading at that moment, and reaches the
 turn's ledger later through the session's loop. Marks of one turn may therefore arrive slightly out
 of order; their times, not their arrival, say what came first.
 """
@@ -13,7 +13,7 @@ from .turn import TurnId
 
 
 class MarkName(StrEnum):
-    """What happened. The names stand in traces and events."""
+    """Name of a mark. The names are used in traces and events."""
 
     SPEECH_STARTED = "speech_started"
     """The detector heard the caller begin."""
@@ -32,43 +32,46 @@ class MarkName(StrEnum):
     ENDPOINT = "endpoint"
     """The turn was decided over."""
     GREETING = "greeting"
-    """Given words are spoken, and nobody asked: such a turn has no origin, and no model in it."""
+    """The agent speaks a fixed greeting: such a turn has no origin, and no model takes part."""
     REPLY_REQUESTED = "reply_requested"
-    """The engine was asked. In a typed turn also the arrival of the message: its origin."""
+    """The language model was asked. In a typed turn also the arrival of the message: its origin."""
     LLM_FIRST_TOKEN = "llm_first_token"
     FIRST_PIECE = "first_piece"
-    """The first piece worth speaking was cut."""
+    """The chunker gave out the first piece worth speaking."""
     TTS_START = "tts_start"
     TTS_FIRST_CHUNK = "tts_first_chunk"
     """The first synthesized samples, possibly silent. For information: no stage ends here."""
     FIRST_AUDIBLE_READY = "first_audible_ready"
     """The first audible sample was synthesized and could have been released."""
     PACE_START = "pace_start"
-    """The reply could be heard from here on, and is held back on purpose: answers are not to come
-    sooner than the settings say."""
+    """The reply is ready and is held back on purpose from here on, because the settings forbid an
+    earlier answer (`pace_ms`)."""
     PACE_END = "pace_end"
     OPENER = "opener"
-    """The reply was late: words kept at hand are said in front of it."""
+    """The reply was late: a prepared phrase is played in front of it."""
     RELEASED = "released"
     """The first audible sample was handed to the transport."""
     HEARD = "heard"
-    """The client played that sample, by its reports. Each that makes it earlier is marked."""
+    """The client reported that it played that sample. Each report that makes it earlier is
+    marked."""
     HEARD_DOUBTED = "heard_doubted"
-    """Its reports can't be true: of what was not sent, before it was released, or going back."""
+    """The client's reports can't be true: they are of samples that were not sent, or of a time
+    before the release, or go back."""
     REPLY_DONE = "reply_done"
     """The last sample of the reply was handed to the transport."""
     INTERRUPTED = "interrupted"
     REOPENED = "reopened"
-    """The caller went on with the turn before, whose reply was taken back: this one goes on with
+    """The caller went on with the previous turn, whose reply was cancelled: this turn continues
     it."""
     TOOL_START = "tool_start"
     TOOL_DONE = "tool_done"
     DISCARDED = "discarded"
     """Speculative work of this turn was thrown away: the caller went on speaking."""
     LLM_WASTED = "llm_wasted"
-    """What the language model had computed for a guess that was thrown away: counts, no time."""
+    """Tokens that the language model computed for a discarded speculative reply: counts, no
+    time."""
     ACTED = "acted"
-    """Something was done lest the turn be late, or it is known now what that saved."""
+    """An action was taken against a late turn, or its saving is known now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,8 @@ class Mark:
     at_ns: int
     """Monotonic. All marks of a session count from the same origin."""
     prompt_tokens: int = 0
-    """Of `llm_wasted`: prefilled."""
+    """Prefilled tokens, with `llm_wasted`."""
     output_tokens: int = 0
-    """Of `llm_wasted`: generated."""
+    """Generated tokens, with `llm_wasted`."""
     taken: ActionTaken | None = None
-    """Of `acted`."""
+    """The action, with `acted`."""

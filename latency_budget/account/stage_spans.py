@@ -1,12 +1,12 @@
-"""The stretches of work between the marks of a turn, and what they add up to.
+"""Stage spans: the work between the marks of a turn, and the time of each stage.
 
 One rule on clocks: `first_piece` and `tts_start` are made by two threads. Where they appear in the
 wrong order the speech starts at the later one, or an inversion of microseconds would hide the
 clause behind it from the critical path.
 
-Where the turn was decided over as soon as its words were there, the silence had been long enough
-before: the caller waited for the recognizer, and the wait for the end of the turn ends where the
-pass began.
+Where the turn was decided to be over as soon as its words were there, the silence had been long
+enough before: the caller waited for the recognizer, and the wait for the end of the turn ends where
+the pass began.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +31,8 @@ WORK = (
 
 
 def stage_spans(at: Mapping[MarkName, int]) -> tuple[Span, ...]:
-    """The work between the marks that count, on their clock, in the order of the stages; without
-    tools."""
+    """The spans of work between the marks that count, on their clock, in the order of the stages;
+    without tools."""
     received_ns, paused_ns = at.get(_M.AUDIO_RECEIVED), at.get(_M.SPEECH_PAUSED)
     ready_ns, endpoint_ns = at.get(_M.FIRST_AUDIBLE_READY), at.get(_M.ENDPOINT)
     opener_ns = at.get(_M.OPENER)
@@ -62,8 +62,8 @@ def stage_spans(at: Mapping[MarkName, int]) -> tuple[Span, ...]:
 
 
 def stage_at_work(at: Mapping[MarkName, int], *, in_tool: bool, decided: bool) -> Stage | None:
-    """What an answer waits for, by the marks that count so far. `decided`: that the turn is over.
-    None once it can be heard, and before anything was begun."""
+    """The stage that an answer waits for, by the marks that count so far. `decided`: the turn is
+    known to be over. None once the answer can be heard, and before any work began."""
     if _M.RELEASED in at:
         return None
     for applies, stage in (
@@ -80,7 +80,7 @@ def stage_at_work(at: Mapping[MarkName, int], *, in_tool: bool, decided: bool) -
 
 
 def _words_decided(at: Mapping[MarkName, int]) -> bool:
-    """Whether the silence had been long enough, and only the words were missing."""
+    """True where the silence had been long enough, and only the words were missing."""
     start_ns, final_ns, endpoint_ns = (
         at.get(name) for name in (_M.ASR_START, _M.ASR_FINAL, _M.ENDPOINT)
     )
@@ -90,11 +90,13 @@ def _words_decided(at: Mapping[MarkName, int]) -> bool:
 
 
 def relative(spans: Iterable[Span], origin_ns: int | None) -> tuple[Span, ...]:
-    """On the turn's own clock, which starts at its origin; empty where that is unknown."""
+    """The spans on the turn's own clock, which starts at its origin; empty where that is
+    unknown."""
     return () if origin_ns is None else tuple(span.shifted(-origin_ns) for span in spans)
 
 
 def stage_times(spans: Iterable[Span], path: Iterable[Span]) -> dict[Stage, StageTime]:
+    """Spent and exposed time of every stage."""
     work: dict[Stage, list[Span]] = {stage: [] for stage in Stage}
     for span in spans:
         work[span.stage].append(span)

@@ -1,4 +1,4 @@
-"""The vocabulary of turns and time that every other package shares."""
+"""Turn and session ids, stages and spans: the vocabulary that every package shares."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,16 +11,16 @@ SessionId = NewType("SessionId", str)
 
 
 class Stage(StrEnum):
-    """Where the time of a turn goes. The names stand in the store, metrics, JSON and pages."""
+    """Stage of a turn. The names are used in the store, metrics, JSON and pages."""
 
     CAPTURE = "capture"
     """From the last voiced sample until the server has it."""
     ENDPOINT = "endpoint"
-    """Waiting to tell "finished" from "thinking"."""
+    """Silence until the endpointer decides that the caller has finished."""
     ASR = "asr"
     """The final pass over the utterance."""
     LLM_PREFILL = "llm_prefill"
-    """From asking the engine until its first token."""
+    """From the request to the language model until its first token."""
     LLM_CLAUSE = "llm_clause"
     """From the first token until there is a piece worth speaking."""
     TOOL = "tool"
@@ -34,7 +34,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stretch of work of one stage in one turn."""
+    """One interval of work of one stage in one turn."""
 
     stage: Stage
     start_ns: int
@@ -42,5 +42,5 @@ class Span:
     """Monotonic, not before `start_ns`."""
 
     def shifted(self, ns: int) -> "Span":
-        """The same on a clock that is so far ahead."""
+        """The same span with `ns` added to its times."""
         return Span(self.stage, self.start_ns + ns, self.end_ns + ns)

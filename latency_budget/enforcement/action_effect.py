@@ -1,11 +1,11 @@
-"""What one action has brought so far, and whether that is what was promised.
+"""Measured saving of one action, found by leaving it out every 16th turn.
 
 Theory of operation. Load comes and goes, so that turns are compared only with turns of about the
-same time. Two kinds of samples say what an action saves. When it is switched on, the middle of the
-MIN_TURNS turns before is set against that of the first MIN_TURNS with it. And while it is in use,
-every TRY_EVERY-th turn that calls for it goes without, and is set against the middle of the latest
-turns with it; the other actions are the same in both. Where the middle of the samples is below a
-quarter of what was promised, or not worth a switch, the action does not pay. Pure.
+same time. Two kinds of samples measure what an action saves. When it is switched on, the median of
+the MIN_TURNS turns before is compared with that of the first MIN_TURNS with it. And while it is in
+use, every TRY_EVERY-th turn in which it is due goes without, and is compared with the median of the
+latest turns with it; the other actions are the same in both. Where the median of the samples is
+below a quarter of the prediction, or below MIN_SAVING_MS, the action does not pay. Pure.
 """
 
 import statistics
@@ -17,23 +17,25 @@ from typing import Final
 from latency_budget.account.actions import ActionTaken
 
 MIN_TURNS: Final = 5
-"""For a middle that one outlier moves by little."""
+"""Turns of a median: with fewer, one outlier moves it."""
 
 TRY_EVERY: Final = 16
-"""Rarer, a change of load goes unnoticed for minutes; more often, callers pay for the knowledge."""
+"""Turns between two without the action. More, and a change of load goes unnoticed for minutes;
+fewer, and callers often wait longer for the sake of the measurement."""
 
 COMPARED: Final = 8
-"""Turns with it that one without is set against, at most; and samples that are remembered."""
+"""Most turns with the action that one without is compared with; and the number of samples kept."""
 
 MIN_SAMPLES: Final = 3
-"""Of one turn each, before anything is concluded. One of a switch, which is of ten turns, weighs as
-much."""
+"""Samples of one turn each, before anything is concluded. A comparison at a switch, which is of ten
+turns, counts as so many."""
 
 PAYS: Final = 0.25
-"""Of what was promised."""
+"""Smallest share of the predicted saving that pays."""
 
 MIN_SAVING_MS: Final = 8.0
-"""Less is not worth a switch: half a token, or what one core's frequency moves."""
+"""A smaller saving is not worth a switch: it is half a token, or the drift of a core's
+frequency."""
 
 
 def _window() -> deque[float]:
@@ -42,63 +44,65 @@ def _window() -> deque[float]:
 
 @dataclass(slots=True)
 class ActionEffect:
-    """Of the ladder. Times in ms."""
+    """State and measured saving of one action. Times in ms."""
 
     is_on: bool = False
-    """Of an action that stands from turn to turn."""
-    aside_until: int = 0
-    """Number of the turn until which it is set aside."""
+    """Switched on; only for an action that persists from turn to turn."""
+    suspended_until: int = 0
+    """Number of the turn until which it is suspended."""
     times: int = 0
     """Turns in which it was taken."""
     predicted_ms: float = 0.0
-    """Summed over those."""
+    """Predicted saving, summed over those turns."""
     saved_ms: float = 0.0
-    """Summed over those for which it is known."""
+    """Measured saving, summed over those turns for which it is known."""
     times_set_aside: int = 0
     _called_for: int = 0
-    """Since it was switched on."""
+    """Turns in which it was due, since it was switched on."""
     _before: tuple[float, ...] = ()
-    """The last turns before that."""
+    """Times of the last turns before that."""
     _with: deque[float] = field(default_factory=_window)
     _samples: deque[float] = field(default_factory=_window)
     _promised: deque[float] = field(default_factory=_window)
 
     @property
     def measured_ms(self) -> float | None:
-        """What it saves. None before there are samples enough."""
+        """Median saving of the samples. None with fewer than MIN_SAMPLES."""
         return statistics.median(self._samples) if len(self._samples) >= MIN_SAMPLES else None
 
     @property
     def pays(self) -> bool:
-        """As far as is known."""
+        """False once the samples show that the saving is too small."""
         if self.measured_ms is None or not self._promised:
             return True
         return self.measured_ms >= max(MIN_SAVING_MS, PAYS * statistics.median(self._promised))
 
     def called_for(self) -> bool:
-        """A turn calls for it: whether it is to be taken, or left out to see what it saves."""
+        """Count a turn in which the action is due. Returns False where it is to be left out, to
+        measure what it saves."""
         self._called_for += 1
         return self._called_for % TRY_EVERY != 0
 
     def switch_on(self, before: Sequence[float]) -> None:
-        """`before`: what it works on, in the latest turns without it."""
+        """Switch the action on. `before`: the times it works on, of the latest turns without it."""
         self._forget()
         self.is_on = True
         self._before = tuple(before)
 
     def switch_off(self) -> None:
+        """Switch the action off, and drop its samples."""
         self._forget()
         self.is_on = False
 
     def set_aside(self, until_turn: int) -> None:
-        """Let it rest."""
+        """Suspend the action until the turn of this number."""
         self.switch_off()
-        self.aside_until = until_turn
+        self.suspended_until = until_turn
         self.times_set_aside += 1
 
     def compared(self, taken: ActionTaken, time_ms: float | None) -> ActionTaken:
-        """A turn that called for it, and how long what it works on took. Given back with what the
-        action saves, where that is known."""
+        """Count a turn in which the action was due, with the time that it works on. Returns it with
+        the measured saving, where that is known."""
         if taken.left_out:
             if time_ms is not None and len(self._with) >= MIN_SAMPLES:
                 self._samples.append(time_ms - statistics.median(self._with))
@@ -111,8 +115,8 @@ class ActionEffect:
                 self._before = ()
         return self._count(replace(taken, saved_ms=self.measured_ms))
 
-    def told(self, taken: ActionTaken) -> ActionTaken:
-        """A turn with it, in which what it saved was seen."""
+    def observed(self, taken: ActionTaken) -> ActionTaken:
+        """Count a turn with the action, whose saving was measured in the turn itself."""
         if taken.saved_ms is not None:
             self._samples.append(taken.saved_ms)
         return self._count(taken)

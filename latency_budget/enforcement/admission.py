@@ -1,8 +1,7 @@
-"""Whether one more caller fits: the promise to those inside comes first.
+"""Admission control: reject a call that would push the p95 of the current calls over budget.
 
-Theory of operation. What callers share is the processor, and the chain of links that a reply needs
-(`stage_latencies.py`) takes longer the more of it others use. Of a machine whose processor is
-shared evenly,
+Theory of operation. Calls share the processor, and the chain of stages that a reply needs
+(`stage_latencies.py`) takes longer the more of it others use. On a processor that is shared evenly,
 work takes 1 / (1 - u) as long as alone, where u is the part that is in use. A call uses r of it, so
 that a chain that took c ms among n calls takes
 
@@ -13,13 +12,14 @@ With the embedded models on two cores r is 0.2, so that the second caller makes 
 long; measured whole, with the wait that does not grow, answers to two callers took 1.21 times as
 long in the middle and 1.28 times at the 95th percentile.
 
-A caller is refused where more than one in twenty of the chains that are predicted so would end
-after its budget. The wait for the end of the turn is not in it: no caller shortens it by staying
-away. Nobody is refused while no call is in progress, nor on less evidence than MIN_TURNS; and once
-somebody was, the door opens when the prediction is below REOPENS of the budget, so that it does not
-flap. Processor time that is used while nobody calls is nobody's.
+A call is rejected where more than one in twenty of the chains predicted in this way would end after
+its budget. The wait for the end of the turn is not part of the chain: one call less does not
+shorten it. No call is rejected while none is in progress, nor on fewer than MIN_TURNS turns; and
+after a rejection calls are admitted again when the prediction is below REOPENS of the budget, so
+that the decision does not flap. Processor time that is used while no call is in progress counts for
+none.
 
-What is not seen: a device that is busy while the processor is not. Pure; one thread.
+Not measured: a device that is busy while the processor is not. Pure; one thread.
 """
 
 import math
@@ -31,40 +31,42 @@ from typing import Final
 from .stage_latencies import StageLatencies
 
 MEASURED_NS: Final = 60 * 10**9
-"""Of processor time: some seven turns of a call. Shorter is the luck of who is speaking."""
+"""Window of the processor time: some seven turns of a call. A shorter one depends on who happens to
+speak."""
 
 MIN_CALL_S: Final = 20.0
-"""Seconds of calls within that, for r to be believed."""
+"""Fewest seconds of calls within that window from which r is taken."""
 
 EVIDENCE_NS: Final = 600 * 10**9
-"""Older chains say nothing about now."""
+"""Greatest age of a chain that counts."""
 
 MIN_TURNS: Final = 40
-"""Of fewer the 95th percentile is the slowest or the second slowest turn."""
+"""With fewer turns the 95th percentile is the slowest or the second slowest of them."""
 
 MAX_TURNS: Final = 400
 
 FULL: Final = 0.95
-"""Of the processor: beyond it queues only grow."""
+"""Utilization of the processor beyond which queues only grow."""
 
 SHARE: Final = 0.95
-"""Of the turns inside that are to be in time."""
+"""Share of the turns of current calls that must be in time."""
 
 REOPENS: Final = 0.9
-"""Of the budget."""
+"""Share of the budget below which calls are admitted again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverloadForecast:
-    """Why a caller is refused."""
+    """Forecast of the wait among one more call."""
 
     predicted_ms: float
-    """What 95 % of those inside would wait at most; infinite where the processor would be full."""
+    """95th percentile of the wait of current calls; infinite where the processor would be full."""
     total_ms: int
+    """The budget of the turn at that percentile."""
 
     @property
     def reason(self) -> str:
-        """For the caller who is refused."""
+        """Sentence for the client that is rejected."""
         if math.isinf(self.predicted_ms):
             return "The processor is busy with the calls in progress."
         return (
@@ -83,42 +85,42 @@ class _Chain:
 
 
 class Admission:
-    """Of one service."""
+    """Admission control of one service."""
 
     def __init__(self, cores: float) -> None:
-        """`cores`: what processor time is a part of."""
+        """`cores`: the processor time per second that can be used."""
         self._cores = cores
         self._chains: deque[_Chain] = deque(maxlen=MAX_TURNS)
         self._usage: deque[tuple[int, int, int]] = deque()
-        """When, the process's processor time, and the calls from then on."""
+        """Time, the process's processor time at it, and the number of calls from then on."""
         self._is_closed = False
 
     def used(self, at_ns: int, cpu_ns: int, calls: int) -> None:
-        """Told whenever a call begins or ends, and now and then between: the processor time of the
-        process so far, and how many calls there are from now on."""
+        """Record the processor time of the process so far, and the number of calls from now on.
+        Call it whenever a call begins or ends, and from time to time between."""
         self._usage.append((at_ns, cpu_ns, calls))
         while len(self._usage) > 2 and self._usage[1][0] < at_ns - MEASURED_NS:
             self._usage.popleft()
 
-    def turn_over(self, lags: StageLatencies, calls: int, total_ms: int, at_ns: int) -> None:
-        """A turn with this budget ended, which was answered among so many calls."""
-        if lags.ready_ms is not None:
-            after_ms = lags.after_ms or 0.0
-            self._chains.append(_Chain(at_ns, calls, total_ms, lags.ready_ms, after_ms))
+    def turn_over(self, latencies: StageLatencies, calls: int, total_ms: int, at_ns: int) -> None:
+        """Record the chain of a finished turn with this budget, answered among so many calls."""
+        if latencies.ready_ms is not None:
+            after_ms = latencies.after_ms or 0.0
+            self._chains.append(_Chain(at_ns, calls, total_ms, latencies.ready_ms, after_ms))
 
     def refuses(self, calls: int, now_ns: int) -> OverloadForecast | None:
-        """Whether one more than so many calls is one too many."""
-        crowd = self.predicted(calls + 1, now_ns) if calls else None
-        if crowd is None:
+        """The forecast that forbids one more call than these; None where it may be admitted."""
+        forecast = self.predicted(calls + 1, now_ns) if calls else None
+        if forecast is None:
             self._is_closed = False
             return None
-        limit_ms = crowd.total_ms * (REOPENS if self._is_closed else 1.0)
-        self._is_closed = crowd.predicted_ms > limit_ms
-        return crowd if self._is_closed else None
+        limit_ms = forecast.total_ms * (REOPENS if self._is_closed else 1.0)
+        self._is_closed = forecast.predicted_ms > limit_ms
+        return forecast if self._is_closed else None
 
     def predicted(self, calls: int, now_ns: int) -> OverloadForecast | None:
-        """The turn than which 95 % would be better off among so many calls, but for the wait for
-        their ends. None: too little is known."""
+        """Forecast of the 95th percentile of the chain among so many calls. None: too little is
+        known."""
         while self._chains and self._chains[0].at_ns < now_ns - EVIDENCE_NS:
             self._chains.popleft()
         per_call = self.per_call()
@@ -136,7 +138,7 @@ class Admission:
         return OverloadForecast(predicted_ms, chain.total_ms)
 
     def per_call(self) -> float | None:
-        """The part of the processor that a call uses. None: too little is known."""
+        """Share of the processor that one call uses (r). None: too little is known."""
         call_s = cpu_s = 0.0
         for (at_ns, used_ns, calls), (until_ns, used_then_ns, _) in pairwise(self._usage):
             if calls:

@@ -1,8 +1,8 @@
-"""How long the links of the chain took in the latest turns of a service, and so are likely to take.
+"""Sliding window over the stage latencies of the latest turns, with their likely values.
 
-Links that lie ahead are taken to last as long as four in five of the latest did. Of each link the
-latest turns that have it are remembered: a turn whose reply was not waited for to its end says
-nothing of some of them. Pure.
+Stages that lie ahead are predicted by the 80th percentile of the latest turns. The window is kept
+for each stage: a turn whose reply was not waited for to its end has no value for some of them.
+Pure.
 """
 
 import math
@@ -17,48 +17,49 @@ from latency_budget.account.turn_record import NS_PER_MS
 from .stage_latencies import Progress, StageLatencies
 
 WINDOW: Final = 32
-"""Turns that are looked back on. Fewer forget the slow turn that comes every now and then; more go
-on acting for minutes after a burst."""
+"""Turns in the window. With fewer the slow turn that comes now and then drops out; with more the
+policy goes on acting for minutes after a burst."""
 
 LIKELY: Final = 0.8
-"""Share of the latest turns that were no slower. Higher answers to single outliers; at the middle
-every second turn would be late before anything is done."""
+"""Quantile that stands for the latency ahead. Higher, and single outliers decide; at the median
+every second turn would be late before an action is taken."""
 
 
 class LatencyWindow:
-    """The latest turns. One thread."""
+    """Latest values of each field of `StageLatencies`. One thread."""
 
     def __init__(self) -> None:
         self._values: dict[str, deque[float]] = {
             each.name: deque(maxlen=WINDOW) for each in fields(StageLatencies)
         }
 
-    def add(self, lags: StageLatencies) -> None:
+    def add(self, latencies: StageLatencies) -> None:
         for name, values in self._values.items():
-            value = getattr(lags, name)
+            value = getattr(latencies, name)
             if value is not None:
                 values.append(value)
 
     def middle_ms(self, name: str) -> float | None:
-        """Of a field of `StageLatencies`. None where no turn has it."""
+        """Median of a field of `StageLatencies`. None where no turn has it."""
         values = self._values[name]
         return statistics.median(values) if values else None
 
     def middle_sum_ms(self, *names: str) -> float:
-        """Unknown ones count nothing."""
+        """Sum of the medians of these fields; unknown ones count 0."""
         return sum(self.middle_ms(name) or 0.0 for name in names)
 
     def likely_ms(self, name: str) -> float | None:
-        """What a link is likely to take at most."""
+        """The LIKELY quantile of a field. None where no turn has it."""
         values = self._values[name]
         return quantile(values, LIKELY) if values else None
 
     def most_ms(self, name: str) -> float | None:
-        """The longest of the latest turns."""
+        """The largest value of a field. None where no turn has it."""
         return max(self._values[name], default=None)
 
     def ready_ns(self, progress: Progress) -> int | None:
-        """When the first sound of the reply under way is likely to be ready. None: unknown yet."""
+        """Predicted time at which the first sound of the reply under way is ready. None: not
+        known."""
         at_ns = progress.voiced_ns
         for reached_ns, name in (
             (progress.words_ns, "words_ms"),
@@ -78,6 +79,6 @@ class LatencyWindow:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """By nearest rank; of at least one value."""
+    """Quantile by nearest rank, of at least one value."""
     ordered = sorted(values)
     return ordered[math.ceil(share * len(ordered)) - 1]

@@ -1,37 +1,36 @@
-"""Acting before a turn is late: a prediction, a ladder of actions, and what each of them brings.
+"""Latency policy: predicts late turns, and takes the actions that save time.
 
 Theory of operation
 -------------------
-*Prediction.* What a reply needs is a chain of links (`stage_latencies.py`). Of a turn under way
-the links that
-lie behind are known, and those ahead are taken to last as long as four in five of the latest turns
+*Prediction.* A reply needs a chain of stages (`stage_latencies.py`). Of a turn under way the stages
+that are over are known, and those ahead are predicted by the 80th percentile of the latest turns
 (`latency_window.py`). Before a turn, the whole chain of the latest turns stands for it
-(`predicted_ms`).
-The wait for the end of the turn is not predicted, because it must not be shortened: it belongs to
-the caller.
+(`predicted_ms`). The wait for the end of the turn is not predicted, because it must not be
+shortened: the caller may still be thinking.
 
-*Ladder.* Some actions change how the next turn is listened to, or who answers it, and are switched
-on and off after a turn (`STANDING`). As long as the chain is predicted to end after the budget, the
-next of them whose saving is worth having is switched on, one at a time, so that it is known what
-each brings. The others are decided within a turn: whoever prepares a reply asks whether its first
-clause is to be short, or whether an opener is due, with the prediction of that turn in hand.
+*Escalation.* Some actions change how the next turn is recognized, or which model answers it, and
+are switched on and off after a turn (`PERSISTENT`). As long as the chain is predicted to end after
+the budget, the next of them with a saving of MIN_SAVING_MS or more is switched on, one at a time,
+so that the saving of each can be measured. The others are decided within a turn: the session asks
+whether the first clause of a reply should be short, or an opener is due, with the prediction of
+that turn.
 
-*Hysteresis.* After a switch only turns count that began after it; nothing more is done before there
-are MIN_TURNS of them. Actions are given up one at a time, the last one first, where the chain has
-been well below the budget (CALM) for CALM_TURNS turns running. Where it is needed again soon after,
-twice as many calm turns are asked for the next time: a load that stays costs a few late turns in
-ever longer intervals.
+*Hysteresis.* After a switch only turns count that began after it; there is no further switch before
+MIN_TURNS of them. Actions are switched off one at a time, the last one first, where the chain has
+been well below the budget (CALM) for CALM_TURNS consecutive turns. Where an action is needed again
+soon after, twice as many calm turns are needed the next time: a load that stays costs a few late
+turns in ever longer intervals.
 
-*Does it pay?* See `action_effect.py`. What does not is set aside for SET_ASIDE_TURNS turns, and
-whoever looks is told.
+*Verification.* An action that does not pay (`action_effect.py`) is suspended for SET_ASIDE_TURNS
+turns; `states` shows it.
 
-*Several calls* share one policy, because they share the stages. Each turn is held against its own
-budget, but none against less than the operator allows: a client that wants more can't have others
-served worse for it.
+*Several calls* share one policy, because they share the stages. Each turn is compared with its own
+budget, but none with less than the operator's: a client that asks for a shorter wait must not make
+other calls worse.
 
-Pure: no clock, no thread; a recorded session replays it (`python -m latency_budget`). It knows
-times and names of actions; what these do is the business of those who ask. Nothing here changes a
-word that was heard: actions apply to what is not begun.
+Pure: no clock, no thread; a recorded session replays it (`python -m latency_budget`). The policy
+knows times and names of actions; the session carries them out. Nothing here changes words that were
+heard: actions apply to work that has not begun.
 """
 
 import math
@@ -45,53 +44,57 @@ from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 
 from .action_effect import MIN_SAVING_MS, MIN_TURNS, ActionEffect
 from .latency_window import LIKELY, WINDOW, LatencyWindow, quantile
-from .stage_latencies import Progress, StageLatencies, lags_of
+from .stage_latencies import Progress, StageLatencies, stage_latencies_of
 
 CAPTIONS_MS: Final = 50.0
-"""What partial transcripts are worth: people read them, and the language model reads along. At the
-embedded models' 150 ms a pass they cost 16 ms."""
+"""Partial transcripts that cost less are kept: people read them, and the language model is
+prefilled with them. At the embedded models' 150 ms a pass they cost 16 ms."""
 
 CALM: Final = 0.85
-"""Of the budget. Nearer to 1, an action would be on and off by turns."""
+"""Share of the budget below which a turn is calm. Nearer to 1, an action would alternate."""
 
 CALM_TURNS: Final = 8
 MAX_CALM_TURNS: Final = 512
-"""Before an action is given up: at first, and at most."""
+"""Calm turns before an action is switched off: at first, and at most."""
 
 SET_ASIDE_TURNS: Final = 200
-"""Until an action that did not pay may try again: the load may have changed by then."""
+"""Turns until an action that did not pay may be tried again: the load may have changed by then."""
 
 PARTIAL_EVERY_MS: Final = 600.0
-"""Between two partial passes, while the caller speaks."""
+"""Interval of the partial passes while the caller speaks."""
 
 HUSH_MS: Final = 32.0
 """Silence after which the pass begins that brings the final words."""
 
 SHORTEST_WINDOW_MS: Final = 10_000.0
-"""Of audio that a pass takes in at least, silence included: the time of a pass grows with what is
-beyond it."""
+"""Shortest audio window of a recognizer pass, silence included: the time of a pass grows with what
+is beyond it."""
 
 WINDOW_MARGIN_MS: Final = 2_200.0
-"""Of that silence."""
+"""Silence within that window."""
 
 LONG_MS: Final = 8_000.0
-"""Of speech: from there on the older part of an utterance is settled early."""
+"""Length of speech from which on the older part of an utterance is recognized early."""
 
-STANDING: Final = (
-    *(Action.PAUSE_SOONER, Action.TAIL_DECODE, Action.SKIP_PARTIALS, Action.SMALL_MODEL),
+PERSISTENT: Final = (
+    Action.PAUSE_SOONER,
+    Action.TAIL_DECODE,
+    Action.SKIP_PARTIALS,
+    Action.SMALL_MODEL,
 )
-"""Switched on and off between turns, in this order."""
+"""Actions that are switched on and off between turns, in this order."""
 
-_NEVER_LEFT_OUT: Final = frozenset({Action.SMALL_MODEL})
-"""A turn without it would have the history computed anew, twice."""
+_NEVER_HELD_OUT: Final = frozenset({Action.SMALL_MODEL})
+"""Actions that are never left out to measure them: switching models recomputes the history,
+twice."""
 
 Target = Callable[[StageLatencies], float | None]
 """The time that an action works on, in ms."""
 
 
 def _sum(*names: str) -> Target:
-    def target(lags: StageLatencies) -> float | None:
-        values: list[float | None] = [getattr(lags, name) for name in names]
+    def target(latencies: StageLatencies) -> float | None:
+        values: list[float | None] = [getattr(latencies, name) for name in names]
         known = [value for value in values if value is not None]
         return sum(known) if len(known) == len(values) else None
 
@@ -99,7 +102,7 @@ def _sum(*names: str) -> Target:
 
 
 def _of_long(target: Target) -> Target:
-    return lambda lags: target(lags) if (lags.speech_ms or 0.0) >= LONG_MS else None
+    return lambda latencies: target(latencies) if (latencies.speech_ms or 0.0) >= LONG_MS else None
 
 
 TARGETS: Final[Mapping[Action, Target]] = {
@@ -111,60 +114,61 @@ TARGETS: Final[Mapping[Action, Target]] = {
 }
 
 SHORT_SHARE: Final = 0.5
-"""Of a first clause and its sound that a short one leaves, until it was measured: three words where
-six are usual."""
+"""Time of a short first clause and its sound, as a share of the usual one, until it was measured:
+three words instead of six."""
 
 SMALL_SHARE: Final = 0.5
-"""The same of a model's time that a smaller one takes. Nobody would load one that is nearer."""
+"""Time of the smaller model as a share of the large one's, until it was measured. A model that is
+less fast would not be worth its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionState:
-    """How an action stands, for those who watch."""
+    """State of one action, for metrics and reports."""
 
     action: Action
     is_on: bool
-    """Of those that are decided within a turn: it may be."""
+    """Switched on; an action that is decided within a turn: allowed."""
     is_set_aside: bool
-    """It did not pay."""
+    """Suspended, because it did not pay."""
     times: int
     """Turns in which it was taken."""
     predicted_ms: float
-    """Summed over those turns."""
+    """Predicted saving, summed over those turns."""
     saved_ms: float
-    """Summed over those for which it is known."""
+    """Measured saving, summed over those turns for which it is known."""
     times_set_aside: int
 
 
 class Policy:
-    """Of one service: stages are shared, so what is learned from one call holds for all. One
+    """Latency policy of one service: stages are shared, so what one call shows holds for all. One
     thread."""
 
     def __init__(self, available: Collection[Action] = frozenset(Action)) -> None:
-        """`available`: what can be done here; nothing: it only predicts."""
+        """`available`: the actions that this service can take; empty: the policy only predicts."""
         self.recent: Final = LatencyWindow()
-        self._rungs = {action: ActionEffect() for action in Action if action in available}
+        self._effects = {action: ActionEffect() for action in Action if action in available}
         self._history: deque[StageLatencies] = deque(maxlen=MIN_TURNS)
         self._chains: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-        """From the last voiced sample to the ear but for the wait for the turn's end, and the
-        budget; of turns since the last switch."""
+        """Of each turn since the last switch: ms from the last voiced sample to the ear without the
+        wait for the turn's end, and its budget in ms."""
         self._turns = 0
         self._tries = 0
-        """Turns that went without something."""
+        """Turns in which an action was left out to measure it."""
         self._calm_turns = 0
-        self._patience = CALM_TURNS
-        """Calm turns until an action is given up."""
+        self._cooldown_turns = CALM_TURNS
+        """Calm turns until an action is switched off."""
         self._given_up_at = 0
-        """Number of the turn."""
+        """Number of the turn at which an action was last switched off."""
 
     # --- before a turn ---
 
-    def standing(self) -> tuple[ActionTaken, ...]:
-        """What is called for in the turn that begins now, beside what is decided within it. Ask
-        once a turn."""
-        on = [self._rungs[action] for action in self._on]
+    def active(self) -> tuple[ActionTaken, ...]:
+        """The persistent actions of the turn that begins now. Call it once a turn: one of them may
+        be left out, to measure it."""
+        on = [self._effects[action] for action in self._on]
         taken = [ActionTaken(action, self._saving_ms(action)) for action in self._on]
-        may_try = [n for n, each in enumerate(self._on) if each not in _NEVER_LEFT_OUT]
+        may_try = [n for n, each in enumerate(self._on) if each not in _NEVER_HELD_OUT]
         if may_try and not on[may_try[-1]].called_for():
             tried = may_try[self._tries % len(may_try)]
             self._tries += 1
@@ -172,8 +176,8 @@ class Policy:
         return tuple(taken)
 
     def predicted_ms(self) -> float | None:
-        """From the caller's last voiced sample to the first sound, had it not to be waited for
-        whether the turn is over. None before there were turns enough."""
+        """Predicted ms from the caller's last voiced sample to the first sound, without the wait
+        for the end of the turn. None before MIN_TURNS turns."""
         if len(self._chains) < MIN_TURNS:
             return None
         return quantile([chain_ms for chain_ms, _ in self._chains], LIKELY)
@@ -181,23 +185,24 @@ class Policy:
     # --- within a turn ---
 
     def short_clause(self, progress: Progress, total_ms: int) -> ActionTaken | None:
-        """Whether the reply that is being asked for is to begin with a short piece."""
+        """The action that the reply that is being requested begins with a short piece; None where
+        that is not needed or not worth it."""
         saving_ms = self._saving_ms(Action.SHORT_CLAUSE)
         ready_ns, after_ms = self.recent.ready_ns(progress), self.recent.likely_ms("after_ms")
         is_known = ready_ns is not None and self._turns >= MIN_TURNS
-        if not self._may(Action.SHORT_CLAUSE) or saving_ms < MIN_SAVING_MS or not is_known:
+        if not self._allowed(Action.SHORT_CLAUSE) or saving_ms < MIN_SAVING_MS or not is_known:
             return None
         assert ready_ns is not None
         late_ms = (ready_ns - progress.voiced_ns) / NS_PER_MS + (after_ms or 0.0) - total_ms
         if late_ms <= 0:
             return None
-        is_taken = self._rungs[Action.SHORT_CLAUSE].called_for()
+        is_taken = self._effects[Action.SHORT_CLAUSE].called_for()
         return ActionTaken(Action.SHORT_CLAUSE, saving_ms, left_out=not is_taken)
 
     def opener(self, progress: Progress) -> ActionTaken | None:
-        """Words kept at hand, said now, and how long they are likely to be heard before the reply.
-        None where they have not been worth it."""
-        if not self._may(Action.OPENER):
+        """The action that a prepared phrase is played now, with the predicted ms until the reply.
+        None where it is suspended or not available."""
+        if not self._allowed(Action.OPENER):
             return None
         ready_ns = self.recent.ready_ns(progress)
         left_ms = 0.0 if ready_ns is None else (ready_ns - progress.now_ns) / NS_PER_MS
@@ -206,110 +211,116 @@ class Policy:
     # --- after a turn ---
 
     def observe(self, record: TurnRecord, total_ms: int) -> TurnRecord:
-        """Learn from a turn that is over and was held to this budget. Gives the record back with
-        what its actions saved; without those that found nothing to do in it."""
-        lags = lags_of(record)
-        if lags is None:
+        """Learn from a finished turn with this budget. Returns the record with the measured savings
+        of its actions, without those that had nothing to do in it."""
+        latencies = stage_latencies_of(record)
+        if latencies is None:
             return record
         self._turns += 1
-        actions = [self._count(each, lags) for each in (*record.actions, *record.left_out)]
+        actions = [self._count(each, latencies) for each in (*record.actions, *record.left_out)]
         record = replace(
             record, actions=tuple(each for each in actions if each and not each.left_out)
         )
-        for action, rung in self._rungs.items():
-            is_used = rung.is_on or action not in STANDING
-            if is_used and not rung.pays:
-                rung.set_aside(self._turns + SET_ASIDE_TURNS)
-                self._switched()
-        self.recent.add(lags)
-        self._history.append(lags)
+        for action, effect in self._effects.items():
+            is_used = effect.is_on or action not in PERSISTENT
+            if is_used and not effect.pays:
+                effect.set_aside(self._turns + SET_ASIDE_TURNS)
+                self._restart_window()
+        self.recent.add(latencies)
+        self._history.append(latencies)
         called_for = {each.action for each in (*record.actions, *record.left_out)}
-        if lags.ready_ms is not None and called_for & set(STANDING) == self._needed(lags):
-            self._chains.append((lags.ready_ms + (lags.after_ms or 0.0), total_ms))
-        self._climb()
+        if latencies.ready_ms is not None and called_for & set(PERSISTENT) == self._needed(
+            latencies
+        ):
+            self._chains.append((latencies.ready_ms + (latencies.after_ms or 0.0), total_ms))
+        self._adjust()
         return record
 
     def states(self) -> list[ActionState]:
-        """In the order of the ladder."""
+        """State of every available action, in the order of `Action`."""
         return [
             ActionState(
                 action,
-                is_on=rung.is_on if action in STANDING else self._may(action),
-                is_set_aside=rung.aside_until > self._turns,
-                times=rung.times,
-                predicted_ms=rung.predicted_ms,
-                saved_ms=rung.saved_ms,
-                times_set_aside=rung.times_set_aside,
+                is_on=effect.is_on if action in PERSISTENT else self._allowed(action),
+                is_set_aside=effect.suspended_until > self._turns,
+                times=effect.times,
+                predicted_ms=effect.predicted_ms,
+                saved_ms=effect.saved_ms,
+                times_set_aside=effect.times_set_aside,
             )
-            for action, rung in self._rungs.items()
+            for action, effect in self._effects.items()
         ]
 
     # --- inside ---
 
     @property
     def _on(self) -> list[Action]:
-        return [each for each in STANDING if each in self._rungs and self._rungs[each].is_on]
+        return [each for each in PERSISTENT if each in self._effects and self._effects[each].is_on]
 
-    def _needed(self, lags: StageLatencies) -> set[Action]:
-        """What a turn that began after the last switch called for."""
-        is_long = (lags.speech_ms or 0.0) >= LONG_MS
+    def _needed(self, latencies: StageLatencies) -> set[Action]:
+        """The persistent actions that a turn has which began after the last switch."""
+        is_long = (latencies.speech_ms or 0.0) >= LONG_MS
         return {each for each in self._on if each is not Action.TAIL_DECODE or is_long}
 
-    def _may(self, action: Action) -> bool:
-        rung = self._rungs.get(action)
-        return rung is not None and rung.aside_until <= self._turns
+    def _allowed(self, action: Action) -> bool:
+        effect = self._effects.get(action)
+        return effect is not None and effect.suspended_until <= self._turns
 
-    def _count(self, taken: ActionTaken, lags: StageLatencies) -> ActionTaken | None:
-        """Count an action of this turn in, and say what it saved. None: it found nothing to do."""
-        rung = self._rungs.get(taken.action)
-        if rung is None:
+    def _count(self, taken: ActionTaken, latencies: StageLatencies) -> ActionTaken | None:
+        """Count an action of this turn, and return it with its saving. None: it had nothing to
+        do."""
+        effect = self._effects.get(taken.action)
+        if effect is None:
             return taken
         target = TARGETS.get(taken.action)
         if target is None:
-            return rung.told(taken)
-        time_ms = target(lags)
+            return effect.observed(taken)
+        time_ms = target(latencies)
         if time_ms is None and taken.action is Action.TAIL_DECODE:
             return None
-        return rung.compared(taken, time_ms)
+        return effect.compared(taken, time_ms)
 
-    def _climb(self) -> None:
-        """Go up the ladder where the next turn is likely to be late, and down where none is."""
+    def _adjust(self) -> None:
+        """Switch an action on where the next turn is likely to be late, and off after calm
+        turns."""
         if len(self._chains) < MIN_TURNS:
             return
         part = quantile([chain_ms / total_ms for chain_ms, total_ms in self._chains], LIKELY)
         if part > 1.0:
             self._calm_turns = 0
-            self._go_up()
+            self._escalate()
             return
         self._calm_turns = self._calm_turns + 1 if part < CALM else 0
-        if self._on and self._calm_turns >= self._patience:
+        if self._on and self._calm_turns >= self._cooldown_turns:
             self._given_up_at = self._turns
-            self._rungs[self._on[-1]].switch_off()
-            self._switched()
+            self._effects[self._on[-1]].switch_off()
+            self._restart_window()
 
-    def _go_up(self) -> None:
+    def _escalate(self) -> None:
         """Switch on the next action that is worth it."""
-        for action in STANDING:
-            is_free = self._may(action) and not self._rungs[action].is_on
+        for action in PERSISTENT:
+            is_free = self._allowed(action) and not self._effects[action].is_on
             if not is_free or self._saving_ms(action) < MIN_SAVING_MS:
                 continue
-            times = [TARGETS[action](lags) for lags in self._history]
-            self._rungs[action].switch_on([time_ms for time_ms in times if time_ms is not None])
-            is_again = self._given_up_at and self._turns - self._given_up_at <= self._patience
-            self._patience = min(2 * self._patience, MAX_CALM_TURNS) if is_again else CALM_TURNS
-            self._switched()
+            times = [TARGETS[action](latencies) for latencies in self._history]
+            self._effects[action].switch_on([time_ms for time_ms in times if time_ms is not None])
+            is_again = self._given_up_at and self._turns - self._given_up_at <= self._cooldown_turns
+            self._cooldown_turns = (
+                min(2 * self._cooldown_turns, MAX_CALM_TURNS) if is_again else CALM_TURNS
+            )
+            self._restart_window()
             return
 
-    def _switched(self) -> None:
-        """What is known of turns before this says nothing about those to come."""
+    def _restart_window(self) -> None:
+        """Drop the turns before a switch: they do not predict those after it."""
         self._chains.clear()
         self._calm_turns = 0
 
     def _saving_ms(self, action: Action) -> float:
-        """What it is likely to save: as measured, or by what is known of the stages."""
-        rung, recent = self._rungs.get(action), self.recent
-        if rung is not None and rung.measured_ms is not None:
-            return max(0.0, rung.measured_ms)
+        """Predicted saving of an action: as measured, else estimated from the stages."""
+        effect, recent = self._effects.get(action), self.recent
+        if effect is not None and effect.measured_ms is not None:
+            return max(0.0, effect.measured_ms)
         match action:
             case Action.PAUSE_SOONER:
                 pass_ms = recent.middle_ms("pass_ms")
@@ -330,7 +341,7 @@ class Policy:
 
 
 def _partials_cost_ms(words_ms: float) -> float:
-    """What partial passes add to the wait for words that come so long after the last sound.
+    """The wait that partial passes add to words that come so long after the last sound, in ms.
 
     A pass of p ms that begins every PARTIAL_EVERY_MS is under way in p / PARTIAL_EVERY_MS of all
     pauses, for half of p on average: words = HUSH_MS + p + p^2 / (2 PARTIAL_EVERY_MS), solved for

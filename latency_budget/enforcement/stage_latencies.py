@@ -1,8 +1,8 @@
-"""How long the links of the chain took in a turn, and what a turn under way still has before it.
+"""Latency of each stage of a turn's chain, and the progress of a turn under way.
 
-The chain is what a reply needs, one link after the other: the words, the model's first token, a
-piece worth speaking, its first audible sample. It is not what a caller waits for, which is the
-longer of the chain and the wait for the end of the turn; but only the chain can be made shorter.
+The chain is the sequence of stages that a reply needs: the words, the model's first token, a piece
+worth speaking, its first audible sample. A caller waits for the longer of the chain and the wait
+for the end of the turn; but only the chain can be made shorter.
 """
 
 from collections.abc import Mapping
@@ -18,34 +18,34 @@ _M = MarkName
 
 @dataclass(frozen=True, slots=True)
 class StageLatencies:
-    """Of a turn that is over, in ms. None where a mark is missing."""
+    """Stage latencies of a finished turn, in ms. None where a mark is missing."""
 
     words_ms: float | None = None
     """From the caller's last voiced sample to the words of the pass that counted."""
     speech_ms: float | None = None
-    """How long the caller had spoken."""
+    """Length of the caller's speech."""
     pass_ms: float | None = None
-    """From asking for that pass to its words."""
+    """From the request for that pass to its words."""
     wait_ms: float | None = None
-    """From the words, or from the end of the turn where that was waited for, to the request for a
+    """From the words, or from the end of the turn where that came later, to the request for a
     reply: next to nothing."""
     prefill_ms: float | None = None
     clause_ms: float | None = None
     tts_ms: float | None = None
     """From the first piece to its first audible sample, the wait for the voice included."""
     ready_ms: float | None = None
-    """The whole chain: from the last voiced sample to the reply's first audible sample, but for the
+    """The whole chain: from the last voiced sample to the reply's first audible sample, without the
     wait for the end of the turn where the reply was not prepared."""
     decided_ms: float | None = None
     """From the last voiced sample to the decision that the turn is over."""
     after_ms: float | None = None
-    """From the later of ready and decided to the ear, or to the release where no client says when
-    it was heard. Without what was held back on purpose."""
+    """From the later of ready and decided to the ear, or to the release where the client reports no
+    playback. Without the time in which the reply was held back on purpose."""
 
 
-def lags_of(record: TurnRecord) -> StageLatencies | None:
-    """None for a turn that no caller's words began, whose end or reply the client asked for (it
-    says when, not we), or that has no time."""
+def stage_latencies_of(record: TurnRecord) -> StageLatencies | None:
+    """The stage latencies of a record. None for a turn without speech, for one whose end or reply
+    the client asked for (the client decides when), and for one without an end-to-end time."""
     is_spoken = record.origin is Origin.CALLER_LAST_VOICED and record.e2e_ns is not None
     if not is_spoken or record.asked:
         return None
@@ -68,7 +68,7 @@ def lags_of(record: TurnRecord) -> StageLatencies | None:
         if endpoint is not None and words.end_ns < endpoint.end_ns <= prefill.start_ns:
             waited_ms = _ms(words.end_ns, endpoint.end_ns)
             wait_ms -= waited_ms
-    lags = StageLatencies(
+    latencies = StageLatencies(
         words_ms=None if words is None else _ms(0, words.end_ns),
         speech_ms=None if record.speech_ns is None else record.speech_ns / NS_PER_MS,
         pass_ms=None if words is None else _ms(words.start_ns, words.end_ns),
@@ -76,15 +76,15 @@ def lags_of(record: TurnRecord) -> StageLatencies | None:
         decided_ms=None if endpoint is None else _ms(0, endpoint.end_ns),
     )
     if record.opener:  # the reply's own links were not waited for, and the account ends before them
-        return replace(lags, ready_ms=_own_ready_ms(record))
+        return replace(latencies, ready_ms=_own_ready_ms(record))
     if prefill is None or tts is None:
-        return lags
+        return latencies
     piece_ns = prefill.end_ns if clause is None else clause.end_ns
     after_ns = record.e2e_ns - record.paced_ns - tts.end_ns
     if endpoint is not None:
         after_ns = min(after_ns, record.e2e_ns - record.paced_ns - endpoint.end_ns)
     return replace(
-        lags,
+        latencies,
         prefill_ms=_ms(prefill.start_ns, prefill.end_ns),
         clause_ms=_ms(prefill.end_ns, piece_ns),
         tts_ms=_ms(piece_ns, tts.end_ns),
@@ -94,14 +94,14 @@ def lags_of(record: TurnRecord) -> StageLatencies | None:
 
 
 def was_prepared(record: TurnRecord) -> bool:
-    """Whether its reply was begun before it was decided that the turn is over."""
+    """True where the reply was requested before the turn was decided to be over."""
     asked = [span.start_ns for span in record.spans if span.stage is Stage.LLM_PREFILL]
     decided = [span.end_ns for span in record.spans if span.stage is Stage.ENDPOINT]
     return bool(asked and decided) and min(asked) < max(decided)
 
 
 def _own_ready_ms(record: TurnRecord) -> float | None:
-    """When a reply that has an opener could have been heard without it."""
+    """Time at which a reply with an opener could have been heard without it, in ms."""
     for taken in record.actions:
         if taken.action is Action.OPENER and taken.saved_ms is not None:
             assert record.e2e_ns is not None
@@ -115,7 +115,7 @@ def _ms(start_ns: int, end_ns: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the chain of a turn under way has come: times in ns on one clock."""
+    """Progress of the chain of a turn under way: times in ns on one clock; None: not reached."""
 
     now_ns: int
     voiced_ns: int
@@ -128,7 +128,7 @@ class Progress:
 
 
 def progress_of(at: Mapping[MarkName, int], now_ns: int) -> Progress | None:
-    """From the marks so far. None where no caller was heard."""
+    """The progress by the marks so far. None where no caller was heard."""
     voiced_ns = at.get(_M.CALLER_LAST_VOICED)
     if voiced_ns is None:
         return None

@@ -1,8 +1,8 @@
-"""Two runs side by side: is one really faster?
+"""Comparison of two runs: a significance test, and the difference with its interval.
 
 Turns differ by far more than versions do, so a difference of two medians means little by itself.
 The Mann-Whitney test asks how likely the order of the times would be if both runs were the same;
-it needs no bell curve. How large the difference is comes with an interval, by resampling.
+it does not assume a normal distribution. The difference has a 95 % interval by bootstrap.
 """
 
 import math
@@ -16,12 +16,12 @@ from latency_budget.account.turn_record import TurnRecord
 from latency_budget.statistics.report import percentile
 
 MIN_TURNS: Final = 8
-"""In each run. Fewer can't tell 100 ms from nothing."""
+"""Fewest timed turns of each run. Fewer can't show a difference of 100 ms."""
 
 RESAMPLES: Final = 2000
 
 MAX_DRAWN: Final = 4_000_000
-"""Times drawn in all: an interval over many turns needs fewer resamples, and is to take seconds."""
+"""Most values drawn in all, so that a comparison takes seconds: many turns need fewer resamples."""
 
 SEED: Final = 20261121
 
@@ -29,19 +29,20 @@ SIGNIFICANT: Final = 0.05
 
 
 class CompareError(ValueError):
-    """The runs can't be compared. The message says why."""
+    """The runs can't be compared. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one figure, in ms: the second run's less the first's."""
+    """Difference of one percentile, in ms: the second run's less the first's."""
 
     name: str
     first_ms: float
     second_ms: float
     low_ms: float
+    """Lower end of the 95 % interval of the difference."""
     high_ms: float
-    """95 % interval of the difference."""
+    """Upper end of that interval."""
 
     @property
     def ms(self) -> float:
@@ -50,19 +51,19 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of the times from the caller's last word to the answer."""
+    """Comparison of the times from the caller's last word to the answer."""
 
     measure: str
     """`e2e_ear_ms` or `e2e_server_ms`: the same on both sides."""
     num_first: int
     num_second: int
     p_value: float
-    """How likely times would be ordered like this, were both runs the same."""
+    """Probability of such an order of times if both runs were the same."""
     differences: tuple[Difference, ...]
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result as a sentence."""
         by_chance = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"
         if self.p_value >= SIGNIFICANT:
             turns = f"{self.num_first} and {self.num_second} turns"
@@ -73,7 +74,7 @@ class Comparison:
 
 
 def compare(first: Sequence[TurnRecord], second: Sequence[TurnRecord]) -> Comparison:
-    """Raises CompareError where one of them has too few timed turns."""
+    """Compare two runs. Raises CompareError where one has fewer than MIN_TURNS timed turns."""
     timed = [each for run in (first, second) for each in run if each.e2e_ns is not None]
     at_ear = all(each.e2e_ear_ns is not None for each in timed)
     times = [_times_ns(run, at_ear) for run in (first, second)]

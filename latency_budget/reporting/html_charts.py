@@ -1,9 +1,9 @@
-"""Drawings of a report: SVG without a script, without a style of its own.
+"""Charts of the HTML report: SVG without scripts and without styles.
 
-Places along the time axis are percentages, so a drawing is as wide as its page and its letters are
-always of the same size. Colours are attributes, which a style sheet may override (and does in the
-dark); where a strict policy forbids the sheet, the drawing is still one. None of them says what no
-table beside it says.
+Positions on the time axis are percentages, so a chart is as wide as its page while its text keeps
+its size. Colours are attributes, which a style sheet may override (and does in dark mode); where a
+strict policy forbids the sheet, the chart still shows. Every chart repeats figures of a table
+beside it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +25,14 @@ COLOURS: Final[Mapping[Stage, str]] = {
     Stage.PACING: "#c9bf6a",
     Stage.TRANSPORT: "#bb5f79",
 }
-"""As on the page that one talks to."""
+"""Colours of the stages, as in the web demo."""
 
 IN_TIME, LATE, LINE, SOFT = "#0e7568", "#b3400e", "#1d1f1e", "#535855"
 
 BIN_WIDTHS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 
 MAX_BINS: Final = 40
-"""More are narrower than a finger on a phone's page."""
+"""Most bars: more are narrower than a finger on a phone's page."""
 
 MAX_TICKS: Final = 7
 
@@ -43,7 +43,7 @@ _ROW_PX = 14
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Turns that took from `start_ms`, included, to `end_ms`; to any time where that is None."""
+    """Turns whose time is in `start_ms` (inclusive) to `end_ms`; None: without an upper end."""
 
     start_ms: int
     end_ms: int | None
@@ -64,8 +64,8 @@ class Bin:
 
 
 def bins_of(times_ms: Sequence[tuple[float, bool]], until_ms: float) -> list[Bin]:
-    """Of times and whether each was late: bins of equal width up to `until_ms`, a round number, and
-    one for all beyond."""
+    """Bins of equal, round width up to `until_ms`, and one for all times beyond. `times_ms`: time
+    and lateness of each turn."""
     width_ms = next(
         (width for width in BIN_WIDTHS_MS if width * MAX_BINS >= until_ms), BIN_WIDTHS_MS[-1]
     )
@@ -84,7 +84,7 @@ def bins_of(times_ms: Sequence[tuple[float, bool]], until_ms: float) -> list[Bin
 
 
 def histogram(bins: Sequence[Bin], limits_ms: Iterable[int], name: str) -> Html:
-    """Bars of `bins`, and a line at each budget."""
+    """Bar chart of `bins`, with a line at each budget."""
     most = max((each.turns for each in bins), default=0) or 1
     step = 100 / len(bins)
     width_ms = bins[0].end_ms or 1
@@ -127,8 +127,8 @@ def histogram(bins: Sequence[Bin], limits_ms: Iterable[int], name: str) -> Html:
 
 
 def spans_bar(waterfall: Mapping[str, Any], stage: str, axis_ms: float, limit_ms: float) -> Html:
-    """When a stage of a turn was at work: pale where it hid behind another, full where the caller
-    waited for it. `waterfall` is that of `report.waterfall_json`."""
+    """One row of a waterfall: pale where the stage ran behind another, full where the caller waited
+    for it. `waterfall` is that of `report.waterfall_json`."""
     colour = COLOURS[Stage(stage)]
     marks = []
     for kind, opacity in (("spans", 0.35), ("path", 1.0)):
@@ -149,7 +149,7 @@ def spans_bar(waterfall: Mapping[str, Any], stage: str, axis_ms: float, limit_ms
 def stage_bar(
     stage: Stage, full_ms: float, pale_ms: float, axis_ms: float, allowed_ms: float
 ) -> Html:
-    """Two figures of a stage, and a line at what it is allowed."""
+    """Bar with two figures of a stage, and a line at its allowance."""
     colour = COLOURS[stage]
     marks = [
         _rect(0, 100 * pale_ms / axis_ms, 2, _ROW_PX - 4, colour, stage.value, 0.35),
@@ -160,7 +160,7 @@ def stage_bar(
 
 
 def stacked_bar(parts_ms: Mapping[Stage, float], axis_ms: float, limit_ms: float) -> Html:
-    """Stages one after another, and a line at the budget."""
+    """Stacked bar of the stages, with a line at the budget."""
     marks, at_ms = [], 0.0
     for stage, part_ms in parts_ms.items():
         start, width = 100 * at_ms / axis_ms, 100 * part_ms / axis_ms
@@ -172,18 +172,19 @@ def stacked_bar(parts_ms: Mapping[Stage, float], axis_ms: float, limit_ms: float
 
 
 def swatch(colour: str, class_: str) -> Html:
-    """A colour of a drawing, for its legend."""
+    """Square of one colour, for a legend."""
     square = tag("rect", width=10, height=10, fill=colour, class_=class_)
     return tag("svg", square, width=10, height=10, aria_hidden="true", class_="swatch")
 
 
 def stage_name(stage: Stage) -> Html:
-    """With its colour."""
+    """Name of a stage, with its colour."""
     return joined([swatch(COLOURS[stage], stage.value), Html(" "), tag("span", stage.value)])
 
 
 def _drawing(height_px: int, name: str | None, marks: Sequence[Html]) -> Html:
-    """One without a name only shows again what the table around it says."""
+    """An SVG. One without a name is hidden from screen readers: the table around it has its
+    figures."""
     if name is None:
         return tag("svg", *marks, width="100%", height=height_px, aria_hidden="true")
     return tag("svg", *marks, width="100%", height=height_px, role="img", aria_label=name)
@@ -235,6 +236,6 @@ def _letters(
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> Html:
-    """Of `(colour, class, words)`."""
+    """Legend of `(colour, class, text)` entries."""
     items = (tag("li", swatch(colour, class_), " ", words) for colour, class_, words in entries)
     return tag("ul", joined(items), class_="legend")

@@ -1,10 +1,9 @@
-"""A report as one HTML file, to be kept beside a build or mailed to someone.
+"""Latency report as one HTML file, to be kept beside a build or mailed.
 
-It needs nothing else: no network, no script, and of the policy that it brings along, and of a
-stricter one of whoever serves it, it keeps the rules (a policy that forbids even its style sheet
-leaves a plain page). What it says comes from where the terminal's report has it: `summarize`,
-`entry_json`, `compare`, `gate`. Words of callers stand in it where they were kept; `markup` escapes
-them.
+The file needs no network and no script. It complies with the content security policy that it
+contains, and with a stricter one of a server (a policy that forbids its style sheet leaves a plain
+page). Its figures come from the same functions as the terminal's report: `summarize`, `entry_json`,
+`compare`, `thresholds`. It has the words of callers where they were kept; `markup` escapes them.
 """
 
 import base64
@@ -14,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
+from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.budget import Budget
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS
-from latency_budget.statistics.aggregate import PERCENTILES, Tally, percentiles_ms
-from latency_budget.storage.history import TurnEntry, profiles_json
+from latency_budget.statistics.aggregate import PERCENTILES, TurnAggregate, percentiles_ms
+from latency_budget.storage.history import TurnEntry, entry_json, profiles_json
 
 from .compare import Comparison
 from .html_charts import (
@@ -30,54 +31,64 @@ from .html_charts import (
     bins_of,
     histogram,
     legend,
+    spans_bar,
     stacked_bar,
     stage_bar,
     stage_name,
 )
-from .html_turns import actions_table, turns_section
 from .markup import NOTHING, Html, joined, table, tag
 from .thresholds import METRICS, Condition
 from .trace_or_store import Source
+from .waterfall import action_line, headline
 
 _STYLE: Final = Path(__file__).with_name("html_report.css")
 
 _RANKS: Final = tuple(f"p{percent}" for percent in PERCENTILES)
 
+MAX_DRAWN: Final = 40
+"""Most waterfalls, at some 5 kB each. Other turns are chosen with --last, --since or --session."""
+
+MAX_LISTED: Final = 100
+"""Most turns without a time, of a line each."""
+
+MAX_WORDS: Final = 400
+"""Longest text of either side, in characters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What there is to show."""
+    """Contents of a report."""
 
     source: Source
     summary: dict[str, Any]
-    """Of its turns, by `summarize`."""
+    """Summary of its turns, by `summarize`."""
     written_unix_ns: int
     other: Source | None = None
     found: Comparison | None = None
-    """With the other's."""
+    """Comparison with the other source."""
     gate: Sequence[Condition] = ()
 
     @property
     def at_ear(self) -> bool:
-        """The side that the summary measures."""
+        """True where the summary measures at the ear."""
         return bool(self.summary["measure"] == "e2e_ear_ms")
 
     @property
     def budget(self) -> Budget:
-        """Of most turns."""
+        """The budget of most turns."""
         ((budget, _),) = Counter(entry.budget for entry in self.source.entries).most_common(1)
         return budget
 
 
 def html_report(report: Report) -> str:
-    """The file's text."""
+    """The text of the HTML file."""
     sections = {
         "gate": ("Gate", _gate(report)),
         "summary": ("Summary", _summary(report)),
         "histogram": ("How long callers waited", _histogram(report)),
         "stages": ("Where the time went", _stages(report)),
         "comparison": ("Comparison", _comparison(report)),
-        "turns": ("Turns", turns_section(report.source.entries)),
+        "turns": ("Turns", _turns(report.source.entries)),
     }
     shown = {place: each for place, each in sections.items() if each[1]}
     links = (tag("li", tag("a", title, href=f"#{place}")) for place, (title, _) in shown.items())
@@ -158,24 +169,27 @@ def _verdict(words: str, good: bool) -> Html:
 def _summary(report: Report) -> Html:
     entries, summary = report.source.entries, report.summary
     answered = [entry for entry in entries if entry.record.answered]
-    tally = Tally.of(report.source.records)
+    aggregate = TurnAggregate.of(report.source.records)
     late = sum(entry.late for entry in entries)
     timed = [entry for entry in entries if entry.record.e2e_raw_ns is not None]
     counts = [
         ("turns", str(summary["turns"])),
         ("answered", _share(summary["answered"], len(entries))),
         ("later than their own budget", _share(late, len(timed))),
-        ("cut in on the caller", _share(tally.cut_ins, len(answered))),
+        ("cut in on the caller", _share(aggregate.cut_ins, len(answered))),
         ("interrupted by the caller", _share(_interrupted(entries), len(answered))),
         ("begun with an opener", _share(summary["openers"], len(answered))),
     ]
     raw = summary["e2e_raw_ms"]
     side = "ear" if report.at_ear else "server"
     rows = [
-        (f"at the ear ({tally.at_ear.total()} turns)", *_figures(percentiles_ms(tally.at_ear))),
         (
-            f"at the server ({tally.at_server.total()} turns)",
-            *_figures(percentiles_ms(tally.at_server)),
+            f"at the ear ({aggregate.at_ear.total()} turns)",
+            *_figures(percentiles_ms(aggregate.at_ear)),
+        ),
+        (
+            f"at the server ({aggregate.at_server.total()} turns)",
+            *_figures(percentiles_ms(aggregate.at_server)),
         ),
         (f"at the {side}, had nothing been held back to a pace", *_figures(raw)),
     ]
@@ -186,7 +200,7 @@ def _summary(report: Report) -> Html:
             tag("dl", joined(figures), class_="figures"),
             table(caption, ("", *_RANKS), rows),
             _profiles(report),
-            actions_table(entries),
+            _actions(entries),
         ]
     )
 
@@ -196,7 +210,7 @@ def _interrupted(entries: Sequence[TurnEntry]) -> int:
 
 
 def _profiles(report: Report) -> Html:
-    """Nothing where all turns were held to budgets of one name."""
+    """Table by budget; nothing where all turns have budgets of one name."""
     if len({entry.budget.name for entry in report.source.entries}) < 2:
         return NOTHING
     profiles = profiles_json(None, report.source.entries)["profiles"]
@@ -251,7 +265,7 @@ def _histogram(report: Report) -> Html:
 
 
 def _e2e_ms(entry: TurnEntry, at_ear: bool) -> float | None:
-    """Of one side only: two quantities are never mixed."""
+    """End-to-end time on one side only: two quantities are never mixed."""
     return entry.record.e2e_ear_ms if at_ear else entry.record.e2e_server_ms
 
 
@@ -296,7 +310,7 @@ def _stages(report: Report) -> Html:
 
 
 def _means(report: Report) -> Html:
-    """What the stages exposed on average, and on average of the slowest turns: those add up."""
+    """Mean exposed times of all turns and of the slowest tenth: means add up, percentiles don't."""
     timed = sorted(
         ((ms, e) for e in report.source.entries if (ms := _e2e_ms(e, report.at_ear)) is not None),
         key=lambda pair: pair[0],
@@ -362,3 +376,106 @@ def _comparison(report: Report) -> Html:
             ),
         ]
     )
+
+
+def _turns(entries: Sequence[TurnEntry]) -> Html:
+    """Waterfalls of the slowest turns, and a list of those without a time."""
+    timed = [entry for entry in entries if entry.record.e2e_ns is not None]
+    slowest = sorted(timed, key=lambda entry: -(entry.record.e2e_ns or 0))[:MAX_DRAWN]
+    others = [entry for entry in entries if entry.record.e2e_ns is None]
+    newest = others[-MAX_LISTED:]
+    if len(slowest) < len(timed):
+        said = f"Drawn are the {len(slowest)} slowest of {len(timed)} turns with a time."
+    else:
+        said = f"All {len(timed)} turns with a time are drawn, the slowest first."
+    parts = [
+        tag("p", said),
+        tag(
+            "p",
+            "Full: the caller waited for this stage. Pale: it worked behind another. The line is"
+            " the turn's budget. Times are in ms since the caller's last word.",
+        ),
+        *(_waterfall(entry) for entry in slowest),
+    ]
+    if newest:
+        which = (
+            f"{len(others)}"
+            if len(newest) == len(others)
+            else (f"the newest {len(newest)} of {len(others)}")
+        )
+        items = (
+            tag("li", headline(entry.record, entry.budget), _session_of(entry)) for entry in newest
+        )
+        parts += [tag("h3", f"Turns without a time: {which}"), tag("ul", joined(items))]
+    return joined(parts)
+
+
+def _actions(entries: Sequence[TurnEntry]) -> Html:
+    """Table of the actions and their savings; nothing where none was taken."""
+    taken: dict[Action, list[ActionTaken]] = {}
+    for entry in entries:
+        for each in entry.record.actions:
+            taken.setdefault(each.action, []).append(each)
+    rows = []
+    for action in Action:
+        if found := taken.get(action):
+            saved = [each.saved_ms for each in found if each.saved_ms is not None]
+            brought = f"{median(saved):.1f} ({len(saved)} turns)" if saved else "not known"
+            predicted = median(each.predicted_ms for each in found)
+            rows.append((action.value, str(len(found)), f"{predicted:.1f}", brought))
+    if not rows:
+        return NOTHING
+    heads = ("action", "turns", "predicted", "saved")
+    return table("Done lest a turn be late, with what it saves in ms (medians)", heads, rows)
+
+
+def _session_of(entry: TurnEntry) -> Html:
+    return tag("small", " session ", tag("bdi", entry.session))
+
+
+def _waterfall(entry: TurnEntry) -> Html:
+    """Waterfall of one turn: a table whose last column is the chart."""
+    turn = entry_json(entry)
+    waterfall, budget_ms = turn["waterfall"], turn["budget"]["total_ms"]
+    axis_ms = max((entry.record.e2e_ns or 0) / NS_PER_MS, 1.04 * budget_ms)
+    rows = [
+        (
+            stage_name(stage),
+            f"{times['spent_ms']:.1f}",
+            f"{times['exposed_ms']:.1f}",
+            spans_bar(waterfall, stage, axis_ms, budget_ms),
+        )
+        for stage in Stage
+        for times in (turn["stages"][stage],)
+        if times["spent_ms"] or times["exposed_ms"]
+    ]
+    heads = ("stage", "spent", "exposed", f"0 to {axis_ms:.0f} ms, line at {budget_ms}")
+    caption = headline(entry.record, entry.budget)
+    drawn = table(caption, heads, rows, bars=True, note=_session_of(entry))
+    done = (tag("p", action_line(taken)) for taken in entry.record.actions)
+    return tag("article", drawn, *_words(turn), *done, *_doubts(waterfall))
+
+
+def _words(turn: dict[str, Any]) -> list[Html]:
+    """The words of both sides, where they are kept."""
+    said = [("caller", turn["caller_text"]), ("agent", turn["agent_text"])]
+    return [
+        tag("p", f"{who}: ", tag("q", _shortened(text), dir="auto"), class_="words")
+        for who, text in said
+        if text
+    ]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]} ..."
+
+
+def _doubts(waterfall: dict[str, Any]) -> list[Html]:
+    lines = []
+    if waterfall["wasted_ms"]:
+        prompt, output = waterfall["wasted_prompt_tokens"], waterfall["wasted_output_tokens"]
+        tokens = f", {prompt} + {output} tokens" if prompt or output else ""
+        lines.append(tag("p", f"discarded work: {waterfall['wasted_ms']:.1f} ms{tokens}"))
+    if waterfall["incomplete"]:
+        lines.append(tag("p", f"incomplete: {', '.join(waterfall['incomplete'])}", class_="doubt"))
+    return lines

@@ -1,4 +1,4 @@
-"""HTML and SVG as text, in which nothing that came from elsewhere can become a tag.
+"""Builder of HTML and SVG text that escapes every string which is not markup.
 
 `Html` is text that is markup already. Every other text that is put into a tag, or into an
 attribute, is escaped there; so a page is built of `tag` calls, and never of strings.
@@ -12,7 +12,7 @@ _VOID: Final = frozenset({"br", "meta"})
 
 
 class Html(str):
-    """Markup. Make it with `tag`; from a literal only where that is the program's own."""
+    """Text that is markup. Make it with `tag`, or from a literal of this program."""
 
     __slots__ = ()
 
@@ -40,6 +40,7 @@ def tag(name: str, /, *children: str | float, **attributes: str | float | None) 
 
 
 def joined(parts: Iterable[Html]) -> Html:
+    """Concatenate markup."""
     return Html("".join(parts))
 
 
@@ -51,8 +52,9 @@ def table(
     bars: bool = False,
     note: Html = NOTHING,
 ) -> Html:
-    """The first column is the rows' heads; with `bars` the last one is drawings, which shrink. One
-    of numbers alone scrolls where it is too wide, by keyboard too. `note` goes with the caption."""
+    """A table whose first column has the rows' heads. With `bars` the last column has drawings,
+    which shrink; otherwise a table that is too wide scrolls, by keyboard too. `note` follows the
+    caption."""
     head = tag("tr", *(tag("th", text, scope="col") for text in heads))
     body = (
         tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest))
@@ -71,7 +73,7 @@ def table(
 
 
 def _plain(value: str | float) -> str:
-    """Numbers as short as a drawing can use them; texts without what no page may hold."""
+    """Numbers with four digits; texts without characters that HTML forbids."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return "".join(

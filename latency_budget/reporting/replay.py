@@ -1,8 +1,8 @@
-"""What the policy would have done: turns that are over, told to a policy that knows nothing yet.
+"""Replay of finished turns through a fresh policy: what would it have done?
 
-Each turn is asked about as it was then, with only those before it known, and its own marks up to
-where a reply was asked for. What was really done stands beside it; what it would have changed can't
-be known.
+For each turn the policy knows the turns before it, and the turn's own marks up to the request for a
+reply. The actions that were really taken stand beside the result; their effect on the turn can't be
+known.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from latency_budget.account.actions import ActionTaken
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 from latency_budget.enforcement.policy import ActionState, Policy
-from latency_budget.enforcement.stage_latencies import Progress, lags_of
+from latency_budget.enforcement.stage_latencies import Progress, stage_latencies_of
 from latency_budget.statistics.aggregate import Json
 from latency_budget.statistics.report import actions_json
 from latency_budget.storage.history import TurnEntry
@@ -20,23 +20,25 @@ from latency_budget.storage.history import TurnEntry
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """One turn."""
+    """The policy's decisions for one turn."""
 
     entry: TurnEntry
     predicted_ms: float | None
-    """Before it began, but for the wait for its end. None: too few turns before it."""
+    """Prediction before the turn, without the wait for its end, in ms. None: too few turns
+    before."""
     would: tuple[ActionTaken, ...]
-    """What the policy would have done for it."""
+    """Actions that the policy would have taken."""
 
 
 def replay(
     entries: Iterable[TurnEntry], policy: Policy
 ) -> tuple[list[Foresight], list[ActionState]]:
-    """Every turn, and how the ladder stands behind the last. `policy` is a fresh one."""
+    """Replay all turns. Returns the decisions, and the state of the actions after the last turn.
+    `policy`: a new one."""
     found: list[Foresight] = []
     for entry in entries:
         total_ms = entry.budget.total_ms - entry.budget.widened_ms
-        would = list(policy.standing())
+        would = list(policy.active())
         progress = _when_asked(entry.record)
         if progress is not None:
             short = policy.short_clause(progress, total_ms)
@@ -47,12 +49,14 @@ def replay(
 
 
 def foresight_table(found: Sequence[Foresight], states: Sequence[ActionState]) -> str:
-    """As text."""
+    """The decisions as text, for a terminal."""
     lines = ["what the policy foresees, turn by turn (ms, but for the wait for the turn's end):"]
     for each in found:
         record = each.entry.record
-        lags = lags_of(record)
-        took = "?" if lags is None or lags.ready_ms is None else f"{lags.ready_ms:.0f}"
+        latencies = stage_latencies_of(record)
+        took = (
+            "?" if latencies is None or latencies.ready_ms is None else f"{latencies.ready_ms:.0f}"
+        )
         predicted = "?" if each.predicted_ms is None else f"{each.predicted_ms:.0f}"
         line = f"turn {record.turn}: {predicted} predicted, ready after {took}"
         line += f"; would: {_named(each.would)}" if each.would else ""
@@ -67,7 +71,7 @@ def foresight_table(found: Sequence[Foresight], states: Sequence[ActionState]) -
 
 
 def foresight_json(found: Sequence[Foresight], states: Sequence[ActionState]) -> Json:
-    """`{turns: [{turn, predicted_ms, would, did}], actions: [...]}`."""
+    """JSON of the decisions: `{turns: [{turn, predicted_ms, would, did}], actions: [...]}`."""
     return {
         "turns": [
             {
@@ -83,7 +87,7 @@ def foresight_json(found: Sequence[Foresight], states: Sequence[ActionState]) ->
 
 
 def states_json(states: Iterable[ActionState]) -> list[Json]:
-    """How the ladder stands."""
+    """JSON of the states of the actions."""
     return [{**asdict(state), "action": state.action.value} for state in states]
 
 
@@ -92,10 +96,10 @@ def _named(actions: Sequence[ActionTaken]) -> str:
 
 
 def _when_asked(record: TurnRecord) -> Progress | None:
-    """How far the turn was when its reply was asked for, on its own clock."""
-    lags = lags_of(record)
+    """Progress of the turn when its reply was requested, on its own clock."""
+    latencies = stage_latencies_of(record)
     asked = [span.start_ns for span in record.spans if span.stage is Stage.LLM_PREFILL]
-    if lags is None or lags.words_ms is None or not asked:
+    if latencies is None or latencies.words_ms is None or not asked:
         return None
-    words_ns = round(lags.words_ms * NS_PER_MS)
+    words_ns = round(latencies.words_ms * NS_PER_MS)
     return Progress(asked[-1], 0, words_ns=words_ns, asked_ns=asked[-1])

@@ -1,7 +1,7 @@
-"""Conditions on a summary, as text: `e2e.p95<=500 cutin<=0.02`.
+"""Latency gate: conditions on a summary, such as `e2e.p95<=500 cutin<=0.02`.
 
-For pipelines that let no slower version through. A condition on a figure that is not there fails:
-no turns are not fast turns.
+For pipelines that must reject a slower version. A condition on a missing figure fails: a run
+without turns is not a fast run.
 """
 
 import re
@@ -26,12 +26,12 @@ _CONDITION: Final = re.compile(
 
 
 class GateError(ValueError):
-    """The text is no gate. The message says what would be one."""
+    """The text is not a valid gate. The message shows a valid one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of a gate's."""
+    """One condition of a gate."""
 
     name: str
     operator: str
@@ -45,7 +45,7 @@ class Condition:
 
 
 def read_gate(text: str) -> tuple[Condition, ...]:
-    """Conditions, separated by spaces or commas. Raises GateError."""
+    """Parse conditions, separated by spaces or commas. Raises GateError."""
     found = []
     left = text.strip()
     while left:
@@ -67,7 +67,7 @@ def read_gate(text: str) -> tuple[Condition, ...]:
 
 
 def misses(gate: tuple[Condition, ...], summary: Mapping[str, Any]) -> list[str]:
-    """What does not hold of a summary of `report.summarize`, in words; empty where all does."""
+    """One line for each condition that a summary of `report.summarize` misses."""
     lines = []
     for condition in gate:
         value = METRICS[condition.name](summary)
@@ -103,5 +103,5 @@ METRICS: Final[dict[str, Callable[[Mapping[str, Any]], float | None]]] = {
         for rank in PERCENTILES
     },
 }
-"""How to find what a gate names in a summary. `raw` is without what was held back on purpose; a
-stage's figure is what it exposed."""
+"""Getters of a summary's figures by the names of a gate. `raw` is without the time in which replies
+were held back on purpose; a stage's figure is its exposed time."""

@@ -1,4 +1,4 @@
-"""A session written down: events in, commands out, marks of time.
+"""Session traces: events, commands and marks of one session, as JSON lines.
 
 JSON lines. First a header, then one record a line, in the order in which things happened to the
 session (their times may step back a little: a mark carries the time at which it was made):
@@ -28,7 +28,7 @@ Scalar = str | int | float | bool | None
 Value = Scalar | list["Value"]
 
 MAX_LINE_CHARS = 1 << 20
-"""A record is a few hundred characters; a longer line is some other file."""
+"""Longest line. A record has a few hundred characters; a longer line is of another kind of file."""
 
 MAX_NESTED_LISTS = 8
 """Nothing in a session is deeper than a list of pairs; a bound keeps the copy from recursing."""
@@ -41,32 +41,36 @@ _RESERVED = ("at_ns", "kind", "turn", "type")
 
 
 class TraceError(ValueError):
-    """Not a trace, or a broken one. The message gives the line and what is wrong with it."""
+    """The input is not a valid trace. The message has the line and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
+    """First line of a trace."""
+
     session: SessionId
     started_unix_ns: int
     config_fingerprint: str
     dropped: int = 0
-    """Records forgotten from the beginning."""
+    """Records dropped from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
+    """One line of a trace."""
+
     at_ns: int
-    """From the session's start."""
+    """ns since the session's start."""
     kind: Kind
     turn: int
-    """0 where no turn is concerned."""
+    """Number of the turn; 0 without one."""
     type: str
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace that was read."""
+    """Header and records of a trace."""
 
     header: TraceHeader
     records: tuple[TraceRecord, ...]
@@ -90,7 +94,7 @@ class Trace:
 
 
 class TraceWriter:
-    """The ring in memory. One thread: the session's loop."""
+    """Ring buffer of a session's trace records. One thread: the session's loop."""
 
     def __init__(
         self,
@@ -118,13 +122,13 @@ class TraceWriter:
 
     @property
     def dropped(self) -> int:
-        """How many of the oldest records were forgotten."""
+        """Number of the oldest records that were dropped."""
         return self._appended - len(self._records)
 
     def append(self, at_ns: int, kind: Kind, turn: int, type: str, **fields: Any) -> None:
-        """Note a record. Nothing is encoded now; lists are copied.
+        """Append a record. It is encoded later; lists are copied.
 
-        Raises `TraceError` for a kind or mark there is not, or a field that JSON cannot hold.
+        Raises `TraceError` for an unknown kind or mark, or a field that JSON cannot hold.
         """
         _check_type(kind, turn, type)
         for name, value in fields.items():
@@ -134,6 +138,7 @@ class TraceWriter:
         self._appended += 1
 
     def append_mark(self, mark: Mark) -> None:
+        """Append a mark, with its counts or its action."""
         counts: dict[str, Value] = {}
         if mark.prompt_tokens or mark.output_tokens:
             counts = {"prompt_tokens": mark.prompt_tokens, "output_tokens": mark.output_tokens}
@@ -147,7 +152,7 @@ class TraceWriter:
         self.append(mark.at_ns, "mark", mark.turn, mark.name.value, **counts)
 
     def lines(self) -> Iterator[str]:
-        """The trace as it stands now, one line at a time, each ending in a newline."""
+        """The current trace, one line at a time, each ending in a newline."""
         header, records = self._header, tuple(self._records)
         first = {
             "format": FORMAT,
@@ -225,7 +230,7 @@ def _entry(record: TraceRecord) -> dict[str, object]:
 
 
 def _plain(name: str, value: object, depth: int = 0) -> Value:
-    """A copy that JSON can hold, of exactly Python's own types."""
+    """A copy in Python's built-in types, which JSON can hold."""
     match value:
         case bool() | None:
             return value

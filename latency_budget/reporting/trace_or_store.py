@@ -1,4 +1,4 @@
-"""Turns from a file: a session's trace, or a store. Its first bytes tell which of them it is."""
+"""Reader of turns from a file: a session's trace or a store, distinguished by its first bytes."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,26 +16,26 @@ SQLITE_HEAD: Final = b"SQLite format 3\0"
 
 
 MAX_READ: Final = 20_000
-"""Newest turns of a store, unless more are asked for: some seconds of reading, 0.15 GB."""
+"""Most turns of a store that are read unless more are asked for: some seconds, 0.15 GB."""
 
 
 class SourceError(Exception):
-    """There is nothing to report in the file. The message names it, and says why."""
+    """The file has no turns to report. The message has its name and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a file has."""
+    """Turns of a file."""
 
     path: str
     session: str | None
-    """Of a trace, or the one that was asked for."""
+    """Session of the trace, or the one that was selected."""
     entries: tuple[TurnEntry, ...]
-    """At least one; without words where they are not kept."""
+    """At least one turn; without words where they are not kept."""
     doubts: tuple[str, ...] = ()
-    """What to know before believing it."""
+    """Warnings about missing turns, as sentences without a full stop."""
     is_trace: bool = False
-    """Of one session, every turn of it."""
+    """True for a trace: every turn of one session."""
 
     @property
     def records(self) -> list[TurnRecord]:
@@ -43,7 +43,7 @@ class Source:
 
 
 def read_source(path: str, wanted: TurnFilter | None = None) -> Source:
-    """The turns of a trace, or of a store those that are wanted. Raises SourceError."""
+    """Read the turns of a trace, or the selected ones of a store. Raises SourceError."""
     wanted = wanted or TurnFilter()
     try:
         with Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""Turns as text, for a terminal.
+"""Waterfalls and summary tables of turns as text, for a terminal.
 
 A bar shows when a stage was at work: full blocks where it was exposed (the caller waited for it),
 light shade where it worked behind something else. A vertical line marks the budget's end. Work
@@ -17,7 +17,7 @@ from latency_budget.statistics.aggregate import PERCENTILES
 
 EXPOSED, HIDDEN, EARLIER, LIMIT, EMPTY = "█", "░", "◂", "│", " "
 MIN_BAR_COLUMNS = 10
-"""Narrower than this a bar says nothing; the picture then overflows the terminal instead."""
+"""Smallest width of a bar; in a narrower terminal the lines are longer than it is wide."""
 
 _LABEL_COLUMNS = 11
 _NUMBER_COLUMNS = 9
@@ -25,7 +25,7 @@ _TEXT_COLUMNS = _LABEL_COLUMNS + 2 * _NUMBER_COLUMNS + 2
 
 
 def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED) -> str:
-    """One turn in `width` columns, or 41 where that is less. No newline at the end.
+    """The waterfall of one turn in `width` columns, at least 41. No newline at the end.
 
     The axis runs from the origin to the end of the turn or of the budget, whichever is later.
     """
@@ -51,7 +51,7 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """What `summarize` gives, as a table in ms; spent and exposed by stage."""
+    """The summary of `summarize` as a table in ms, with spent and exposed time by stage."""
     rate = summary["cut_in_rate"]
     cut_ins = "" if rate is None else f", cut-ins {100 * rate:.1f} %"
     ranks = [f"p{percent}" for percent in PERCENTILES]
@@ -72,7 +72,7 @@ def _row(label: str, values: Mapping[str, float | None], ranks: Sequence[str]) -
 
 
 def headline(record: TurnRecord, budget: Budget) -> str:
-    """A turn in a line: its number, its times, and what is to be known of it."""
+    """One line about a turn: its number, times and flags."""
     parts = [f"turn {record.turn}:"]
     if record.e2e_server_ms is not None:
         parts.append(f"{record.e2e_server_ms:.1f} ms at the server")
@@ -102,7 +102,7 @@ def headline(record: TurnRecord, budget: Budget) -> str:
 
 
 def action_line(taken: ActionTaken) -> str:
-    """What was done for a turn, in a line."""
+    """One line about an action of a turn."""
     saved = "" if taken.saved_ms is None else f", saved {taken.saved_ms:.0f} ms"
     return f"action {taken.action}: {taken.predicted_ms:.0f} ms predicted{saved}"
 

@@ -1,8 +1,8 @@
-"""What is counted of turns to summarize them: how often each time was seen.
+"""Aggregates of turns: counts of each time, from which percentiles are computed.
 
 Percentiles are by nearest rank: the smallest value that at least p % of the values do not exceed.
-Each is thus a time that some turn really took, and none is invented between two turns; with fewer
-than 100 turns p99 is simply the slowest.
+Each is thus a time that some turn really took, and none is interpolated; with fewer than 100 turns
+p99 is the slowest.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 Json = dict[str, Any]
 Times = Counter[int]
-"""How often each number of nanoseconds was seen."""
+"""Number of turns by time in ns."""
 
 
 def _by_stage() -> dict[Stage, Times]:
@@ -27,29 +27,30 @@ def _by_stage() -> dict[Stage, Times]:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Of some turns. Times are those of *timed* turns: answered, with a known end-to-end time."""
+class TurnAggregate:
+    """Counts and times of a group of turns. Times are those of *timed* turns: answered, with a
+    known end-to-end time."""
 
     turns: int = 0
     answered: int = 0
     openers: int = 0
-    """Of the answered ones, as are the cut-ins."""
+    """Answered turns with an opener. Cut-ins are counted among the answered turns too."""
     cut_ins: int = 0
     timed: int = 0
     heard: int = 0
-    """Of the timed ones: known at the ear."""
+    """Timed turns whose time at the ear is known."""
     late: int | None = None
-    """Of the timed ones: beyond their budget. None: what they were held to is not known."""
+    """Timed turns beyond their budget. None: the budgets are not known."""
     at_ear: Times = field(default_factory=Counter)
     at_server: Times = field(default_factory=Counter)
     raw_at_ear: Times = field(default_factory=Counter)
-    """Had no reply been held back on purpose."""
+    """Times less those in which replies were held back on purpose."""
     raw_at_server: Times = field(default_factory=Counter)
     spent: dict[Stage, Times] = field(default_factory=_by_stage)
     exposed: dict[Stage, Times] = field(default_factory=_by_stage)
 
     @classmethod
-    def of(cls, records: Iterable[TurnRecord]) -> "Tally":
+    def of(cls, records: Iterable[TurnRecord]) -> "TurnAggregate":
         turns = tuple(records)
         answered = [record for record in turns if record.answered]
         timed = [record for record in answered if record.e2e_ns is not None]
@@ -70,8 +71,8 @@ class Tally:
             exposed={s: Counter([record.stages[s].exposed_ns for record in timed]) for s in Stage},
         )
 
-    def add(self, other: "Tally") -> None:
-        """Count another's turns in."""
+    def add(self, other: "TurnAggregate") -> None:
+        """Add the turns of another aggregate."""
         for name in ("turns", "answered", "openers", "cut_ins", "timed", "heard"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.late is not None:
@@ -83,7 +84,7 @@ class Tally:
             self.exposed[stage].update(other.exposed[stage])
 
     def summary(self) -> Json:
-        """See `report.summarize`."""
+        """The summary as JSON, documented at `report.summarize`."""
         all_heard = self._all_heard
         return {
             "turns": self.turns,
@@ -104,9 +105,9 @@ class Tally:
         }
 
     def histograms(self) -> Json:
-        """How long turns took, and what each stage made their callers wait, on the side that
-        `summary` measures: `{e2e: [[upper_ms, count], ...], stages: {name: [...]}}`, the buckets
-        that hold anything."""
+        """Histograms of the end-to-end times and of each stage's exposed time, on the side that
+        `summary` measures: `{e2e: [[upper_ms, count], ...], stages: {name: [...]}}`, without
+        empty buckets."""
         all_heard = self._all_heard
         return {
             "e2e": charted_ms(self.at_ear if all_heard else self.at_server),
@@ -118,14 +119,14 @@ class Tally:
         return 0 < self.timed == self.heard
 
     def _exposed(self, stage: Stage, all_heard: bool) -> Times:
-        """On the side that is measured: at the server there is no transport."""
+        """Exposed times on the side that is measured: at the server there is no transport."""
         if stage is Stage.TRANSPORT and not all_heard:
             return Counter({0: self.timed})
         return self.exposed[stage]
 
 
 def percentiles_ms(times: Mapping[int, int]) -> dict[str, float | None]:
-    """`{p50, p90, p95, p99}` of times in ns that were seen so often; null where there are none."""
+    """`{p50, p90, p95, p99}` in ms of counts by time in ns; null where there are none."""
     num_times = sum(times.values())
     if not num_times:
         return {f"p{percent}": None for percent in PERCENTILES}

@@ -1,4 +1,4 @@
-"""Turns as figures and as JSON."""
+"""JSON of turns and of their summaries."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,11 +7,12 @@ from latency_budget.account.actions import ActionTaken
 from latency_budget.account.turn import Span
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 
-from .aggregate import Json, Tally
+from .aggregate import Json, TurnAggregate
 
 
 def percentile(values: Sequence[int], percent: int) -> int:
-    """By nearest rank, `percent` in 1..100. Raises ValueError without values or out of range."""
+    """Percentile by nearest rank, `percent` in 1..100. Raises ValueError without values or out of
+    range."""
     if not values or not 1 <= percent <= 100:
         raise ValueError(f"no {percent}th percentile of {len(values)} values")
     rank = -(-percent * len(values) // 100)
@@ -19,22 +20,23 @@ def percentile(values: Sequence[int], percent: int) -> int:
 
 
 def summarize(records: Iterable[TurnRecord]) -> Json:
-    """Percentiles in ms over the turns that were answered; null where there are none.
+    """Summarize turns: percentiles in ms over those that were answered; null where there are none.
 
     `{turns, answered, measure, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate,
     within, stages: {name: {spent_ms, exposed_ms: {p50, ...}}}}`. `e2e_raw_ms` is the same measure
-    had no reply been held back on purpose. The end is the ear where every answered turn has that
-    time, else the server for all of them, and `measure` says which: two quantities are never mixed.
-    Cut-ins count in their rate (cut-ins per answered turn) and not in the percentiles, which their
-    negative times would flatter. Incomplete turns count wherever their end-to-end time is known.
-    `within`, the share of timed turns that kept their budget, needs more than records: see
-    `history.tally_of`; it is null here.
+    less the time in which replies were held back on purpose. The end is the ear where every
+    answered turn has that time, else the server for all of them, and `measure` says which: two
+    quantities are never mixed. Cut-ins count in their rate (cut-ins per answered turn) and not in
+    the percentiles, which their negative times would flatter. Incomplete turns count wherever their
+    end-to-end time is known. `within`, the share of timed turns that kept their budget, needs more
+    than records: see `history.aggregate_of`; it is null here.
     """
-    return Tally.of(records).summary()
+    return TurnAggregate.of(records).summary()
 
 
 def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: float | None) -> Json:
-    """One turn for `talk --json`, `bench --json` and the service. `reply_s`: seconds of speech."""
+    """JSON of one turn for `talk --json`, `bench --json` and the service. `reply_s`: seconds of
+    speech."""
     return {
         "turn": record.turn,
         "caller_text": caller_text,
@@ -56,7 +58,7 @@ def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: fl
 
 
 def actions_json(actions: Iterable[ActionTaken]) -> list[Json]:
-    """What was done, with what it was to save and did."""
+    """JSON of actions, with their predicted and measured savings."""
     return [
         {
             "action": taken.action.value,
@@ -68,7 +70,7 @@ def actions_json(actions: Iterable[ActionTaken]) -> list[Json]:
 
 
 def waterfall_json(record: TurnRecord) -> Json:
-    """What a page needs to draw a turn: stretches in ms from the origin, and what to doubt."""
+    """JSON of a turn's waterfall: spans in ms from the origin, wasted work, and missing marks."""
     return {
         "origin": record.origin.value,
         "spans": _spans_json(record.spans),
@@ -81,8 +83,8 @@ def waterfall_json(record: TurnRecord) -> Json:
 
 
 def marks_json(record: TurnRecord) -> list[Json] | None:
-    """The marks that counted, in ms from the origin: `[{name, ms}, ...]`. None where they are not
-    known any more."""
+    """JSON of the marks that counted, in ms from the origin: `[{name, ms}, ...]`. None for a turn
+    that was stored without them."""
     marks = [{"name": name.value, "ms": at_ns / NS_PER_MS} for name, at_ns in record.marks]
     return marks or None
 
@@ -93,7 +95,7 @@ def report_json(
     summary: Mapping[str, Any],
     errors: Sequence[str] = (),
 ) -> Json:
-    """The whole answer: `{session, turns, summary, errors}`; without `turns` where that is None."""
+    """JSON of a report: `{session, turns, summary, errors}`; without `turns` where that is None."""
     listed: Json = {} if turns is None else {"turns": list(turns)}
     return {"session": session, **listed, "summary": dict(summary), "errors": list(errors)}
 

@@ -1,7 +1,7 @@
-"""How long turns and their stages took since the start, counted for a monitoring system.
+"""Histograms of turns and stages since the start of the service, for a monitoring system.
 
-Bounds lie close together around 500 ms, where it is decided whether an answer is late. Of stages
-the exposed time counts: nobody waits for what they spend behind one another.
+Bounds lie close together around the target of 500 ms, where an answer becomes late. Of stages the
+exposed time is counted: a caller does not wait for work behind other work.
 """
 
 from collections import defaultdict
@@ -40,20 +40,21 @@ STAGE_BOUNDS_MS: Final = (
 
 
 class TurnHistograms:
-    """One thread: the service's loop."""
+    """Histograms by profile and by stage. One thread: the service's loop."""
 
     def __init__(self) -> None:
         self.turns: Final[dict[str, Buckets]] = defaultdict(lambda: Buckets(TURN_BOUNDS_MS))
-        """From the caller's last word to the answer, at the ear where that is known, by profile."""
+        """Time from the caller's last word to the answer, at the ear where that is known, by
+        profile."""
         self.stages: Final = {stage: Buckets(STAGE_BOUNDS_MS) for stage in Stage}
-        """Exposed."""
+        """Exposed time by stage."""
         self.wasted_ms = 0.0
-        """Of stages, for guesses in vain."""
+        """Stage time of discarded speculative replies, in ms."""
         self.wasted_prompt_tokens = 0
         self.wasted_output_tokens = 0
 
     def add(self, profile: str, record: TurnRecord) -> None:
-        """Count a turn in that is over. One without an end-to-end time has none of its stages."""
+        """Count a finished turn. One without an end-to-end time is counted in no histogram."""
         self.wasted_ms += record.wasted_ms
         self.wasted_prompt_tokens += record.wasted_prompt_tokens
         self.wasted_output_tokens += record.wasted_output_tokens

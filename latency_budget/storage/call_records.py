@@ -1,4 +1,4 @@
-"""Telephone calls that are over, as the store keeps them: who, when, how long, how it ended."""
+"""Call detail records in the store: parties, times, outcome and quality of finished calls."""
 
 import sqlite3
 from dataclasses import asdict, dataclass, fields
@@ -12,7 +12,7 @@ from .store_query import connected
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call."""
+    """Record of one finished telephone call."""
 
     session: str
     began_unix_ns: int
@@ -20,27 +20,28 @@ class CallRecord:
     agent: str
     carrier: str
     caller: str
-    """A number, or what may be kept of it; empty where the carrier did not tell."""
+    """The calling number, or the part of it that may be kept; empty where the carrier sends
+    none."""
     called: str
     cause: str
-    """Of its end, in one word."""
+    """Cause of the end, in one word."""
     reason: str
-    """The same in a sentence."""
+    """Cause of the end, as a sentence."""
     turns: int
     p50_ms: float | None
-    """Of the waits for an answer; None where nothing was answered."""
+    """Median wait for an answer in ms; None without an answer."""
     p95_ms: float | None
     keys: int
-    """How many were pressed. Never which: they may be secret."""
+    """Number of DTMF keys that were pressed. Never which: they may be secret."""
     recording: str | None
-    """The name of its file."""
+    """File name of the recording."""
     lost_frames: int = 0
-    """Of the caller's sound: that never came, or too late to be waited for, where the carrier
-    numbers them; or that were more than time has passed."""
+    """Frames of the caller's audio that never arrived, or too late, where the carrier numbers them;
+    or that were more than the elapsed time allows."""
     late_frames: int = 0
-    """That came after that, or twice."""
+    """Frames that arrived after they were given up, or twice."""
     answered_by: str = ""
-    """Of a call that we placed: "human", "machine", "menu"; empty where that is not known."""
+    """Answerer of an outbound call: "human", "machine", "menu"; empty where that is not known."""
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(CallRecord))
@@ -58,8 +59,8 @@ def insert_call(connection: sqlite3.Connection, record: CallRecord) -> None:
 def read_calls(
     path: Path, *, max_calls: int, before_row: int | None = None
 ) -> list[tuple[int, CallRecord]]:
-    """The newest so many, oldest first, each with its row. `before_row`: only what was stored
-    before that call. Blocks. Raises StoreError."""
+    """The newest `max_calls` calls, oldest first, each with its row. `before_row`: only calls that
+    were stored before it. Blocks. Raises StoreError."""
     newest = 2**63 - 1 if before_row is None else before_row
     with connected(path) as connection:
         rows = connection.execute(
@@ -69,12 +70,12 @@ def read_calls(
 
 
 def call_json(row: int, record: CallRecord) -> dict[str, Any]:
-    """As it is told over HTTP."""
-    told = asdict(record)
-    began_ns, ended_ns = told.pop("began_unix_ns"), told.pop("ended_unix_ns")
+    """JSON of a call, for the HTTP endpoint."""
+    shown = asdict(record)
+    began_ns, ended_ns = shown.pop("began_unix_ns"), shown.pop("ended_unix_ns")
     times = {
         "began_at": iso_of(began_ns),
         "ended_at": iso_of(ended_ns),
         "seconds": round((ended_ns - began_ns) / 1e9, 1),
     }
-    return {"row": row, **times, **told}
+    return {"row": row, **times, **shown}

@@ -1,4 +1,4 @@
-"""The latest turns of the service, kept in memory for its pages and figures."""
+"""In-memory history of the latest turns, for the pages and the metrics."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,38 +8,40 @@ from latency_budget.account.budget import EMBEDDED, Budget
 from latency_budget.account.turn import SessionId
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 from latency_budget.enforcement.stage_latencies import was_prepared
-from latency_budget.statistics.aggregate import Json, Tally
+from latency_budget.statistics.aggregate import Json, TurnAggregate
 from latency_budget.statistics.report import marks_json, report_json, turn_json, waterfall_json
 from latency_budget.statistics.turn_histograms import TurnHistograms
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEntry:
-    """A finished turn, with what the account of its time does not hold."""
+    """A finished turn: its record, session, budget and texts."""
 
     session: SessionId
     record: TurnRecord
     budget: Budget = EMBEDDED
-    """What it was held to, widened where the client asked for a longer wait."""
+    """The turn's budget, widened where the client asked for a longer wait."""
     caller_text: str = ""
-    """Both texts stay empty where the settings forbid to keep them."""
+    """What the caller said. This text and the next are empty where the settings forbid to keep
+    them."""
     agent_text: str = ""
     reply_s: float | None = None
-    """Seconds of speech released."""
+    """Speech released, in s."""
     recording: tuple[float, float] | None = None
-    """Where in the call's recording it is, from the caller's words to the end of the answer, in s.
-    None: nowhere."""
+    """First and last second of the turn in the call's recording, from the caller's words to the end
+    of the answer. None: not recorded."""
 
     @property
     def late(self) -> bool:
-        """Ready after the budget's total; what is held back on purpose is not late for that."""
+        """True where the reply was ready after the budget's total; a reply that is held back on
+        purpose is not late for that."""
         raw_ns = self.record.e2e_raw_ns
         return raw_ns is not None and raw_ns > self.budget.total_ms * NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCounts:
-    """Counted since the start, forgotten turns included."""
+    """Counts since the start of the service, turns that left the history included."""
 
     turns: int = 0
     answered: int = 0
@@ -50,13 +52,13 @@ class TurnCounts:
     openers: int = 0
     incomplete: int = 0
     prepared: int = 0
-    """Their reply was begun before they were decided over."""
+    """Turns whose reply was requested before the turn was decided to be over."""
 
 
 class TurnHistory:
-    """The last `max_turns` turns of all sessions; the oldest is forgotten first.
+    """Ring of the last `max_turns` turns of all sessions; the oldest is dropped first.
 
-    One thread: the service's loop. A look-up walks the whole history (about a millisecond for the
+    One thread: the service's loop. A look-up walks the whole ring (about a millisecond for the
     default).
     """
 
@@ -72,7 +74,7 @@ class TurnHistory:
         return len(self._entries)
 
     def add(self, entry: TurnEntry, known: Json | None = None) -> None:
-        """`known`: what is to be told of it beside its account."""
+        """Add a finished turn. `known`: further JSON fields of the turn."""
         record, so_far = entry.record, self._counts
         self._entries.append((entry, known or {}))
         self.histograms.add(entry.budget.name, record)
@@ -93,15 +95,16 @@ class TurnHistory:
         return self._counts
 
     def entries(self, session: SessionId | None = None) -> Iterator[TurnEntry]:
-        """Oldest first; of one session where it is named (none for an unknown one)."""
+        """The turns, oldest first; with `session` those of that session."""
         return iter([e for e, _ in self._entries if session is None or e.session == session])
 
     def summary_json(self, session: SessionId | None = None, *, histograms: bool = False) -> Json:
-        """`/v1/latency/summary`: see `profiles_json`."""
+        """Body of `/v1/latency/summary`, documented at `profiles_json`."""
         return profiles_json(session, list(self.entries(session)), histograms=histograms)
 
     def turns_json(self, session: SessionId | None = None, *, max_turns: int = 100) -> Json:
-        """`/v1/latency/turns`: the latest turns, see the function of this name."""
+        """Body of `/v1/latency/turns`: the latest turns, documented at the function
+        `turns_json`."""
         kept = [each for each in self._entries if session is None or each[0].session == session]
         newest = kept[max(0, len(kept) - max_turns) :]
         listed = turns_json(session, [entry for entry, _ in newest])
@@ -110,41 +113,41 @@ class TurnHistory:
         return listed
 
 
-def tally_of(entries: Sequence[TurnEntry]) -> Tally:
-    """With what they were held to."""
-    tally = Tally.of(entry.record for entry in entries)
-    tally.late = sum(entry.late and entry.record.answered for entry in entries)
-    return tally
+def aggregate_of(entries: Sequence[TurnEntry]) -> TurnAggregate:
+    """Aggregate of entries, with the number of late turns by their own budgets."""
+    aggregate = TurnAggregate.of(entry.record for entry in entries)
+    aggregate.late = sum(entry.late and entry.record.answered for entry in entries)
+    return aggregate
 
 
 def profiles_json(
     session: str | None, entries: Sequence[TurnEntry], *, histograms: bool = False
 ) -> Json:
-    """`{session, summary, profiles: {name: summary}, errors}` of these turns, and `histograms`
-    where they are wanted."""
+    """JSON `{session, summary, profiles: {name: summary}, errors}` of these turns, with
+    `histograms` on request."""
     by_profile: dict[str, list[TurnEntry]] = {}
     for entry in entries:
         by_profile.setdefault(entry.budget.name, []).append(entry)
-    whole = tally_of(entries)
+    whole = aggregate_of(entries)
     answer = {
         **report_json(session, None, whole.summary()),
-        "profiles": {name: tally_of(turns).summary() for name, turns in by_profile.items()},
+        "profiles": {name: aggregate_of(turns).summary() for name, turns in by_profile.items()},
     }
     return {**answer, "histograms": whole.histograms()} if histograms else answer
 
 
 def turns_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
-    """These turns, each with its waterfall, and the summary of them.
+    """JSON of these turns, each with its waterfall, and of their summary.
 
     Beside what `turn_json` gives, each turn has `session`, `budget`, `waterfall`, `marks` and
     `recording`.
     """
     turns = [entry_json(entry) for entry in entries]
-    return report_json(session, turns, tally_of(entries).summary())
+    return report_json(session, turns, aggregate_of(entries).summary())
 
 
 def entry_json(entry: TurnEntry) -> Json:
-    """A turn as `turns_json` lists it."""
+    """JSON of one turn, as `turns_json` lists it."""
     budget = entry.budget
     return {
         **turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s),

@@ -1,60 +1,78 @@
-"""Turns, and telephone calls, that outlive the process: a SQLite file, written off the event loop.
+"""Finished turns and telephone calls in a SQLite file, written off the event loop.
 
 Theory of operation
 -------------------
-`add` puts a turn into a bounded queue and returns. A thread of the store's own wakes every
-WRITE_EVERY_S and writes what has come, all in one transaction, so that thousands of turns a minute
-cost one write a moment, and none of them the audio. The file is journalled ahead (WAL): readers
+`add` puts a turn into a bounded queue and returns. The store's `BackgroundWriter` runs a pass every
+WRITE_EVERY_S, which writes what has come in one transaction, so that thousands of turns a minute
+cost one write a moment, and none of them the audio. The journal is a write-ahead log (WAL): readers
 never wait for the writer, and a process that is killed loses what came since the last write.
 
-Nothing that is wrong with the file harms a call. What can't be written now (a locked file, a full
-disk) waits in the queue and is tried again; where the queue is full the newest turns are dropped
-and counted. A file that is damaged is set aside under another name, never deleted, and a new one is
-begun. A file of a newer program is left as it is, and nothing is stored. `problem` says what is
-wrong, for whoever reports how the service is.
+Nothing that is wrong with the file harms a call or ends the thread.
+
+- What can't be written now (a locked file, a full disk) waits in the queue and is tried again.
+- Where the queue is full the newest turns are dropped and counted (`lost`).
+- A turn that no table can hold is dropped and counted; the others are written.
+- A damaged file is renamed, never deleted, and a new one is created; what waits is written there.
+  A file that is damaged again within SET_ASIDE_EVERY_S is left until then: a disk that spoils every
+  write must not be filled with copies. Each is logged once and counted (`num_set_aside`).
+- A file of a newer program is left as it is, and nothing is stored.
+
+`problem` says what is wrong, for the readiness report and the metrics.
 """
 
 import contextlib
 import logging
 import sqlite3
-import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from latency_budget.account.clock import unix_ns
 
+from .background_writer import BackgroundWriter, BoundedQueue
 from .call_records import CallRecord, insert_call
 from .store_schema import NewerStoreError, StoredTurn, insert, migrate
 
 WRITE_EVERY_S: Final = 0.5
-"""What a killed process loses at most, but for a write under way."""
+"""Pause between two writes: the most that a killed process loses, besides a write under way."""
 
 MAX_WAITING: Final = 10_000
 """Turns, at some 2 kB each."""
 
-BUSY_MS: Final = 2000
-"""How long a write waits for another process before it counts as locked."""
+MAX_BATCH: Final = 1000
+"""Turns of one transaction: some 0.2 s, so that another process waits no longer for the file."""
 
-NS_PER_DAY: Final = 86_400 * 10**9
+BUSY_MS: Final = 2000
+"""Time that a write waits for another process before the file counts as locked."""
+
+SET_ASIDE_EVERY_S: Final = 60
+"""The shortest time between two damaged files that are renamed."""
+
+NS_PER_S: Final = 10**9
+
+NS_PER_DAY: Final = 86_400 * NS_PER_S
 
 FORGET_EVERY: Final = 100
-"""Writes between two looks for what is too old."""
+"""Writes between two deletions of turns and calls that are too old or too many."""
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Primary result codes; `sqlite_errorcode` has the extended one, whose low byte this is."""
 
 _UNSTORABLE: Final = (
-    *(OverflowError, ValueError, TypeError),
-    *(sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
 )
-"""What binding a value, or the table, says to one that it can't hold: now or later."""
+"""SQLite's errors about a value that it can't hold: the same now and later. Errors of Python while
+a row is made count alike."""
 
 _log = logging.getLogger(__name__)
 
 
 class TurnStore:
-    """Owns the file and a thread. `add` and `problem` belong to any thread."""
+    """The writer of the turn store; owns the file and a thread. Public methods and figures may be
+    used from any thread."""
 
     def __init__(
         self,
@@ -64,111 +82,99 @@ class TurnStore:
         max_days: int = 90,
         wall_ns: Callable[[], int] = unix_ns,
     ) -> None:
-        """Nothing is opened before `start`. ValueError for limits below 1."""
+        """Nothing is opened before `start`. `max_turns` limits calls as well. `wall_ns`: the time
+        in ns since 1970. Raises ValueError for limits below 1."""
         if max_turns < 1 or max_days < 1:
             raise ValueError(f"a store keeps at least one turn and day: {max_turns}, {max_days}")
         self.path: Final = path
-        self.lost = 0
-        """Turns that found the queue full, or that no table can hold."""
+        self.num_set_aside = 0
+        """Damaged files that were renamed."""
         self._max_turns = max_turns
         self._max_age_ns = max_days * NS_PER_DAY
         self._wall_ns = wall_ns
-        self._waiting: deque[StoredTurn | CallRecord] = deque()
-        self._problem: str | None = None
+        self._num_unstorable = 0
+        self._set_aside_ns: int | None = None
+        self._queue = BoundedQueue[StoredTurn | CallRecord](MAX_WAITING)
         self._connection: sqlite3.Connection | None = None
         self._num_writes = 0
-        self._asked = threading.Event()
-        self._done = threading.Condition()
-        self._num_passes = 0
-        self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="latency-store", daemon=True)
+        self._writer = BackgroundWriter(
+            "latency-store",
+            self._pass,
+            recovered=f"{path} is written again",
+            on_end=self._disconnect,
+        )
 
     @property
     def problem(self) -> str | None:
-        """What keeps turns from being stored, in words; None where nothing does."""
-        return self._problem
+        """What keeps turns from being stored, as a sentence; None where nothing does."""
+        return self._writer.problem
+
+    @property
+    def lost(self) -> int:
+        """Turns that found the queue full, or that no table can hold."""
+        return self._queue.dropped + self._num_unstorable
 
     @property
     def waiting(self) -> int:
-        """Turns that are not written yet."""
-        return len(self._waiting)
+        """Turns and calls that are not written yet."""
+        return len(self._queue)
+
+    @property
+    def peak_waiting(self) -> int:
+        """The most that ever waited at a time."""
+        return int(self._queue.peak)
 
     def start(self) -> None:
-        """Begin to write. Once."""
-        self._thread.start()
+        """Open the file and begin to write. Once."""
+        self._writer.start()
 
     def add(self, stored: StoredTurn | CallRecord) -> None:
-        """Keep it. Returns at once; where the queue is full it is lost and counted."""
-        if len(self._waiting) >= MAX_WAITING:
-            self.lost += 1
-        else:
-            self._waiting.append(stored)
+        """Queue a turn or a call. Returns at once; a full queue drops and counts it."""
+        self._queue.put(stored)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Write now what was added before. False where it could not be within the time. Blocks."""
-        with self._done:
-            wanted = self._num_passes + 2  # a pass that is under way may have missed the newest
-            self._asked.set()
-            self._done.wait_for(
-                lambda: self._again(wanted) or not self._thread.is_alive(), timeout_s
-            )
-        return not self._waiting
+        """Write what was added before. Returns False where that failed or takes longer. Blocks."""
+        self._writer.flush(timeout_s)
+        return not self.waiting
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what is left, and let go of the file. Blocks."""
-        self._is_closing = True
-        self._asked.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        """Write what is left, and close the file. Blocks."""
+        self._writer.close(timeout_s)
 
-    def _again(self, wanted: int) -> bool:
-        """Whether enough passes are over; asks for another where they are not."""
-        if self._num_passes < wanted:
-            self._asked.set()
-        return self._num_passes >= wanted
-
-    def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            self._asked.wait(WRITE_EVERY_S)
-            self._asked.clear()
-            is_last = self._is_closing
-            self._pass()
-            with self._done:
-                self._num_passes += 1
-                self._done.notify_all()
-        self._let_go()
-
-    def _pass(self) -> None:
-        """Write what waits. Whatever goes wrong is said in `problem`, and the turns stay."""
+    def _pass(self, is_closing: bool) -> float | None:
+        """Write what waits. After an error the turns stay, and `problem` has the reason."""
         try:
-            connection = self._opened()
-            while self._waiting:
-                self._write(connection, min(len(self._waiting), 1000))
-            self._say(None)
+            connection = self._connected()
+            while self._queue:
+                self._write(connection, self._queue.oldest(MAX_BATCH))
+            self._writer.report(None)
         except NewerStoreError as error:
-            self._waiting.clear()
-            self._say(f"{self.path}: {error}; it was left as it is, and turns are not kept")
+            self._queue.clear()
+            self._writer.report(
+                f"{self.path}: {error}; it was left as it is, and turns are not kept"
+            )
         except (sqlite3.Error, OSError) as error:
-            self._let_go()
-            if getattr(error, "sqlite_errorcode", None) in _DAMAGED:
-                self._say(_set_aside(self.path, self._wall_ns() // 10**9))
-                if self._problem is None:
-                    self._asked.set()
-            else:
-                self._say(f"{self.path} can't be written: {error}; it is tried again")
+            self._disconnect()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                self._writer.report(f"{self.path} can't be written: {error}; it is tried again")
+            elif self._set_aside():
+                return 0.0  # with a new file, when closing too
+        return None if is_closing else WRITE_EVERY_S
 
-    def _write(self, connection: sqlite3.Connection, number: int) -> None:
-        """The oldest so many that wait, in one transaction. One that no table can hold is lost, and
-        does not stop the others."""
+    def _write(
+        self, connection: sqlite3.Connection, batch: Sequence[StoredTurn | CallRecord]
+    ) -> None:
+        """Write the batch in one transaction. Raises sqlite3.Error."""
         connection.execute("BEGIN IMMEDIATE")
-        num_lost = 0
+        num_unstorable = 0
         try:
-            for place in range(number):
+            for stored in batch:
                 try:
-                    _insert(connection, self._waiting[place])
-                except _UNSTORABLE as error:
-                    num_lost += 1
+                    _insert(connection, stored)
+                except Exception as error:
+                    if isinstance(error, sqlite3.Error) and not isinstance(error, _UNSTORABLE):
+                        raise
+                    num_unstorable += 1
                     _log.error("a turn or call can't be stored: %s", error)
             if self._num_writes % FORGET_EVERY == 0:
                 self._forget(connection)
@@ -178,12 +184,12 @@ class TurnStore:
                 connection.execute("ROLLBACK")
             raise
         self._num_writes += 1
-        self.lost += num_lost
-        for _ in range(number):
-            self._waiting.popleft()
+        self._num_unstorable += num_unstorable
+        self._queue.drop_oldest(len(batch))
 
     def _forget(self, connection: sqlite3.Connection) -> None:
-        """What is too old or too much. Its pages are used again: the file does not grow."""
+        """Delete what is too old or too much. The freed pages are used again: the file keeps its
+        size."""
         connection.execute(
             "DELETE FROM turns WHERE at_unix_ns < ? OR id <= (SELECT max(id) FROM turns) - ?",
             (self._wall_ns() - self._max_age_ns, self._max_turns),
@@ -194,11 +200,11 @@ class TurnStore:
         )
         connection.execute("DELETE FROM sessions WHERE id NOT IN (SELECT session FROM turns)")
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connected(self) -> sqlite3.Connection:
         if self._connection is not None and not self.path.exists():
-            self._let_go()  # somebody deleted it: what is written there now, nobody would find
+            self._disconnect()  # it was deleted: what is written there now can't be found
         if self._connection is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.touch(mode=0o600, exist_ok=True)
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_MS / 1e3, isolation_level=None, check_same_thread=True
@@ -214,19 +220,35 @@ class TurnStore:
             self._connection = connection
         return self._connection
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
 
-    def _say(self, problem: str | None) -> None:
-        """Once for each change."""
-        if problem is not None and problem != self._problem:
-            _log.error("%s", problem)
-        elif problem is None and self._problem is not None:
-            _log.warning("%s is written again", self.path)
-        self._problem = problem
+    def _set_aside(self) -> bool:
+        """Rename the damaged file, so that a new one is created. Returns False where it stays."""
+        now_ns, before_ns = self._wall_ns(), self._set_aside_ns
+        if before_ns is not None and 0 <= now_ns - before_ns < SET_ASIDE_EVERY_S * NS_PER_S:
+            self._writer.report(
+                f"{self.path} is damaged again, though it was new: is the disk sound? It is tried "
+                "again"
+            )
+            return False
+        aside = self.path.with_name(f"{self.path.name}.damaged-{now_ns // NS_PER_S}")
+        try:
+            self.path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                beside = self.path.with_name(self.path.name + suffix)
+                if beside.exists():
+                    beside.rename(aside.with_name(aside.name + suffix))
+        except OSError as error:
+            self._writer.report(f"{self.path} is damaged, and can't be set aside: {error.strerror}")
+            return False
+        self._set_aside_ns = now_ns
+        self.num_set_aside += 1
+        _log.error("%s is damaged; it was set aside as %s", self.path, aside.name)
+        return True
 
 
 def _insert(connection: sqlite3.Connection, stored: StoredTurn | CallRecord) -> None:
@@ -234,19 +256,3 @@ def _insert(connection: sqlite3.Connection, stored: StoredTurn | CallRecord) -> 
         insert_call(connection, stored)
     else:
         insert(connection, stored)
-
-
-def _set_aside(path: Path, now_s: int) -> str | None:
-    """Keep a damaged file under another name, so that a new one can be begun. What is wrong where
-    that is impossible."""
-    aside = path.with_name(f"{path.name}.damaged-{now_s}")
-    try:
-        path.rename(aside)
-        for suffix in ("-wal", "-shm"):
-            beside = path.with_name(path.name + suffix)
-            if beside.exists():
-                beside.rename(aside.with_name(aside.name + suffix))
-    except OSError as error:
-        return f"{path} is damaged, and can't be set aside: {error.strerror}"
-    _log.error("%s is damaged; it was set aside as %s", path, aside.name)
-    return None

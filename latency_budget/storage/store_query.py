@@ -1,4 +1,4 @@
-"""Reading the store: from another process, or from a thread beside the one that writes."""
+"""Reader of the turn store, for other processes and for threads beside the writer."""
 
 import contextlib
 import sqlite3
@@ -18,25 +18,25 @@ BUSY_MS: Final = 2000
 
 
 class StoreError(Exception):
-    """The store can't be read. The message says why, and what to do."""
+    """The store can't be read. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFilter:
-    """Which turns. What is None does not matter."""
+    """Selection of turns; a field that is None does not restrict it."""
 
     session: str | None = None
     profile: str | None = None
     since_unix_ns: int | None = None
     until_unix_ns: int | None = None
-    """Not included."""
+    """End of the period, exclusive."""
     before_row: int | None = None
-    """Only what was stored before that turn: for the next page."""
+    """Only turns that were stored before this row: for the next page."""
     max_turns: int | None = None
-    """The newest so many."""
+    """Only the newest turns, up to this number."""
 
     def where(self) -> tuple[str, list[Any]]:
-        """An SQL condition, and its values."""
+        """The selection as an SQL condition and its values."""
         wanted = [
             ("turns.session = ?", self.session),
             ("profile = ?", self.profile),
@@ -78,7 +78,7 @@ def read_turns(path: Path, wanted: TurnFilter | None = None) -> list[StoredTurn]
 
 
 def unix_ns_of(text: str) -> int:
-    """Of seconds since 1970, or a date with or without a time; UTC where it names no zone.
+    """Parse seconds since 1970, or a date with or without a time, in UTC unless it names a zone.
 
     Raises ValueError.
     """
@@ -99,7 +99,7 @@ def unix_ns_of(text: str) -> int:
 
 @contextlib.contextmanager
 def connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """One moment of the file: what is written meanwhile is not seen. Raises StoreError."""
+    """A read-only connection with one snapshot of the file. Raises StoreError."""
     if not path.is_file():
         raise StoreError(f"{path}: there is no store; a server that keeps turns makes one")
     try:

@@ -1,8 +1,8 @@
-"""How a turn lies in the store: tables, their versions, and rows in both directions.
+"""Schema of the turn store: tables, migrations, and conversion between turns and rows.
 
-A file says in `user_version` how many of `MIGRATIONS` it has seen. An older one gets the others in
-one transaction when it is opened; one of a newer program is left alone. Never change a migration
-that was released: add one.
+The `user_version` of a file is the number of `MIGRATIONS` applied to it. The writer applies the
+others in one transaction when it opens an older file; a file of a newer program is left as it is.
+Never change a migration that was released: add one.
 """
 
 import json
@@ -122,19 +122,19 @@ _MARKS: Final = {name.value: name for name in MarkName}
 
 
 class NewerStoreError(Exception):
-    """The file is of a newer program. The message says so."""
+    """The file was written by a newer version of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn, and what the store says of it."""
+    """A turn with its row's time, agent and configuration."""
 
     entry: TurnEntry
     at_unix_ns: int
-    """When it ended."""
+    """Time of the turn's end, in ns since 1970."""
     agent: str = ""
     fingerprint: str = ""
-    """Of the settings that it was held with."""
+    """Fingerprint of the settings at the time."""
     row: int = 0
     """Grows with every turn that is stored; 0 before it is."""
 

@@ -1,13 +1,13 @@
-"""Percentiles over a store of any size, by profile, stage and stretch of time.
+"""Percentiles over a store of any size, by profile, stage and time window.
 
 Theory of operation
 -------------------
-Someone who asks for a summary of three months must not be heard in the calls of this minute. Whole
-records would be: decoding one takes some 90 us under Python's lock, and sorting a column of a large
-store holds that lock for as long as two frames of audio. So SQLite counts, and lets go of the lock
-while it works: how often was each time seen, rounded as an HDR histogram would? What comes back is
-at most a few thousand rows for each profile and stage, however many turns there are; the words and
-spans that a turn is stored with are never decoded. 200 000 turns took 5 s of one processor, in
+A summary of three months must not disturb the calls of this minute. Reading whole records would:
+decoding one takes some 90 us under Python's lock, and sorting a column of a large store holds that
+lock for as long as two frames of audio. So SQLite counts, and releases the lock while it works: how
+often does each time occur, rounded as an HDR histogram would? The result has at most a few thousand
+rows for each profile and stage, however many turns there are; the words and spans of a stored turn
+are never decoded. 200 000 turns took 5 s of one processor, in
 which the lock was never held for longer than a thread may anyway (two-core EPYC, 2026-11-21).
 
 Times are rounded by 0.05 % at most, or half a microsecond where that is more. Those are three
@@ -16,8 +16,8 @@ significant digits; and as rounding keeps the order, each percentile is the exac
 The `hdrhistogram` package (0.10.8) was tried for the counting, and left. A value takes it 1.1 us
 under the lock, a turn with its stages 33 us, where SQLite takes 26 us without. It can't be imported
 without its C codec, which has no wheel for Linux on ARM, where every other package of ours has one;
-and it asks for setuptools and pbr at run time and uses neither. What would be left for it to do,
-given SQLite's counts, is `tally.percentiles_ms`.
+and it asks for setuptools and pbr at run time and uses neither. The work left for it, given
+SQLite's counts, is `aggregate.percentiles_ms`.
 """
 
 import sqlite3
@@ -28,14 +28,14 @@ from typing import Final
 from latency_budget.account.clock import iso_of
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS
-from latency_budget.statistics.aggregate import Json, Tally, Times
+from latency_budget.statistics.aggregate import Json, Times, TurnAggregate
 from latency_budget.statistics.report import report_json
 
 from .store_query import TurnFilter, connected
 
 MAX_WINDOWS: Final = 100
-"""Of one question: four days of hours, or three months of days. As JSON they are 0.5 MB, and to
-write that takes Python's lock for some 5 ms."""
+"""Most windows of one request: four days of hours, or three months of days. As JSON they are 0.5
+MB, and encoding that holds Python's lock for some 5 ms."""
 
 NS_PER_S: Final = 10**9
 
@@ -44,10 +44,10 @@ STEPS: Final = tuple(
     for unit_ns in (10**3, 10**4, 10**5, 10**6, 10**7)
     for below, step in ((2000, 1), (5000, 2), (10_000, 5))
 )
-"""Below which time, and to what, in ns: to a microsecond below 2 ms, to 2 us below 5 ms, ..."""
+"""Rounding `(below, step)` in ns: to a microsecond below 2 ms, to 2 us below 5 ms, ..."""
 
 LAST_STEP_NS: Final = 10**8
-"""From 100 s on."""
+"""Rounding step from 100 s on."""
 
 _IS_TIMED: Final = "answered AND (e2e_ear_ns IS NOT NULL OR e2e_server_ns IS NOT NULL)"
 
@@ -60,36 +60,36 @@ _COUNTED: Final = (
     f"sum({_IS_TIMED} AND e2e_ear_ns IS NOT NULL)",
     f"sum({_IS_TIMED} AND ifnull(e2e_ear_ns, e2e_server_ns) - paced_ns > total_ms * {NS_PER_MS})",
 )
-"""The first fields of a `Tally`."""
+"""The first fields of a `TurnAggregate`."""
 
 
 def summarize_store(
     path: Path, wanted: TurnFilter, window_s: int | None = None, *, histograms: bool = False
 ) -> Json:
-    """`{session, summary, errors, profiles: {name: summary}}` of all turns that are wanted (its
-    `max_turns` is not looked at), each summary as `report.summarize` has it.
+    """JSON `{session, summary, errors, profiles: {name: summary}}` of all selected turns (its
+    `max_turns` is ignored), each summary as `report.summarize` has it.
 
     With `window_s` also `windows: [{since, until, summary, profiles}]`, oldest first, from the
     oldest turn to the newest, those without turns included. Windows begin at whole multiples of
-    their length since 1970, so that the same question has the same windows tomorrow; what is wanted
+    their length since 1970, so that the same request has the same windows tomorrow; the selection
     may cut the first and last short. With `histograms` those of all turns as well, as
-    `Tally.histograms` has them. Blocks: some 26 us a turn. Raises StoreError, and ValueError
-    for more than MAX_WINDOWS windows or for one below a second.
+    `TurnAggregate.histograms` has them. Blocks: some 26 us a turn. Raises StoreError, and
+    ValueError for more than MAX_WINDOWS windows or for one below a second.
     """
-    profiles: dict[str, Tally] = {}
+    profiles: dict[str, TurnAggregate] = {}
     windows = []
     with connected(path) as connection:
         if window_s is None:
-            profiles = _tallies(connection, wanted)
+            profiles = _aggregates(connection, wanted)
         else:
             for since, until in _windows(connection, wanted, window_s):
                 within = replace(wanted, since_unix_ns=since, until_unix_ns=until)
-                found = _tallies(connection, within)
+                found = _aggregates(connection, within)
                 windows.append(
                     {"since": iso_of(since), "until": iso_of(until), **_summaries(found)}
                 )
-                for name, tally in found.items():
-                    profiles.setdefault(name, Tally()).add(tally)
+                for name, aggregate in found.items():
+                    profiles.setdefault(name, TurnAggregate()).add(aggregate)
     whole = _summaries(profiles)
     answer = {**report_json(wanted.session, None, whole["summary"]), "profiles": whole["profiles"]}
     if histograms:
@@ -97,22 +97,22 @@ def summarize_store(
     return answer if window_s is None else {**answer, "windows": windows}
 
 
-def _summaries(profiles: dict[str, Tally]) -> Json:
-    by_profile = {name: tally.summary() for name, tally in sorted(profiles.items())}
+def _summaries(profiles: dict[str, TurnAggregate]) -> Json:
+    by_profile = {name: aggregate.summary() for name, aggregate in sorted(profiles.items())}
     return {"summary": _whole(profiles).summary(), "profiles": by_profile}
 
 
-def _whole(profiles: dict[str, Tally]) -> Tally:
-    whole = Tally()
-    for tally in profiles.values():
-        whole.add(tally)
+def _whole(profiles: dict[str, TurnAggregate]) -> TurnAggregate:
+    whole = TurnAggregate()
+    for aggregate in profiles.values():
+        whole.add(aggregate)
     return whole
 
 
 def _windows(
     connection: sqlite3.Connection, wanted: TurnFilter, window_s: int
 ) -> list[tuple[int, int]]:
-    """`(since, until)` of each."""
+    """The windows, as `(since, until)` in ns since 1970."""
     if window_s < 1:
         raise ValueError(f"a window lasts a second or more, not {window_s}")
     where, values = wanted.where()
@@ -126,8 +126,8 @@ def _windows(
     if last - first >= MAX_WINDOWS:
         raise ValueError(
             f"these turns lie in {last - first + 1} windows of {window_s} s, and at most"
-            f" {MAX_WINDOWS} are told of at a time: ask for longer ones, or for less with since and"
-            " until"
+            f" {MAX_WINDOWS} fit one answer: ask for longer ones, or for a shorter period with"
+            " since and until"
         )
     found = [[place * length, (place + 1) * length] for place in range(first, last + 1)]
     if wanted.since_unix_ns is not None:
@@ -137,13 +137,13 @@ def _windows(
     return [(since, until) for since, until in found]
 
 
-def _tallies(connection: sqlite3.Connection, wanted: TurnFilter) -> dict[str, Tally]:
-    """By profile."""
+def _aggregates(connection: sqlite3.Connection, wanted: TurnFilter) -> dict[str, TurnAggregate]:
+    """Aggregates by profile."""
     where, values = wanted.where()
     counted = connection.execute(
         f"SELECT profile, {', '.join(_COUNTED)} FROM turns WHERE {where} GROUP BY profile", values
     )
-    found = {profile: Tally(*numbers) for profile, *numbers in counted}
+    found = {profile: TurnAggregate(*numbers) for profile, *numbers in counted}
     for field, column in (
         ("at_ear", "e2e_ear_ns"),
         ("at_server", "e2e_server_ns"),
@@ -167,20 +167,20 @@ def _tallies(connection: sqlite3.Connection, wanted: TurnFilter) -> dict[str, Ta
         )
         for profile, stage, time_ns, times in rows:
             getattr(found[profile], field)[Stage(stage)][time_ns] = times
-        for tally in found.values():
-            _complete(getattr(tally, field), tally.timed)
+        for aggregate in found.values():
+            _complete(getattr(aggregate, field), aggregate.timed)
     return found
 
 
 def _complete(stages: dict[Stage, Times], timed: int) -> None:
-    """A stage that a turn was stored without took no time in it, as when the turn is read."""
+    """Count turns that were stored without a stage as 0 ns of it, as the reader of turns does."""
     for times in stages.values():
         if missing := timed - times.total():
             times[0] += missing
 
 
 def _rounded(column: str) -> str:
-    """SQL for nanoseconds, rounded to the next step of `STEPS`."""
+    """SQL expression for nanoseconds, rounded to the next step of `STEPS`."""
     steps = "".join(
         f" WHEN {column} < {below_ns} THEN ({column} + {step_ns // 2}) / {step_ns} * {step_ns}"
         for below_ns, step_ns in STEPS

@@ -1,7 +1,7 @@
-"""The decoder on the CPU in plain torch and float32: what other backends are compared with.
+"""Reference backend: the decoder on the CPU in plain torch and float32.
 
-Keys and values are really read through the block tables, which copies them for every step: slow,
-and the oracle of backends that are clever about it.
+Other backends are compared with it. Keys and values are gathered through the block tables, which
+copies them for every step: slow, and correct without tricks.
 """
 
 from collections.abc import Iterable
@@ -15,26 +15,36 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, ModelConfig
 from llm_engine.models.decoder import Decoder, LayerCache, Linear
 
-from .base import CacheLayout, PageCopy, PageId, Plan, SequenceRows, Slot, StepHandle, StepResult
-from .sync_backend import DoneStep, choose_tokens
+from .base import (
+    CacheLayout,
+    DoneStep,
+    PageCopy,
+    PageId,
+    Plan,
+    SequenceRows,
+    Slot,
+    StepHandle,
+    StepResult,
+)
+from .sampler import choose_tokens
 
 PAGE_SIZE = 16
-"""Tokens. A sequence wastes half a page on average; a larger table costs nothing here."""
+"""Tokens in a page. A sequence wastes half a page on average; a longer table costs nothing here."""
 _NO_ROWS = torch.empty(0, 0)
 
 
 class CpuBackend:
-    """Runs a plan's sequences one after another, on the calling thread, when it is launched."""
+    """Runs a plan's sequences one after another, in `launch`, on the calling thread."""
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig, context_length: int) -> None:
-        """Reads all weights. Raises ModelError."""
+        """Read all weights. Raises ModelError."""
         self._config = checkpoint.config
         self._num_threads = config.num_threads
         self._layout = cache_layout(self._config, config.kv_cache_mb)
         self._cache = PagedCache(self._config, self._layout)
         self._next_slot = 0
         self._sampled_rows: dict[Slot, tuple[int, Tensor]] = {}
-        """Position of the first, and `[num_sampled, hidden]`."""
+        """Position of the first sampled row, and the rows `[num_sampled, hidden]`."""
         with torch.inference_mode():
             self._decoder = Decoder(checkpoint, float_linear, context_length)
 
@@ -47,11 +57,11 @@ class CpuBackend:
         return Slot(self._next_slot)
 
     def close_slot(self, slot: Slot) -> None:
-        """Its pages may be used again."""
+        """Forget the sequence; its pages may be reused."""
         self._sampled_rows.pop(slot, None)
 
     def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        """Nothing to do: it lies in pages that both list."""
+        """Do nothing: the tokens lie in pages that both list."""
 
     def launch(self, plan: Plan) -> StepHandle:
         # OpenMP keeps this setting per thread, and the engine's thread did not exist at load.
@@ -98,7 +108,7 @@ class CpuBackend:
 
 
 def _part(rows: SequenceRows, start: int, end: int) -> SequenceRows:
-    """Some of the rows; one alone is sampled."""
+    """Rows `start` to `end`; a single one is sampled."""
     return replace(
         rows,
         token_ids=rows.token_ids[start:end],
@@ -110,7 +120,7 @@ def _part(rows: SequenceRows, start: int, end: int) -> SequenceRows:
 class PagedCache:
     """Keys and values of all sequences, `[layers, tokens, kv_heads, head_dim]` each.
 
-    Page p has the tokens from p * page_size. Memory is taken as pages are first written.
+    Page p holds the tokens from p * page_size. Memory is taken as pages are first written.
     """
 
     def __init__(self, config: ModelConfig, layout: CacheLayout) -> None:
@@ -135,14 +145,14 @@ class PagedCache:
             self._touched.add(each.target)
 
     def view(self, rows: SequenceRows) -> list[LayerCache]:
-        """For each layer a cache of one sequence, to be extended by these rows."""
+        """Cache of one sequence for each layer, to be extended by these rows."""
         start, end = rows.first_position, rows.first_position + len(rows.token_ids)
         pages = torch.tensor(rows.pages[: -(-end // self._page_size)])
         self._touched.update(rows.pages[start // self._page_size : len(pages)])
         offsets = torch.arange(self._page_size)
-        places = (pages[:, None] * self._page_size + offsets).flatten()[:end]
+        indices = (pages[:, None] * self._page_size + offsets).flatten()[:end]
         return [
-            _LayerView(keys, values, places, start)
+            _LayerView(keys, values, indices, start)
             for keys, values in zip(self._keys, self._values, strict=True)
         ]
 
@@ -151,25 +161,25 @@ class PagedCache:
 class _LayerView:
     keys: Tensor
     values: Tensor
-    places: Tensor
-    """Where each of the sequence's tokens lies."""
+    indices: Tensor
+    """Index of each of the sequence's tokens in the cache."""
     start: int
-    """How many of them are there already."""
+    """Tokens that are cached already."""
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        fresh = self.places[self.start :]
+        fresh = self.indices[self.start :]
         self.keys[fresh] = keys.transpose(0, 1)
         self.values[fresh] = values.transpose(0, 1)
-        return self.keys[self.places].transpose(0, 1), self.values[self.places].transpose(0, 1)
+        return self.keys[self.indices].transpose(0, 1), self.values[self.indices].transpose(0, 1)
 
 
 def cache_layout(config: ModelConfig, kv_cache_mb: int) -> CacheLayout:
-    """Pages for so much memory, in float32; one at least."""
+    """Layout for this much memory, in float32; at least one page."""
     token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
     num_pages = max(1, (kv_cache_mb << 20) // (PAGE_SIZE * token_bytes))
     return CacheLayout(PAGE_SIZE, num_pages, shares_pages=True)
 
 
 def float_linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A product in float32."""
+    """Linear layer in float32."""
     return lambda rows: F.linear(rows, weight, bias)

@@ -1,4 +1,4 @@
-"""A core for a thread that must not wait for one."""
+"""Pins the engine's thread to a core, so that it does not wait for one."""
 
 import logging
 import os
@@ -6,13 +6,13 @@ import os
 _log = logging.getLogger(__name__)
 
 FEWEST_CORES = 4
-"""With fewer, whoever is kept off one of them waits for longer than is won."""
+"""Cores below which nothing is pinned: other threads would lose more than this one wins."""
 
 
-def keep_to_one_core() -> None:
-    """Let the calling thread run on the last core that this process may use, and on no other: it
-    stays in that core's caches, and is not moved while a token is due. Does nothing where there
-    are few cores, or the system can't."""
+def pin_to_last_core() -> None:
+    """Pin the calling thread to the last core that this process may use: it stays in that core's
+    caches and is not migrated while a token is due. Does nothing with few cores, or where the
+    system has no affinity."""
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -21,4 +21,4 @@ def keep_to_one_core() -> None:
     try:
         os.sched_setaffinity(0, {cores[-1]})  # 0: the calling thread, not its process
     except OSError as error:
-        _log.warning("the engine's thread can't be kept to one core: %s", error)
+        _log.warning("the engine's thread can't be pinned to one core: %s", error)

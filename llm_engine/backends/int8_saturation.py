@@ -1,8 +1,8 @@
-"""Whether this CPU's 8-bit kernels sum products without saturating.
+"""Saturation check: do this CPU's 8-bit kernels sum products without overflow?
 
 Instructions from before VNNI add two products of bytes in 16 bits, which the largest codes
 overflow. Libraries mostly avoid them, or halve a code's range; one that does not gives results that
-look right and are not, so the kernels are asked with the largest codes there are. Takes 3 ms.
+look right and are wrong, so the kernels are tested with the largest codes. Takes 3 ms.
 """
 
 import numpy as np
@@ -18,11 +18,11 @@ from .onnx_weights import BLOCK
 _NUM_OUTPUTS = 64
 _LARGEST = 127
 _NUM_ROWS = (1, 2, 8)
-"""Kernels differ for one row and for several."""
+"""Numbers of rows tested: kernels for one row and for several differ."""
 
 
 def check_products() -> None:
-    """Raises ModelError where the kernels saturate."""
+    """Raise ModelError where the kernels saturate."""
     for num_rows in _NUM_ROWS:
         rows = np.ones((num_rows, BLOCK), np.float32)
         rows[::2] *= -1

@@ -1,17 +1,17 @@
-"""Attention heads of any size, as ONNX Runtime's attention can calculate with them.
+"""Padding of attention heads to sizes that ONNX Runtime's attention supports.
 
-GroupQueryAttention turns heads of multiples of 16. Others are stored larger, each half of a head
-filled up with zeros (the rotary embedding pairs one half with the other): zeros add nothing to a
+GroupQueryAttention rotates heads of multiples of 16. Others are stored larger, each half of a head
+padded with zeros (the rotary embedding pairs one half with the other): zeros add nothing to a
 score, and the values' zeros meet zeros in the output matrix. What divides by a head's size, the
-scale of the scores and the norms of Qwen3, is told the true one.
+scale of the scores and the norms of Qwen3, uses the true one.
 
-Rows agree however they are run (see `onnx_cpu`) as long as a score is summed in one go. Beyond 128
-inputs the matrix product under it sums in pieces, of a length that depends on how many keys it is
-given; from 65 keys on it is one length (MLAS halves its tile of 128 x 128 in one direction and
-doubles it in the other where there are fewer). Sequences with such heads therefore begin with 64
-keys that a mask hides, and go the way of attention that takes all keys at once, not in tiles of
-which the last may be small: a sink without weight, which nothing else needs, leads there. Measured
-with heads of 144 to 512; the memory is 64 tokens a sequence.
+Rows are batch-invariant (see `onnx_cpu`) as long as a score is summed in one go. Beyond 128 inputs
+the matrix product under it sums in pieces, of a length that depends on how many keys it is given;
+from 65 keys on it is one length (MLAS halves its tile of 128 x 128 in one direction and doubles it
+in the other where there are fewer). Sequences with such heads therefore begin with 64 keys that a
+mask hides, and go the way of attention that takes all keys at once, not in tiles of which the last
+may be small: an attention sink without weight, which has no other purpose, selects that kernel.
+Measured with heads of 144 to 512; the memory is 64 tokens a sequence.
 """
 
 import math
@@ -28,17 +28,17 @@ _NUM_HIDDEN = 64
 
 
 def stored_size(head_dim: int) -> int:
-    """The size of a head in the graph and its buffers."""
+    """Size of a head in the graph and its buffers."""
     return -(-head_dim // _MULTIPLE) * _MULTIPLE
 
 
 def num_hidden_keys(head_dim: int) -> int:
-    """Keys before a sequence's own, which no row sees."""
+    """Number of masked keys before a sequence's own."""
     return _NUM_HIDDEN if stored_size(head_dim) > _LARGEST_IN_ONE_GO else 0
 
 
 def pad_heads(values: Tensor, head_dim: int, dim: int) -> Tensor:
-    """Heads that lie one behind the other in a dimension, each in its stored size."""
+    """Pad heads that lie one behind the other in a dimension, each to its stored size."""
     stored = stored_size(head_dim)
     if stored == head_dim:
         return values
@@ -51,8 +51,8 @@ def pad_heads(values: Tensor, head_dim: int, dim: int) -> Tensor:
 
 
 def norm_factor(head_dim: int) -> float:
-    """A norm over a stored head divides its squares by too many: its weight is multiplied by this,
-    and its epsilon by the square of it."""
+    """Correction of a norm over a padded head, which divides by too many elements: its weight is
+    multiplied by this, and its epsilon by the square of it."""
     return math.sqrt(head_dim / stored_size(head_dim))
 
 

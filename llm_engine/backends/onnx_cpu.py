@@ -1,23 +1,23 @@
-"""The quick decoder on the CPU: one ONNX Runtime graph, weights and activations in 8-bit blocks.
+"""Fast CPU backend: one ONNX Runtime graph, weights and activations in 8-bit blocks.
 
-**One arithmetic.** A row's result must not depend on the rows that run beside it, or reusing a
-prefix, previewing and chunking would change answers. Every block of every activation row has a
+**Batch invariance.** A row's result must not depend on the rows that run beside it, or prefix
+reuse, previews and chunking would change replies. Every block of every activation row has a
 scale of its own, and MatMulNBits sums a row in the same order whatever its neighbours; so does
-attention, except that its kernel for one lone row adds in another order. A lone row therefore
+attention, except that its kernel for a single row adds in another order. A single row therefore
 attends twice, as itself and as the next position, whose keys and values lie beyond the sequence's
 end and are overwritten by the next token. That costs 2 % where running the whole model on two rows
-costs 10. Which kernels a CPU has is not ours to know, so all of this is checked at load, bit by
-bit, on the model itself.
+costs 10. Kernels differ between CPUs, so all of this is checked at load, bit by bit, on the model
+itself (`batch_invariance`).
 
-**No spinning.** Threads of a product that wait for each other give the core away: spinning gains a
+**No spinning.** Threads of a product that wait for each other yield the core: spinning gains a
 tenth on an idle machine, and costs two thirds once something runs on the second core.
 
 **Several sequences** of a sub-batch share a pass over the weights if `EngineConfig.max_batch`
-allows it, in a second session whose graph has an attention for each. Idle ones cost a lone
-sequence 10 %, so that this keeps a session of its own: memory for time. Four replies at once take
+allows it, in a second session whose graph has an attention for each. Unused attentions cost a
+single sequence 10 %, so it keeps a session of its own: memory for time. Four replies at once take
 19 ms a token instead of 40.
 
-All work is done when a plan is launched, on the calling thread and one more.
+All work is done in `launch`, on the calling thread and one more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,22 +31,23 @@ from llm_engine.checkpoints.packed_cache import stored_weights
 from llm_engine.config import EngineConfig, ModelConfig
 from llm_engine.errors import ModelError
 
-from .base import CacheLayout, Plan, SequenceRows, Slot, StepHandle, StepResult
-from .batch_invariance import make_rows_agree
+from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, StepResult
+from .batch_invariance import ensure_batch_invariance
 from .int8_saturation import check_products
 from .onnx_attention import stored_size
-from .onnx_session import DecoderSession, LaneRows, SequenceBuffers
+from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 from .onnx_weights import KIND, convert
-from .sync_backend import DoneStep, choose_tokens
+from .sampler import choose_tokens
 
 _PAGE_SIZE = 16
 _FIRST_CAPACITY = 2048
-"""Tokens for which a new sequence has room. That is address space: memory is taken as tokens come,
-by the page. Growing doubles and copies, which takes 20 to 45 ms for 512 tokens of a 135 M model."""
+"""Tokens for which a new sequence has room. That is address space: memory is taken by the page as
+tokens arrive. Growing doubles and copies, which takes 20 to 45 ms for 512 tokens of a 135 M
+model."""
 
 
 class OnnxBackend:
-    """See the module's text."""
+    """The decoder on ONNX Runtime in int8."""
 
     def __init__(
         self,
@@ -56,20 +57,20 @@ class OnnxBackend:
         *,
         on_progress: Callable[[float], None] = lambda share: None,
     ) -> None:
-        """Converts the weights, or finds them in `config.cache_dir`. Raises ModelError."""
+        """Convert the weights, or load them from `config.cache_dir`. Raises ModelError."""
         self._config = checkpoint.config
         page_bytes = _PAGE_SIZE * _bytes_per_token(self._config)
         num_pages = max(1, (config.kv_cache_mb << 20) // page_bytes)
         self._layout = CacheLayout(_PAGE_SIZE, num_pages, shares_pages=False)
         self._num_threads = config.num_threads
-        # One more for the row beside a lone one.
+        # One more for the second row of a single one.
         self._max_capacity = context_length + 1
         self._slots: dict[Slot, SequenceBuffers] = {}
         self._next_slot = 0
         check_products()
         try:
             with (
-                _lone_torch_thread(),
+                _single_torch_thread(),
                 stored_weights(
                     config.cache_dir,
                     checkpoint.path,
@@ -83,13 +84,13 @@ class OnnxBackend:
                         weights,
                         context_length=context_length,
                         num_threads=config.num_threads,
-                        num_lanes=num_lanes,
+                        num_seqs=num_seqs,
                     )
-                    for num_lanes in sorted({1, config.max_batch})
+                    for num_seqs in sorted({1, config.max_batch})
                 ]
         except OSError as error:
             raise ModelError(f"converted weights of {checkpoint.path}: {error}") from None
-        make_rows_agree(self._sessions, self._config)
+        ensure_batch_invariance(self._sessions, self._config)
 
     @property
     def layout(self) -> CacheLayout:
@@ -132,11 +133,11 @@ class OnnxBackend:
         return logits
 
     def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Tensor]]:
-        """Run all rows. A sequence comes when its last is done, with the logits of the sampled
-        ones, which are valid until the next is asked for."""
-        num_lanes = self._sessions[-1].num_lanes
-        for first in range(0, len(sequences), num_lanes):
-            yield from self._read_together(sequences[first : first + num_lanes])
+        """Run all rows. Yields a sequence when its last row is done, with the logits of its sampled
+        rows, which are valid until the next is asked for."""
+        num_seqs = self._sessions[-1].num_seqs
+        for first in range(0, len(sequences), num_seqs):
+            yield from self._read_together(sequences[first : first + num_seqs])
 
     def _read_together(
         self, sequences: Sequence[SequenceRows]
@@ -145,10 +146,10 @@ class OnnxBackend:
         start = 0
         while sequences:
             session = self._sessions[0 if len(sequences) == 1 else -1]
-            outcomes = session.run([self._piece(rows, start) for rows in sequences])
+            results = session.run([self._chunk(rows, start) for rows in sequences])
             start += session.max_rows
-            for rows, outcome in zip(sequences, outcomes, strict=True):
-                logits = torch.from_numpy(outcome)
+            for rows, result in zip(sequences, results, strict=True):
+                logits = torch.from_numpy(result)
                 parts = earlier[rows.slot]
                 if start < len(rows.token_ids):
                     parts.append(logits.clone())
@@ -156,13 +157,13 @@ class OnnxBackend:
                     yield rows, torch.cat([*parts, logits]) if parts else logits
             sequences = [rows for rows in sequences if start < len(rows.token_ids)]
 
-    def _piece(self, rows: SequenceRows, start: int) -> LaneRows:
+    def _chunk(self, rows: SequenceRows, start: int) -> SequenceInput:
         num_rows = len(rows.token_ids)
         end = min(start + self._sessions[0].max_rows, num_rows)
         first_sampled = max(start, num_rows - rows.num_sampled)
-        # The row beside a lone one needs room as well.
+        # The second row of a single one needs room as well.
         needed = rows.first_position + num_rows + 1
-        return LaneRows(
+        return SequenceInput(
             buffers=self._with_room(rows.slot, needed, kept=rows.first_position + start),
             token_ids=rows.token_ids[start:end],
             first_position=rows.first_position + start,
@@ -194,9 +195,10 @@ class OnnxBackend:
 
 
 @contextmanager
-def _lone_torch_thread() -> Iterator[None]:
-    """Converting waits for memory, so that a second thread saves little; where something else runs,
-    threads that wait for one another at each of thousands of small steps take ten times as long."""
+def _single_torch_thread() -> Iterator[None]:
+    """Run torch on one thread. Conversion is bound by memory, so a second thread saves little; on a
+    busy machine threads that wait for each other at thousands of small steps take ten times as
+    long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

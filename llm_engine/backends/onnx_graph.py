@@ -1,21 +1,21 @@
-"""The decoder as one ONNX graph, for any shape of the Llama, Mistral, Qwen2 and Qwen3
-families.
+"""Builds the decoder as one ONNX graph, for the Llama, Mistral, Qwen2 and Qwen3 families.
 
-Its rows are consecutive tokens of one sequence, or of one after another: each sequence has a
-*lane*, an attention of its own in every layer, while all rows go through the same products.
+Its rows are consecutive tokens of one sequence, or of several one after another: each of the
+`num_seqs` sequences has an attention node of its own in every layer, while all rows go through the
+same products.
 
-A lane's keys and values come in as one pair of buffers a layer, `[1, kv_heads, capacity,
+A sequence's keys and values come in as one pair of buffers a layer, `[1, kv_heads, capacity,
 head_dim]`, and go out as the same buffers: bound to one address, GroupQueryAttention writes the new
 rows in place at the end that `total` names, and reads no further. Cutting a sequence back is
-therefore running it with a smaller total. A lane in use attends at least two rows, an idle one a
-single row, with buffers for one token.
+therefore running it with a smaller total. An attention in use has at least two rows, an unused one
+a single row, with buffers for one token.
 
-Attention sees rows picked by `ATTENDED` and gives back those picked by `KEPT`: its kernel for a
-single row adds in another order than the one for several, so that a lone token goes in twice. The
-head is computed for `SAMPLED` rows alone, which may be none.
+Attention reads the rows selected by `ATTENDED` and returns those selected by `KEPT`: its kernel for
+a single row adds in another order than the one for several, so that a single token goes in twice.
+The LM head is computed for `SAMPLED` rows alone, which may be none.
 
-Weights stay in their file, which ONNX calls external data: the session maps it, packs the matrices
-for the CPU's kernels, and lets go of what it has packed.
+Weights stay in their file (ONNX external data): the session maps it, packs the matrices for the
+CPU's kernels, and unmaps what it has packed.
 """
 
 from collections.abc import Sequence
@@ -32,25 +32,25 @@ from .onnx_attention import norm_factor, num_hidden_keys, stored_size
 from .onnx_weights import BLOCK
 
 TOKENS = "tokens"
-"""int64 `[1, T]`."""
+"""Token ids, int64 `[1, T]`."""
 ATTENDED = "attended"
-"""int64: rows that attention sees, lane by lane, in order of position."""
-LANE_SIZES = "lane_sizes"
-"""int64 `[lanes]`: how many of them are whose. Only where there are several lanes."""
+"""Rows that attention reads, int64, sequence by sequence, in order of position."""
+SEQ_SIZES = "seq_sizes"
+"""Attended rows of each sequence, int64 `[num_seqs]`. Only with several sequences."""
 KEPT = "kept"
-"""int64 `[T]`: rows of what attention gave."""
+"""Rows of the attention's output that are kept, int64 `[T]`."""
 SAMPLED = "sampled"
-"""int64 `[S]`: rows whose logits are wanted."""
+"""Rows whose logits are wanted, int64 `[S]`."""
 LOGITS = "logits"
-"""float32 `[1, S, vocab]`."""
+"""Logits, float32 `[1, S, vocab]`."""
 
 COSINES, SINES = "cosines", "sines"
-"""float32, those of `onnx_heads.rotary_tables`. Initializers like the weights, but the session is
-given their memory: they depend on the context's length."""
+"""Rotary tables, float32, from `onnx_attention.rotary_tables`. Initializers like the weights, but
+the session is given their memory: they depend on the context's length."""
 
 _OPSET = 21
 _IR_VERSION = 10
-"""Not newer than they need be: the oldest onnxruntime we allow reads them."""
+"""Versions of the format, no newer than needed: the oldest supported onnxruntime reads them."""
 _CONTRIBUTED = "com.microsoft"
 _CONTRIBUTED_OPS = frozenset(
     {"GroupQueryAttention", "MatMulNBits", "QuickGelu", "SkipSimplifiedLayerNormalization"}
@@ -66,33 +66,34 @@ _ELEMENT_TYPES = {
 }
 
 
-def last_position(lane: int) -> str:
-    """int32 `[1]`: position of the last attended row."""
-    return f"last_position.{lane}"
+def last_position(seq: int) -> str:
+    """Name of the input with the position of the last attended row, int32 `[1]`."""
+    return f"last_position.{seq}"
 
 
-def total(lane: int) -> str:
-    """int32 scalar: tokens in the sequence after this run, one more than the last position."""
-    return f"total.{lane}"
+def total(seq: int) -> str:
+    """Name of the input with the tokens in the sequence after this run, one more than the last
+    position, int32 scalar."""
+    return f"total.{seq}"
 
 
-def hidden_keys(lane: int) -> str:
-    """float32 `[1, 1, attended rows, total]`: what is added to scores. Only for head sizes that
-    begin with hidden keys (`onnx_heads`), which count as positions here."""
-    return f"hidden_keys.{lane}"
+def hidden_keys(seq: int) -> str:
+    """Name of the input with the mask added to scores, float32 `[1, 1, attended rows, total]`. Only
+    for head sizes with hidden keys (`onnx_attention`), which count as positions here."""
+    return f"hidden_keys.{seq}"
 
 
-def caches(layer: int, lane: int) -> tuple[tuple[str, str], tuple[str, str]]:
+def caches(layer: int, seq: int) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of a layer's buffers, keys and values: each as input and as output."""
-    place = f"{layer}.{lane}"
+    place = f"{layer}.{seq}"
     return (f"past_keys.{place}", f"keys.{place}"), (f"past_values.{place}", f"values.{place}")
 
 
 def decoder_graph(
-    config: ModelConfig, weights: WeightFile, num_positions: int, num_lanes: int = 1
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_seqs: int = 1
 ) -> bytes:
-    """A serialized model whose weights, those of `onnx_weights.convert`, are in a file."""
-    build = _Builder(config, frozenset(weights.arrays), num_lanes)
+    """Serialize the decoder's graph, with the weights of `onnx_weights.convert` in a file."""
+    build = _Builder(config, frozenset(weights.arrays), num_seqs)
     rows = build.embedded()
     delta = None
     for index in range(config.num_layers):
@@ -104,7 +105,7 @@ def decoder_graph(
     stored = {**weights.arrays, COSINES: rotary, SINES: rotary}
     initializers = [_initializer(name, array, weights.path.name) for name, array in stored.items()]
     return make_model(
-        build.nodes, _inputs(config, num_lanes), _outputs(config, num_lanes), initializers
+        build.nodes, _inputs(config, num_seqs), _outputs(config, num_seqs), initializers
     )
 
 
@@ -114,7 +115,7 @@ def make_model(
     outputs: Sequence[onnx.ValueInfoProto],
     initializers: Sequence[TensorProto],
 ) -> bytes:
-    """A serialized model of any nodes."""
+    """Serialize a model of these nodes."""
     model = helper.make_model(
         helper.make_graph(nodes, "graph", inputs, outputs, initializers),
         opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)],
@@ -125,13 +126,13 @@ def make_model(
 
 
 class _Builder:
-    """Collects nodes. Values go by the names of the nodes that make them."""
+    """Collects nodes. A value has the name of the node that makes it."""
 
-    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_lanes: int) -> None:
+    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_seqs: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._config = config
         self._weight_names = weight_names
-        self._num_lanes = num_lanes
+        self._num_seqs = num_seqs
         self._head_size = stored_size(config.head_dim)
         self._width = config.num_heads * self._head_size
         self._kv_width = config.num_kv_heads * self._head_size
@@ -141,12 +142,12 @@ class _Builder:
             self._sink = self._constant("sink", weightless, TensorProto.FLOAT)
 
     def embedded(self) -> str:
-        """float32 `[1, T, hidden]`."""
+        """Embedded tokens, float32 `[1, T, hidden]`."""
         stored = self._add("Gather", ["embedding", TOKENS])
         return self._add("Cast", [stored], to=TensorProto.FLOAT)
 
     def layer(self, index: int, rows: str, delta: str | None) -> tuple[str, str]:
-        """Rows before this layer's end and what is to be added to them; likewise given."""
+        """Add a layer. Takes and returns the residual rows and the delta still to be added."""
         prefix = f"layers.{index}."
         hidden, inner = self._config.hidden_size, self._config.intermediate_size
         normed, rows = self._norm(f"{prefix}input_layernorm", rows, delta)
@@ -172,16 +173,16 @@ class _Builder:
         qkv = self._add("Gather", [qkv, ATTENDED], axis=1)
         # One packed input, or three.
         inputs = self._normed_heads(index, qkv) if config.has_qk_norm else [qkv, "", ""]
-        lanes = [self._lane(index, lane, inputs) for lane in range(self._num_lanes)]
-        attended = lanes[0] if len(lanes) == 1 else self._add("Concat", lanes, axis=1)
+        attentions = [self._sequence_attention(index, seq, inputs) for seq in range(self._num_seqs)]
+        attended = attentions[0] if self._num_seqs == 1 else self._add("Concat", attentions, axis=1)
         return self._add("Gather", [attended, KEPT], axis=1)
 
-    def _lane(self, index: int, lane: int, inputs: list[str]) -> str:
-        (past_keys, keys), (past_values, values) = caches(index, lane)
-        attended = f"layers.{index}.attended.{lane}"
-        own = [self._of_lane(name, lane) if name else "" for name in inputs]
-        place = [past_keys, past_values, last_position(lane), total(lane), COSINES, SINES]
-        mask = ["", hidden_keys(lane), self._sink] if self._sink else []
+    def _sequence_attention(self, index: int, seq: int, inputs: list[str]) -> str:
+        (past_keys, keys), (past_values, values) = caches(index, seq)
+        attended = f"layers.{index}.attended.{seq}"
+        own = [self._of_sequence(name, seq) if name else "" for name in inputs]
+        place = [past_keys, past_values, last_position(seq), total(seq), COSINES, SINES]
+        mask = ["", hidden_keys(seq), self._sink] if self._sink else []
         window = self._config.sliding_window(index)
         self._node(
             "GroupQueryAttention",
@@ -191,19 +192,19 @@ class _Builder:
             kv_num_heads=self._config.num_kv_heads,
             do_rotary=1,
             scale=self._config.head_dim**-0.5,
-            # Of keys, the row's own included; negative: all.
+            # In keys, the row's own included; negative: all.
             local_window_size=window or -1,
         )
         return attended
 
-    def _of_lane(self, rows: str, lane: int) -> str:
-        """A lane's share of rows."""
-        if self._num_lanes == 1:
+    def _of_sequence(self, rows: str, seq: int) -> str:
+        """The rows of one sequence."""
+        if self._num_seqs == 1:
             return rows
-        outputs = [f"{rows}.lane.{lane}" for lane in range(self._num_lanes)]
-        if lane == 0:
-            self._node("Split", [rows, LANE_SIZES], outputs, axis=1)
-        return outputs[lane]
+        outputs = [f"{rows}.seq.{seq}" for seq in range(self._num_seqs)]
+        if seq == 0:
+            self._node("Split", [rows, SEQ_SIZES], outputs, axis=1)
+        return outputs[seq]
 
     def _normed_heads(self, index: int, qkv: str) -> list[str]:
         config = self._config
@@ -234,7 +235,7 @@ class _Builder:
         )
 
     def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
-        """RMS norm of the sum of both, and the sum."""
+        """RMS norm of `rows` + `delta`, and that sum."""
         epsilon = self._config.norm_eps
         if delta is None:
             return self._add("SimplifiedLayerNormalization", [rows, name], epsilon=epsilon), rows
@@ -248,7 +249,7 @@ class _Builder:
         return f"{name}.rows", total
 
     def _normed_head(self, rows: str, name: str, num_heads: int) -> str:
-        """Each head of `[1, T, num_heads * head_dim]` normalized by itself."""
+        """Normalize each head of `[1, T, num_heads * head_dim]` by itself."""
         size = self._head_size
         to_heads = self._constant(f"{name}.heads", (0, 0, num_heads, size))
         to_flat = self._constant(f"{name}.flat", (0, 0, num_heads * size))
@@ -272,7 +273,7 @@ class _Builder:
     def _add(
         self, op_type: str, inputs: list[str], *, output: str | None = None, **attributes: Any
     ) -> str:
-        """A node with one output; its name."""
+        """Add a node with one output; returns its name."""
         name = output or f"{op_type}.{len(self.nodes)}"
         self._node(op_type, inputs, [name], **attributes)
         return name
@@ -286,51 +287,51 @@ class _Builder:
         self.nodes.append(node)
 
 
-def _inputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+def _inputs(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
     int32, int64 = TensorProto.INT32, TensorProto.INT64
     info = helper.make_tensor_value_info
-    sizes = [info(LANE_SIZES, int64, [num_lanes])] if num_lanes > 1 else []
+    sizes = [info(SEQ_SIZES, int64, [num_seqs])] if num_seqs > 1 else []
     return [
         info(TOKENS, int64, [1, "T"]),
         info(ATTENDED, int64, ["A"]),
         *sizes,
         info(KEPT, int64, ["T"]),
         info(SAMPLED, int64, ["S"]),
-        *(info(last_position(lane), int32, [1]) for lane in range(num_lanes)),
-        *(info(total(lane), int32, []) for lane in range(num_lanes)),
-        *_masks(config, num_lanes),
-        *_buffers(config, num_lanes, which=0),
+        *(info(last_position(seq), int32, [1]) for seq in range(num_seqs)),
+        *(info(total(seq), int32, []) for seq in range(num_seqs)),
+        *_masks(config, num_seqs),
+        *_buffers(config, num_seqs, which=0),
     ]
 
 
-def _masks(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+def _masks(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
     if not num_hidden_keys(config.head_dim):
         return []
     info = helper.make_tensor_value_info
     return [
-        info(hidden_keys(lane), TensorProto.FLOAT, [1, 1, f"rows.{lane}", f"total.{lane}"])
-        for lane in range(num_lanes)
+        info(hidden_keys(seq), TensorProto.FLOAT, [1, 1, f"rows.{seq}", f"total.{seq}"])
+        for seq in range(num_seqs)
     ]
 
 
-def _outputs(config: ModelConfig, num_lanes: int) -> list[onnx.ValueInfoProto]:
+def _outputs(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
     logits: list[int | str] = [1, "S", config.vocab_size]
     return [
         helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, logits),
-        *_buffers(config, num_lanes, which=1),
+        *_buffers(config, num_seqs, which=1),
     ]
 
 
-def _buffers(config: ModelConfig, num_lanes: int, which: int) -> list[onnx.ValueInfoProto]:
+def _buffers(config: ModelConfig, num_seqs: int, which: int) -> list[onnx.ValueInfoProto]:
     return [
         helper.make_tensor_value_info(
             names[which],
             TensorProto.FLOAT,
-            [1, config.num_kv_heads, f"capacity.{lane}", stored_size(config.head_dim)],
+            [1, config.num_kv_heads, f"capacity.{seq}", stored_size(config.head_dim)],
         )
-        for lane in range(num_lanes)
+        for seq in range(num_seqs)
         for layer in range(config.num_layers)
-        for names in caches(layer, lane)
+        for names in caches(layer, seq)
     ]
 
 

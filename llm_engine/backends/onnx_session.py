@@ -1,10 +1,10 @@
-"""Running the ONNX decoder over buffers that stay where they are.
+"""ONNX Runtime session of the decoder, with inputs and outputs bound to fixed buffers.
 
 Keys and values of a sequence lie in one array, bound to the graph as input and output alike, and
-bound again only when it grows or another sequence takes its lane. What a step adds is a handful of
+bound again only when it grows or another sequence takes its attention. A step adds a handful of
 integers, written into arrays that stay bound; logits come out in one as well.
 
-A lone row attends twice, as itself and as the next position, for the sake of one arithmetic (see
+A single row attends twice, as itself and as the next position, for batch invariance (see
 `onnx_graph`). Keys and values of the second lie beyond the sequence's end, where the next token
 overwrites them: buffers and rotary tables have room for one token more than the context.
 """
@@ -25,35 +25,35 @@ from . import onnx_graph as graph
 from .onnx_attention import num_hidden_keys, rotary_tables, stored_size
 
 _MAX_ROWS = 64
-"""Of one sequence in one run: as many as the engine sends of a prompt. Larger runs gain nothing."""
+"""Rows of one sequence in a run: as many as a prefill chunk. Larger runs gain nothing."""
 _FATAL_ONLY = 4
-"""Log level: whatever goes wrong is raised as well."""
+"""Log level: errors are raised as well."""
 
 _Shape: TypeAlias = tuple[tuple[int, int], ...]
-"""Of a run: for each lane its rows and how many of them are sampled."""
+"""Shape of a run: for each sequence its rows and how many of them are sampled."""
 _IDLE = 0, 0
 
 
 class SequenceBuffers:
     """Keys and values of one sequence, `[layers, 2, 1, kv_heads, hidden + capacity, head size]`,
-    with hidden keys and sizes as in `onnx_heads`."""
+    with hidden keys and sizes as in `onnx_attention`."""
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
         """`capacity` counts tokens."""
         layers, heads = config.num_layers, config.num_kv_heads
         self._hidden = num_hidden_keys(config.head_dim)
         shape = layers, 2, 1, heads, self._hidden + capacity, stored_size(config.head_dim)
-        # Not numpy's: it asks for huge pages, and the first token would take all of the memory.
+        # torch's allocator: numpy's asks for huge pages, and the first token would take all memory.
         self._array: Array = torch.empty(shape).numpy()
         self._array[..., : self._hidden, :] = 0
         self.num_written = 0
-        """Tokens that have been written, and with them memory taken: kept by whoever runs them."""
+        """Tokens written so far, and with them memory taken; maintained by the backend."""
         self.values = [[_value(part) for part in layer] for layer in self._array]
-        """For each layer what is bound: keys and values."""
+        """OrtValues of each layer's keys and values."""
 
     @property
     def num_bytes(self) -> int:
-        """Memory that is taken; the rest is address space."""
+        """Bytes of memory taken; the rest is address space."""
         return self._array.nbytes // int(self._array.shape[-2]) * (self._hidden + self.num_written)
 
     @property
@@ -62,25 +62,25 @@ class SequenceBuffers:
         return int(self._array.shape[-2]) - self._hidden
 
     def copy_from(self, other: "SequenceBuffers", num_tokens: int) -> None:
-        """Begin with another's first tokens."""
+        """Copy another sequence's first tokens."""
         end = self._hidden + num_tokens
         self._array[..., :end, :] = other._array[..., :end, :]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneRows:
+class SequenceInput:
     """Consecutive tokens of one sequence, 1 to `DecoderSession.max_rows`."""
 
     buffers: SequenceBuffers
-    """With room for them and one more."""
+    """Buffers with room for these tokens and one more."""
     token_ids: Sequence[int]
     first_position: int
     num_sampled: int
-    """The last so many rows' logits are wanted."""
+    """Last rows whose logits are wanted."""
 
 
 class DecoderSession:
-    """A loaded graph, for up to `num_lanes` sequences at once. One thread at a time may run it."""
+    """A loaded graph for up to `num_seqs` sequences at once. One thread at a time may run it."""
 
     def __init__(
         self,
@@ -89,49 +89,51 @@ class DecoderSession:
         *,
         context_length: int,
         num_threads: int,
-        num_lanes: int = 1,
+        num_seqs: int = 1,
     ) -> None:
-        """The file is mapped here and not needed afterwards. Raises ModelError."""
-        self.num_lanes = num_lanes
-        # Beyond twice the head's size attention takes the last rows through another kernel.
+        """Map and pack the weights; the file is not needed afterwards. Raises ModelError."""
+        self.num_seqs = num_seqs
+        # Beyond twice the head's size attention uses another kernel for the last rows.
         self.max_rows = min(_MAX_ROWS, 2 * stored_size(config.head_dim))
         self.min_rows = 1
         self._hidden = num_hidden_keys(config.head_dim)
-        self._session = _load(config, weights, context_length + 1, num_threads, num_lanes)
-        max_rows = self.max_rows * num_lanes
+        self._session = _load(config, weights, context_length + 1, num_threads, num_seqs)
+        max_rows = self.max_rows * num_seqs
         self._tokens = np.zeros((1, max_rows), np.int64)
-        self._last_positions = np.zeros((num_lanes, 1), np.int32)
-        self._totals = np.ones((num_lanes, 1), np.int32)
+        self._last_positions = np.zeros((num_seqs, 1), np.int32)
+        self._totals = np.ones((num_seqs, 1), np.int32)
         self._logits = np.empty((max_rows, config.vocab_size), np.float32)
         self._binding = self._session.io_binding()
         self._shape: _Shape = ()
-        self._nobody = SequenceBuffers(config, 1)
-        self._lanes: list[SequenceBuffers | None] = [None] * num_lanes
-        for lane in range(num_lanes):
-            self._bind_input(graph.last_position(lane), self._last_positions[lane])
-            self._bind_input(graph.total(lane), self._totals[lane].reshape(()))
-            self._take_lane(lane, self._nobody)
+        self._unused = SequenceBuffers(config, 1)
+        self._bound: list[SequenceBuffers | None] = [None] * num_seqs
+        for seq in range(num_seqs):
+            self._bind_input(graph.last_position(seq), self._last_positions[seq])
+            self._bind_input(graph.total(seq), self._totals[seq].reshape(()))
+            self._bind_sequence(seq, self._unused)
 
-    def run(self, work: Sequence[LaneRows]) -> list[Array]:
+    def run(self, work: Sequence[SequenceInput]) -> list[Array]:
         """Extend each sequence by its rows; none may stand in `work` twice.
 
         Returns for each its logits `[num_sampled, vocab]`, valid until the next run.
         """
-        lanes = self._assign(work)
-        shape = tuple((len(rows.token_ids), rows.num_sampled) if rows else _IDLE for rows in lanes)
+        assigned = self._assign(work)
+        shape = tuple(
+            (len(rows.token_ids), rows.num_sampled) if rows else _IDLE for rows in assigned
+        )
         if shape != self._shape:
             self._bind_shape(shape)
         num_rows = num_sampled = 0
         logits: dict[int, Array] = {}
-        for lane, rows in enumerate(lanes):
+        for seq, rows in enumerate(assigned):
             if rows is None:
-                self._attend(lane, num_rows=1, total=1)
-                self._take_lane(lane, self._nobody)
+                self._attend(seq, num_rows=1, total=1)
+                self._bind_sequence(seq, self._unused)
                 continue
             size = len(rows.token_ids)
             seen = max(size, 2)
-            self._attend(lane, num_rows=seen, total=rows.first_position + seen)
-            self._take_lane(lane, rows.buffers)
+            self._attend(seq, num_rows=seen, total=rows.first_position + seen)
+            self._bind_sequence(seq, rows.buffers)
             self._tokens[0, num_rows : num_rows + size] = rows.token_ids
             num_rows += size
             logits[id(rows)] = self._logits[num_sampled : num_sampled + rows.num_sampled]
@@ -141,49 +143,50 @@ class DecoderSession:
         self._session.run_with_iobinding(self._binding)
         return [logits[id(rows)] for rows in work]
 
-    def pair_lone_rows(self) -> None:
-        """Let linear layers, too, have two rows at least: their kernels for one add otherwise."""
+    def pair_single_rows(self) -> None:
+        """Give linear layers at least two rows, too: their kernels for one row add in another
+        order."""
         self.min_rows = 2
         self._shape = ()
 
     def forget(self, buffers: SequenceBuffers) -> None:
-        """Let go of a sequence's memory."""
-        for lane, taken in enumerate(self._lanes):
+        """Unbind a sequence's memory."""
+        for seq, taken in enumerate(self._bound):
             if taken is buffers:
-                self._take_lane(lane, self._nobody)
+                self._bind_sequence(seq, self._unused)
 
-    def _attend(self, lane: int, num_rows: int, total: int) -> None:
-        """The next run's rows in a lane are its last so many of so many tokens."""
+    def _attend(self, seq: int, num_rows: int, total: int) -> None:
+        """Set the next run's rows of a sequence: the last `num_rows` of its `total` tokens."""
         end = self._hidden + total
-        self._last_positions[lane], self._totals[lane] = end - 1, end
+        self._last_positions[seq], self._totals[seq] = end - 1, end
         if self._hidden:
             mask = np.zeros((1, 1, num_rows, end), np.float32)
             mask[..., : self._hidden] = -np.inf
-            self._bind_input(graph.hidden_keys(lane), mask)
+            self._bind_input(graph.hidden_keys(seq), mask)
 
-    def _assign(self, work: Sequence[LaneRows]) -> list[LaneRows | None]:
-        """Each sequence to the lane it has, or else to a free one."""
+    def _assign(self, work: Sequence[SequenceInput]) -> list[SequenceInput | None]:
+        """Assign each sequence to the attention it is bound to, or else to a free one."""
         by_buffers = {id(rows.buffers): rows for rows in work}
-        lanes = [by_buffers.pop(id(taken), None) for taken in self._lanes]
+        assigned = [by_buffers.pop(id(taken), None) for taken in self._bound]
         rest = iter(by_buffers.values())
-        return [next(rest, None) if rows is None else rows for rows in lanes]
+        return [next(rest, None) if rows is None else rows for rows in assigned]
 
-    def _take_lane(self, lane: int, buffers: SequenceBuffers) -> None:
-        if self._lanes[lane] is buffers:
+    def _bind_sequence(self, seq: int, buffers: SequenceBuffers) -> None:
+        if self._bound[seq] is buffers:
             return
-        self._lanes[lane] = buffers
+        self._bound[seq] = buffers
         for layer, values in enumerate(buffers.values):
-            for (before, after), value in zip(graph.caches(layer, lane), values, strict=True):
+            for (before, after), value in zip(graph.caches(layer, seq), values, strict=True):
                 self._binding.bind_ortvalue_input(before, value)
                 self._binding.bind_ortvalue_output(after, value)
 
     def _bind_shape(self, shape: _Shape) -> None:
-        """Bind which rows are whose; until the shape changes, these numbers stay."""
+        """Bind the row indices of a shape; they stay bound until the shape changes."""
         self._shape = shape
         attended: list[int] = []
         kept: list[int] = []
         sampled: list[int] = []
-        lane_sizes: list[int] = []
+        seq_sizes: list[int] = []
         num_rows = sum(size for size, _ in shape)
         is_paired = num_rows < self.min_rows
         first = 0
@@ -194,10 +197,10 @@ class DecoderSession:
             if is_paired and own:
                 own = [0, 1]
             kept += range(len(attended), len(attended) + len(own))
-            # A lone row stands beside itself. An idle lane needs a row as well, any row.
+            # A single row attends twice. An unused attention needs a row as well, any row.
             seen = own if len(own) > 1 else own * 2 or [0]
             attended += seen
-            lane_sizes.append(len(seen))
+            seq_sizes.append(len(seen))
         if len(sampled) == 1:
             sampled *= self.min_rows
         num_rows = max(num_rows, self.min_rows)
@@ -205,8 +208,8 @@ class DecoderSession:
         self._bind_input(graph.ATTENDED, np.array(attended))
         self._bind_input(graph.KEPT, np.array(kept))
         self._bind_input(graph.SAMPLED, np.array(sampled, np.int64))
-        if self.num_lanes > 1:
-            self._bind_input(graph.LANE_SIZES, np.array(lane_sizes))
+        if self.num_seqs > 1:
+            self._bind_input(graph.SEQ_SIZES, np.array(seq_sizes))
         logits = self._logits[None, : len(sampled)]
         self._binding.bind_ortvalue_output(graph.LOGITS, _value(logits))
 
@@ -215,18 +218,18 @@ class DecoderSession:
 
 
 def _value(array: Array) -> Any:
-    """An OrtValue over an array's own memory."""
+    """OrtValue over an array's own memory."""
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _load(
-    config: ModelConfig, weights: WeightFile, num_positions: int, num_threads: int, num_lanes: int
+    config: ModelConfig, weights: WeightFile, num_positions: int, num_threads: int, num_seqs: int
 ) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
-    # Threads that wait give the core away, see `onnx_cpu`.
+    # Threads that wait yield the core, see `onnx_cpu`.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Scratch memory goes back after each run; as fast as an arena that keeps its largest ever.
     options.enable_cpu_mem_arena = False
@@ -236,8 +239,8 @@ def _load(
     )
     tables = [_value(table.numpy()) for table in rotary_tables(config, num_positions)]
     options.add_external_initializers([graph.COSINES, graph.SINES], tables)
-    model = graph.decoder_graph(config, weights, num_positions, num_lanes)
+    model = graph.decoder_graph(config, weights, num_positions, num_seqs)
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own kinds have nothing else in common
+    except Exception as error:  # onnxruntime's errors have no other common base
         raise ModelError(f"ONNX Runtime cannot run this model: {error}") from error

@@ -1,11 +1,11 @@
-"""A checkpoint's tensors as the ONNX backend multiplies with them: 8-bit blocks.
+"""Converts a checkpoint to 8-bit blocks for the ONNX backend.
 
 Each row of a matrix is cut into blocks of `BLOCK` inputs with one scale, the largest weight over
-127. Codes are unsigned around 128, as MatMulNBits wants them; a last block that the inputs do not
-fill is padded with zeros. Heads have the size that attention takes (`onnx_heads`).
+127. Codes are unsigned around 128, as MatMulNBits expects them; a last block that the inputs do not
+fill is padded with zeros. Heads have the size that attention supports (`onnx_attention`).
 
-Of the checkpoint no more than two tensors are in memory at a time, in the type in which they are
-stored, and of what becomes of them one matrix: a model that can be run can be converted.
+No more than two tensors of the checkpoint are in memory at a time, in their stored type, and one
+converted matrix: a model that can be run can be converted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,26 +22,26 @@ from llm_engine.errors import ModelError
 from .onnx_attention import norm_factor, pad_heads
 
 KIND = "onnx-int8-2"
-"""Names this conversion in the cache; to be raised with every change to it."""
+"""Name of this conversion in the cache; must change with every change to it."""
 
 BLOCK = 64
 _PIECE = 1024
-"""Rows that are quantized at a time: 8 MB for 2048 inputs, three times over."""
+"""Rows quantized at a time: 8 MB for 2048 inputs, three times over."""
 _ZERO = 128
-"""What a weight of 0 is stored as; MatMulNBits' default for 8 bits."""
+"""Code of a weight of 0; MatMulNBits' default for 8 bits."""
 
 
 def convert(
     checkpoint: Checkpoint, on_progress: Callable[[float], None]
 ) -> Iterator[tuple[str, Array]]:
-    """All of a model's weights by the names that the graph calls them, one at a time.
+    """Yield all weights by their names in the graph, one at a time.
 
-    `on_progress` hears the share that is done. Raises ModelError for missing tensors and wrong
-    shapes, and for an embedding that 16 bits cannot hold.
+    `on_progress` is called with the share that is done. Raises ModelError for missing tensors and
+    wrong shapes, and for an embedding that 16 bits cannot hold.
     """
     config = checkpoint.config
     weights = FusedWeights(checkpoint)
-    # The vocabulary takes about as long as a few layers; the bar need not be more exact.
+    # The vocabulary takes about as long as a few layers; the progress is approximate.
     num_parts = config.num_layers + 1
     yield from _vocabulary(weights)
     yield "norm", weights.final_norm().numpy()
@@ -75,7 +75,7 @@ def _layer(weights: FusedWeights, config: ModelConfig, index: int) -> Iterator[t
 
 
 def _rows(matrix: FusedMatrix, head_dim: int, biases: list[Tensor]) -> Iterator[Tensor]:
-    """A matrix's parts, in the stored size of heads; their biases are added to the list."""
+    """Parts of a matrix in the stored size of heads; appends their biases to the list."""
     for part in matrix.read():
         weight, bias = part.weight, part.bias
         if matrix.name == "qkv":
@@ -89,7 +89,7 @@ def _rows(matrix: FusedMatrix, head_dim: int, biases: list[Tensor]) -> Iterator[
 def _matrix(
     name: str, parts: Iterable[Tensor], biases: list[Tensor] | None
 ) -> Iterator[tuple[str, Array]]:
-    """A matrix of parts that stand one below the other."""
+    """Quantize and join parts, one below the other."""
     quantized = [quantize(part) for part in parts]
     for kind, arrays in zip(("codes", "scales"), zip(*quantized, strict=True), strict=True):
         array = arrays[0] if len(arrays) == 1 else torch.cat(arrays)
@@ -100,8 +100,8 @@ def _matrix(
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes `[out, blocks, BLOCK]` uint8 and scales `[out, blocks]` float32 of any floating
-    `[out, in]`."""
+    """Quantize a floating `[out, in]` to codes `[out, blocks, BLOCK]` uint8 and scales `[out,
+    blocks]` float32."""
     num_outputs, num_inputs = weight.shape
     num_blocks = -(-num_inputs // BLOCK)
     codes = torch.empty(num_outputs, num_blocks, BLOCK, dtype=torch.uint8)
@@ -116,5 +116,5 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(codes: Tensor, scales: Tensor, num_inputs: int) -> Tensor:
-    """The matrix `[out, in]` that codes and scales stand for."""
+    """Matrix `[out, in]` from codes and scales."""
     return ((codes.float() - _ZERO) * scales[..., None]).flatten(1)[:, :num_inputs]

@@ -1,14 +1,14 @@
-"""Choosing a token from logits.
+"""Reference sampler: chooses a token from logits.
 
-A token's *weight* is how likely it is beside the likeliest, exp((logit - largest) / temperature),
-as a multiple of 2^-40. `top_k`, `min_p` and `top_p` keep the heaviest, of equal ones those with
-lower ids. The draw walks the kept tokens in the order of the vocabulary until their running sum has
-passed a random share of the whole. Any order would do, as long as it is always the same; with this
-one a GPU need not sort, only find the lightest that is kept.
+A token's *weight* is its probability relative to the likeliest, exp((logit - largest) /
+temperature), as a multiple of 2^-40. `top_k`, `min_p` and `top_p` keep the heaviest, of equal ones
+those with lower ids. The draw walks the kept tokens in the order of the vocabulary until their
+running sum exceeds a random share of the whole. Any fixed order would do; with this one a GPU need
+not sort, only find the lightest that is kept.
 
-Weights are integers, so that their sums are the same in whatever order somebody adds them: one
-after another here, by parts of the vocabulary on a GPU, where even the same row may be added in
-another order on another day. 2^-40 is fine enough to keep all 24 bits of those that are likelier
+Weights are integers, so that their sums are the same in any order of addition: one after another
+here, by parts of the vocabulary on a GPU, where even the same row may be added in another order
+every time. 2^-40 is fine enough to keep all 24 bits of those that are likelier
 than a sixty-thousandth of the likeliest, and to lose of 128 k tokens less than 2^-23 of it; and the
 sum of the largest vocabulary still has room in 63 bits.
 
@@ -28,13 +28,21 @@ from torch import Tensor
 
 from llm_engine.config import SamplingParams
 
+from .base import SequenceRows
+
 UNITS: Final = 1 << 40
-"""The weight of the likeliest token."""
+"""Weight of the likeliest token."""
+
+SEED_FACTOR: Final = 0x9E3779B97F4A7C15
+POSITION_FACTOR: Final = 0xD1B54A32D192ED03
+MIXES: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Constants of the hash in `uniform`; shifts and factors of its rounds. The sampling kernel repeats
+them as literals."""
 
 _MASK: Final = (1 << 64) - 1
 _SHORTLISTS: Final = (UNITS >> 4, UNITS >> 8, UNITS >> 16, 1)
-"""Weights down to which the lightest that is kept is looked for, until it is found. Sorting a 49 k
-vocabulary takes 3 ms; at usual settings a hundred tokens weigh as much as the first or second of
+"""Lowest weights of the shortlists that are tried in turn before all tokens are sorted. Sorting a
+49 k vocabulary takes 3 ms; at usual settings a hundred tokens reach the first or second of
 these."""
 
 
@@ -47,7 +55,7 @@ def choose(
     banned: Sequence[int] = (),
     allowed: bytes | None = None,
 ) -> int:
-    """A token id from float32 logits `[vocab]` for the token at `position` of its sequence.
+    """Choose the token at `position` of a sequence from float32 logits `[vocab]`.
 
     `chosen` are the reply's tokens so far; only the repetition penalty looks at them. `banned` ones
     are never chosen, nor those whose bit is missing in `allowed` (see `SequenceRows.allowed`).
@@ -67,9 +75,30 @@ def choose(
     return drawn(weights.astype(np.int64), params, uniform(seed, position))
 
 
+def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
+    """Choose a token after each sampled row, from logits `[num_sampled, vocab]` float32."""
+    first_sampled = len(rows.token_ids) - rows.num_sampled
+    position = rows.first_position + first_sampled + 1
+    drafted = rows.token_ids[first_sampled + 1 :]
+    penalized = rows.sampling.repetition_penalty != 1
+    return tuple(
+        choose(
+            row,
+            rows.sampling,
+            rows.seed,
+            position + index,
+            rows.chosen + drafted[:index] if penalized else (),
+            rows.banned if index < rows.num_banned else (),
+            rows.allowed[index] if rows.allowed else None,
+        )
+        for index, row in enumerate(logits)
+    )
+
+
 def drawn(weights: NDArray[np.int64], params: SamplingParams, share: float) -> int:
-    """The token whose part of the kept weights' sum has `share` of it, [0, 1), from `[vocab]`."""
-    # A GPU has them in float32, where a top_p can be 1 that is not quite.
+    """Draw a token: the one at which the running sum of the kept weights `[vocab]` exceeds `share`,
+    in [0, 1), of the whole."""
+    # As on a GPU, in float32, where a top_p just below 1 can be 1.
     top_p, min_p = float(np.float32(params.top_p)), float(np.float32(params.min_p))
     if params.top_k == 0 and top_p == 1 and min_p == 0:
         return _passing(weights, share)
@@ -78,7 +107,8 @@ def drawn(weights: NDArray[np.int64], params: SamplingParams, share: float) -> i
 
 
 def _forbidden(allowed: bytes, num_logits: int) -> Tensor:
-    """`[num_logits]` bool. With the filling 60 us for 49 k tokens."""
+    """Mask of forbidden tokens, `[num_logits]` bool. Takes 60 us for 49 k tokens, filling
+    included."""
     bits = np.frombuffer(allowed, dtype=np.uint8)
     unpacked = np.unpackbits(bits, count=num_logits, bitorder="little")
     return torch.from_numpy(unpacked) == 0
@@ -93,7 +123,7 @@ def _penalized(logits: Tensor, penalty: float, chosen: Sequence[int]) -> Tensor:
 
 
 def _kept(weights: NDArray[np.int64], top_k: int, top_p: float, min_p: float) -> NDArray[np.intp]:
-    """The tokens that the filters leave, ascending."""
+    """Tokens that all filters keep, ascending."""
     if min_p == 0:
         return _heaviest(weights, top_k, top_p)
     heavy = np.flatnonzero(weights >= min_p * UNITS)
@@ -103,7 +133,7 @@ def _kept(weights: NDArray[np.int64], top_k: int, top_p: float, min_p: float) ->
 
 
 def _heaviest(weights: NDArray[np.int64], top_k: int, top_p: float) -> NDArray[np.intp]:
-    """Those that `top_k` and `top_p` leave, ascending."""
+    """Tokens that `top_k` and `top_p` keep, ascending."""
     goal = 0 if top_k else _part(int(weights.sum()), top_p)
     for lightest in _SHORTLISTS:
         ids = np.flatnonzero(weights >= lightest)
@@ -122,20 +152,22 @@ def _heaviest(weights: NDArray[np.int64], top_k: int, top_p: float) -> NDArray[n
 
 
 def _part(mass: int, top_p: float) -> int:
-    """The least of it that top_p asks for. In float64, where a rounding is the same everywhere."""
+    """Least mass that top_p asks for. In float64, where rounding is the same everywhere."""
     return math.ceil(top_p * float(mass))
 
 
 def _passing(weights: NDArray[np.int64], share: float) -> int:
-    """The first index at which the running sum is greater than `share` of the whole."""
-    sums = torch.from_numpy(weights).cumsum(0)  # torch is the quicker one
-    passed = int(share * float(sums[-1]))  # not all: of a double below 1 no product rounds up to it
+    """First index at which the running sum exceeds `share` of the whole."""
+    sums = torch.from_numpy(weights).cumsum(0)  # torch is faster than numpy
+    passed = int(
+        share * float(sums[-1])
+    )  # below the whole: for a share below 1 no product rounds up to it
     return int(torch.searchsorted(sums, passed, right=True))
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments (SplitMix64, Steele 2014)."""
-    state = (seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 1) & _MASK
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    """Uniform number in [0, 1) that depends only on its arguments (SplitMix64, Steele 2014)."""
+    state = (seed * SEED_FACTOR + position * POSITION_FACTOR + 1) & _MASK
+    for shift, factor in MIXES:
         state = ((state ^ (state >> shift)) * factor) & _MASK
     return ((state ^ (state >> 31)) >> 11) / (1 << 53)

@@ -1,13 +1,13 @@
-"""A backend around another one."""
+"""Base class of backends that wrap another one."""
 
 from .base import Backend, CacheLayout, Plan, Slot, StepHandle, StepResult
 
 
-class BackendAround:
-    """`Backend` that hands every call on. A subclass states what it changes.
+class BackendWrapper:
+    """`Backend` that delegates every call. A subclass overrides what it changes.
 
-    What a backend may be able to do besides (`HasProcesses`, `DraftsItself`, `HiddenStates`) is not
-    handed on: a subclass has what it states itself.
+    Optional interfaces (`HasProcesses`, `DraftsItself`, `HiddenStates`) are not delegated: a
+    subclass has those that it implements itself.
     """
 
     def __init__(self, inner: Backend) -> None:

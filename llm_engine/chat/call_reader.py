@@ -1,7 +1,8 @@
-"""Tool calls out of a reply's text, while it comes. Pure.
+"""Streaming parser of tool calls in a reply's text. Pure.
 
-What may be a marker's beginning is held back until it is clear. The grammar fixes a call's form,
-so its arguments are the object after the head: they end where the object's bracket closes.
+Text that may be the beginning of a marker is held back until it is decided. The grammar fixes the
+form of a call, so its arguments are the JSON object after the name: they end where the object's
+bracket closes.
 """
 
 from collections.abc import Iterable
@@ -11,111 +12,112 @@ from .tool_calls import Dialect, Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Some more of what the reply says."""
+class TextDelta:
+    """Next piece of the reply's spoken text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
-    """The next call of the reply, without its arguments."""
+class CallStarted:
+    """Start of the reply's next tool call, without its arguments."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
-    """Some more of the arguments of the call begun last."""
+class ArgumentsDelta:
+    """Next piece of the arguments of the call that started last."""
 
     text: str
 
 
-Event = Words | CallBegun | Arguments
+ReplyEvent = TextDelta | CallStarted | ArgumentsDelta
 
 
 class CallReader:
-    """Reads one reply. The same events come of it, in whatever pieces it arrives, but for where
-    words and arguments are cut."""
+    """Parser of one reply. Gives the same events however the text is cut into pieces, except for
+    where text and arguments are cut."""
 
     def __init__(self, dialect: Dialect, tools: Iterable[Tool]) -> None:
         self._opening = dialect.opening
         self._heads = {f"{dialect.head}{tool.name}{dialect.middle}": tool.name for tool in tools}
         self._tail = dialect.tail + dialect.closing
         self._held = ""
-        self._step = self._words if dialect.opening else self._head
+        self._step = self._text if dialect.opening else self._name
         self._object = _ObjectEnd()
         self.num_calls = 0
         self.is_whole = True
-        """Whether no call was left unfinished."""
+        """True unless a call is unfinished."""
 
-    def push(self, text: str) -> list[Event]:
-        """What is clear now."""
+    def push(self, text: str) -> list[ReplyEvent]:
+        """Add text; returns the events that are decided now."""
         self._held += text
-        events: list[Event] = []
+        events: list[ReplyEvent] = []
         while True:
             step = self._step
             events += step()
             if self._step == step:
                 return events
 
-    def flush(self) -> list[Event]:
-        """The rest, once nothing more will come. Of an unfinished head nothing is told."""
+    def flush(self) -> list[ReplyEvent]:
+        """Return the held text at the end of the reply. The beginning of a call without its name is
+        dropped."""
         held, self._held = self._held, ""
-        is_text = self._step == self._words and not self.num_calls
-        return [Words(held)] if held and is_text else []
+        is_text = self._step == self._text and not self.num_calls
+        return [TextDelta(held)] if held and is_text else []
 
-    def _words(self) -> list[Event]:
+    def _text(self) -> list[ReplyEvent]:
         before, found, after = self._held.partition(self._opening)
         if found:
-            self._step, self._held, self.is_whole = self._head, after, False
+            self._step, self._held, self.is_whole = self._name, after, False
             before = before.removesuffix("\n")  # which stands before a call that follows words
         else:
             marker = f"\n{self._opening}"
             held = max(_overlap(self._held, marker), _overlap(self._held, self._opening))
             before = self._held[: len(self._held) - held]
             self._held = self._held[len(before) :]
-        return [Words(before)] if before and not self.num_calls else []
+        return [TextDelta(before)] if before and not self.num_calls else []
 
-    def _head(self) -> list[Event]:
+    def _name(self) -> list[ReplyEvent]:
         for head, name in self._heads.items():
             if self._held.startswith(head):
                 self._held = self._held[len(head) :]
                 self._step, self._object = self._arguments, _ObjectEnd()
                 self.num_calls += 1
                 self.is_whole = False
-                return [CallBegun(name)]
+                return [CallStarted(name)]
         if self._opening or any(head.startswith(self._held) for head in self._heads):
             return []
-        self._step = self._only_words
+        self._step = self._only_text
         return []
 
-    def _only_words(self) -> list[Event]:
+    def _only_text(self) -> list[ReplyEvent]:
         text, self._held = self._held, ""
-        return [Words(text)] if text else []
+        return [TextDelta(text)] if text else []
 
-    def _arguments(self) -> list[Event]:
+    def _arguments(self) -> list[ReplyEvent]:
         end = self._object.find(self._held)
         if end is None:
             text, self._held = self._held, ""
         else:
             text, self._held = self._held[:end], self._held[end:]
             self._step = self._after
-        return [Arguments(text)] if text else []
+        return [ArgumentsDelta(text)] if text else []
 
-    def _after(self) -> list[Event]:
+    def _after(self) -> list[ReplyEvent]:
         if self._held.startswith(self._tail):
             self._held = self._held[len(self._tail) :]
-            self._step = self._words if self._opening else self._nothing
+            self._step = self._text if self._opening else self._nothing
             self.is_whole = True
         return []
 
-    def _nothing(self) -> list[Event]:
+    def _nothing(self) -> list[ReplyEvent]:
         return []
 
 
 class _ObjectEnd:
-    """Finds where a JSON object ends that comes in pieces."""
+    """Finds the end of a JSON object that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -123,7 +125,7 @@ class _ObjectEnd:
         self._is_escaped = False
 
     def find(self, piece: str) -> int | None:
-        """The place after the closing bracket; None while it has not come."""
+        """Index after the closing bracket; None while it has not come."""
         for index, character in enumerate(piece):
             if self._in_string:
                 if self._is_escaped:
@@ -144,6 +146,6 @@ class _ObjectEnd:
 
 
 def _overlap(text: str, marker: str) -> int:
-    """How many of the last characters may be a marker's first."""
+    """Number of last characters that may be the first of a marker."""
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if marker.startswith(text[-n:])), 0)

@@ -1,29 +1,33 @@
-"""One call's talk with the model: the port through which an agent uses the engine.
+"""One conversation with the model: the interface through which a voice agent uses the engine.
 
-Everything here is bookkeeping of ids; the engine finds out by itself how much of each new prompt
-its cache already holds. That makes changing one's mind cheap: a preview of words that are still
-being recognized, a reply thrown away because the caller went on, a reply cut to what was heard.
+Everything here is bookkeeping of token ids; the engine finds out by itself how much of each new
+prompt its KV cache already holds. That makes a change of plan cheap: a preview of words that are
+still being recognized, a reply discarded because the caller went on, a reply truncated to what was
+heard.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from latency_budget.account.turn import TurnId
+from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS
 from llm_engine.config import SamplingParams
 from llm_engine.core.engine_thread import EngineThread, OutputStream
 from llm_engine.core.output import TokenChunk, Usage
 from llm_engine.core.request import Request
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.structured_output.grammar import Grammar
 
-from .template import ChatMessage
+from .template import ChatMessage, ChatTemplate, Role
 from .token_history import TokenHistory
-from .tool_calls import CallingMessage, ToolCall, ToolUse
-from .tool_prompt import PromptHead, ToolPrompts, prepare
+from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 OnMark = Callable[[str, int], None]
-"""Takes the name of an EngineMark and monotonic ns; called on the event loop with the first token,
-in order, for instants that may lie a little back."""
+"""Callback for an EngineMark's name and its instant in monotonic ns; called on the event loop with
+the first token, in order, for instants that may lie a little back."""
 
 DEFAULT_RESERVE = 256
 """Tokens kept free for a reply whose length is not limited. A spoken reply has 20 to 100."""
@@ -32,7 +36,7 @@ DEFAULT_RESERVE = 256
 async def chunks(
     stream: OutputStream, turn: TurnId, on_mark: OnMark | None
 ) -> AsyncGenerator[TokenChunk, None]:
-    """A request's outputs as a reply's chunks, up to and including the last."""
+    """Yield a request's outputs as chunks of its reply, up to and including the last."""
     index = 0
     usage: Usage | None = None
     while True:
@@ -51,6 +55,46 @@ async def chunks(
             return
 
 
+@dataclass(frozen=True, slots=True)
+class ToolPrompts:
+    """Tools in the prompt, and grammars that hold a reply to their schemas. For any event loop."""
+
+    dialect: Dialect
+    template_with: Callable[[tuple[str, ...]], Awaitable[ChatTemplate]]
+    """Returns the chat template with these tool definitions in it. Raises RequestError."""
+    compile: Callable[[Grammar], None]
+    """Compiles a grammar ahead of its use, on any thread. Raises RequestError."""
+
+    async def template(self, tools: Sequence[Tool]) -> ChatTemplate:
+        """The chat template with these tools in it. Raises RequestError where it refuses them."""
+        return await self.template_with(self.dialect.definitions(tools))
+
+    async def constrained(self, sampling: SamplingParams, use: ToolUse | None) -> SamplingParams:
+        """Add the grammar that lets a reply call these tools only, in their form.
+
+        Raises RequestError naming the tool whose arguments can't be constrained.
+        """
+        if use is None:
+            return sampling
+        grammar = self.dialect.grammar(use)
+        await asyncio.to_thread(self.compile, grammar)
+        if use.must_call:
+            # JSON repeats its quotes and brackets; penalized, it becomes strings without an end.
+            sampling = replace(sampling, repetition_penalty=1.0)
+        return replace(sampling, grammar=grammar)
+
+    async def check(
+        self, history: TokenHistory, system: str, sampling: SamplingParams, use: ToolUse
+    ) -> None:
+        """Raise RequestError where a conversation with this system prompt can't be shown these
+        tools, or a reply can't be held to what they take."""
+        await self.constrained(sampling, use)
+        template = await self.template(use.shown)
+        text = self.dialect.system(system, use.shown)
+        await _prepare(history, [ChatMessage("system", text)])
+        history.check("system", text, template=template)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Generation:
     turn: TurnId
@@ -58,28 +102,32 @@ class _Generation:
 
 
 class Conversation:
-    """Made by `Engine.open_conversation`. Use it from one event loop; close it when done."""
+    """A conversation with its own KV cache. Made by `Engine.open_conversation`; use it from one
+    event loop and close it when done."""
 
     def __init__(
         self,
-        worker: EngineThread,
+        thread: EngineThread,
         sequence: SequenceId,
         close_sequence: Callable[[SequenceId], None],
-        dialogue: TokenHistory,
+        history: TokenHistory,
         *,
         end_ids: frozenset[int],
         sampling: SamplingParams,
-        tooling: ToolPrompts,
+        tool_prompts: ToolPrompts,
         system: str = "",
     ) -> None:
-        self._worker = worker
+        """`history` was opened with the system prompt `system` and without tools."""
+        self._thread = thread
         self._sequence = sequence
         self._close_sequence = close_sequence
-        self._dialogue = dialogue
+        self._history = history
         self._end_ids = end_ids
         self._sampling = sampling
-        self.head = PromptHead(dialogue, tooling, system)
-        """Through which tools are set."""
+        self._tool_prompts = tool_prompts
+        self._system = system
+        """System prompt as it was given, without what the dialect adds about tools."""
+        self._tools: tuple[Tool, ...] = ()
         self._generation: _Generation | None = None
         self._preview: OutputStream | None = None
         self.is_closed = False
@@ -87,21 +135,23 @@ class Conversation:
     @property
     def messages(self) -> list[ChatMessage]:
         """The turns as the model sees them, without system prompt and examples."""
-        return self._dialogue.messages()
+        return self._history.messages()
+
+    # --- the prompt ahead of time ---
 
     async def preview(self, text: str) -> None:
         """Prefill, at low priority, this beginning of the user's next message.
 
-        What ends a message is prefilled with it: when just these words are committed, one row is
-        left to compute, and when it goes on, a few were in vain. Returns at once. Each preview
-        replaces the one before; text may change in any way. Does nothing while a reply is being
-        generated. Raises RequestError for text that cannot be one.
+        What ends a message is prefilled with it: when exactly these words are committed, one row is
+        left to compute, and when the message goes on, a few were in vain. Returns at once. Each
+        preview replaces the one before; text may change in any way. Does nothing while a reply is
+        being generated. Raises RequestError for text that cannot be one.
         """
         _require_open(self.is_closed)
         if self._generation is not None:
             return
-        prompt = self._dialogue.open_prompt(
-            text, _reserve(self._sampling.max_tokens, self._dialogue.context_length)
+        prompt = self._history.open_prompt(
+            text, _reserve(self._sampling.max_tokens, self._history.context_length)
         )
         request = Request(
             prompt,
@@ -109,38 +159,91 @@ class Conversation:
             self._end_ids,
             max_tokens=0,
             sequence=self._sequence,
-            num_fixed=self._dialogue.num_fixed,
+            num_fixed=self._history.num_fixed,
         )
-        self._preview = self._worker.submit(request)
+        self._preview = self._thread.submit(request)
 
     async def warm(self, text: str = "") -> None:
-        """As `preview`, until it is computed or something else came first. Raises EngineError."""
+        """Preview, and wait until it is computed or superseded. Raises EngineError."""
         await self.preview(text)
         preview, self._preview = self._preview, None
         if preview is not None:
             await preview.next()
 
+    # --- the history ---
+
     async def commit(self, text: str, role: str = "user", calls: Sequence[ToolCall] = ()) -> None:
-        """A message is complete and part of the history. `calls`: of tools, by the assistant; the
-        role "tool" is for what one of them gave. Raises RequestError, changing nothing."""
+        """Append a complete message to the history. `calls`: tool calls, by the assistant; the
+        role "tool" is for a tool's result. Raises RequestError, changing nothing."""
         _require_open(self.is_closed)
-        message = self.head.message(text, role, calls)
-        await prepare(self._dialogue, [message])
-        self._dialogue.append(message.role, message.text, message.markup)
+        message = self._message(text, role, calls)
+        await _prepare(self._history, [message])
+        self._history.append(message.role, message.text, message.markup)
 
     async def check(self, text: str, role: str = "user", calls: Sequence[ToolCall] = ()) -> None:
-        """Raise RequestError where it could never be committed, however short the history. The role
-        "system" asks for `set_system`."""
+        """Raise RequestError where this message could never be committed, however short the
+        history. With the role "system" the check is that of `set_system`."""
         _require_open(self.is_closed)
-        message = self.head.message(text, role, calls)
-        await prepare(self._dialogue, [message])
-        self._dialogue.check(message.role, message.text)
+        message = self._message(text, role, calls)
+        await _prepare(self._history, [message])
+        self._history.check(message.role, message.text)
 
     async def uncommit(self) -> None:
         """Take back the last user message and the reply to it: the caller went on speaking."""
         _require_open(self.is_closed)
         self._stop()
-        self._dialogue.uncommit()
+        self._history.uncommit()
+
+    async def truncate_reply(self, num_chars_heard: int) -> None:
+        """Cut the last reply to what was heard: tokens that start before this character stay.
+
+        0 takes the reply out of the history. A reply still being generated is stopped.
+        """
+        _require_open(self.is_closed)
+        self._stop()
+        self._history.truncate_reply(num_chars_heard)
+
+    async def set_system(self, text: str) -> None:
+        """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
+        _require_open(self.is_closed)
+        message = self._message(text, "system")
+        await _prepare(self._history, [message])
+        self._history.set_system(message.text)
+        self._system = text
+
+    async def set_tools(self, tools: Sequence[Tool]) -> None:
+        """Show the model these tools and no others. Everything is prefilled anew. Raises
+        RequestError, changing nothing."""
+        template = await self._tool_prompts.template(tools)
+        system = self._tool_prompts.dialect.system(self._system, tools)
+        await _prepare(self._history, [ChatMessage("system", system)])
+        self._history.set_system(system, template)
+        self._tools = tuple(tools)
+
+    async def check_tools(self, sampling: SamplingParams, use: ToolUse) -> None:
+        """Raise RequestError where `set_tools` or a reply that uses these tools would."""
+        await self._tool_prompts.check(self._history, self._system, sampling, use)
+
+    async def reset(self, messages: Sequence[ChatMessage | CallingMessage]) -> None:
+        """Replace the history. Messages equal to present ones keep their ids; those older than the
+        context can hold are dropped.
+
+        A system message at the front replaces the system prompt; otherwise that stays. Raises
+        RequestError, changing nothing.
+        """
+        _require_open(self.is_closed)
+        self._stop()
+        shown = self._tool_prompts.dialect.shown(messages)
+        if shown and shown[0].role == "system":
+            shown[0] = self._message(shown[0].text, "system")
+        present = set(self._history.messages())
+        await _prepare(self._history, [each for each in shown if each not in present])
+        self._history.reset(shown)
+        first = messages[0] if messages else None
+        if isinstance(first, ChatMessage) and first.role == "system":
+            self._system = first.text
+
+    # --- the reply ---
 
     async def generate(
         self,
@@ -152,14 +255,15 @@ class Conversation:
         use: ToolUse | None = None,
         on_mark: OnMark | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Answer. What has been yielded is history; closing the generator stops the engine.
+        """Generate the reply. What has been yielded is history; closing the generator stops the
+        engine.
 
         `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
-        `sampling` replaces the conversation's own for this reply. `use`: what it may call, in the
-        form that `llm_engine.call_reader` reads.
+        `sampling` replaces the conversation's own for this reply. `use`: tools that the reply may
+        call, in the form that `llm_engine.chat.call_reader` reads.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
-        sampling = await self.head.constrained(sampling or self._sampling, use)
+        sampling = await self._tool_prompts.constrained(sampling or self._sampling, use)
         _require_open(self.is_closed)
         if self._generation is not None:
             raise RequestError(
@@ -168,18 +272,18 @@ class Conversation:
         if max_tokens is not None:
             sampling = replace(sampling, max_tokens=max_tokens)
         limit = sampling.max_tokens
-        prompt = self._dialogue.prompt(_reserve(limit, self._dialogue.context_length))
+        prompt = self._history.prompt(_reserve(limit, self._history.context_length))
         request = Request(
             prompt,
             sampling,
             self._end_ids,
-            max_tokens=limit or self._dialogue.context_length,
+            max_tokens=limit or self._history.context_length,
             sequence=self._sequence,
             deadline_ns=deadline_ns,
-            num_fixed=self._dialogue.num_fixed,
+            num_fixed=self._history.num_fixed,
         )
-        generation = self._generation = _Generation(turn, self._worker.submit(request))
-        reply = self._dialogue.begin_reply()
+        generation = self._generation = _Generation(turn, self._thread.submit(request))
+        reply = self._history.begin_reply()
         try:
             async for chunk in chunks(generation.stream, turn, on_mark):
                 if generation is self._generation:
@@ -191,10 +295,10 @@ class Conversation:
         finally:
             if generation is self._generation:
                 self._stop()
-            self._dialogue.forget_if_empty(reply)
+            self._history.forget_if_empty(reply)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
-        """The speech made of this reply so far lasts until then (monotonic): the engine may serve
+        """Note until when (monotonic) the audio of this reply so far plays: the engine may serve
         others first. Costs next to nothing. Ignores turns that are not being answered."""
         if self._generation is not None and self._generation.turn == turn:
             self._generation.stream.played_until_ns = at_ns
@@ -204,53 +308,34 @@ class Conversation:
         if self._generation is not None and self._generation.turn == turn:
             self._stop()
 
-    async def truncate_reply(self, num_chars_heard: int) -> None:
-        """Cut the last reply to what was heard: tokens that start before this character stay.
-
-        0 takes the reply out of the history. A reply still being generated is stopped.
-        """
-        _require_open(self.is_closed)
-        self._stop()
-        self._dialogue.truncate_reply(num_chars_heard)
-
-    async def set_system(self, text: str) -> None:
-        """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
-        _require_open(self.is_closed)
-        message = self.head.system(text)
-        await prepare(self._dialogue, [message])
-        self._dialogue.set_system(message.text)
-        self.head.has_system(text)
-
-    async def reset(self, messages: Sequence[ChatMessage | CallingMessage]) -> None:
-        """Replace the history. Messages equal to present ones keep their ids; those older than the
-        context can hold are dropped.
-
-        A system message at the front replaces the system prompt; otherwise that stays. Raises
-        RequestError, changing nothing.
-        """
-        _require_open(self.is_closed)
-        self._stop()
-        told = self.head.history(messages)
-        present = set(self._dialogue.messages())
-        await prepare(self._dialogue, [each for each in told if each not in present])
-        self._dialogue.reset(told)
-        first = messages[0] if messages else None
-        if isinstance(first, ChatMessage) and first.role == "system":
-            self.head.has_system(first.text)
-
     async def close(self) -> None:
         """Stop, and release the cache. Does nothing the second time."""
         if not self.is_closed:
             self._stop()
             self.is_closed = True
             sequence, close_sequence = self._sequence, self._close_sequence
-            self._worker.post(lambda: close_sequence(sequence))
+            self._thread.post(lambda: close_sequence(sequence))
+
+    def _message(self, text: str, role: str, calls: Sequence[ToolCall] = ()) -> ChatMessage:
+        """A message as the model reads it; a system prompt with the present tools."""
+        dialect = self._tool_prompts.dialect
+        if role == "system":
+            return ChatMessage("system", dialect.system(text, self._tools))
+        if calls:
+            return dialect.written(CallingMessage(text, tuple(calls)))
+        return dialect.shown([ChatMessage(cast(Role, role), text)])[0]
 
     def _stop(self) -> None:
         generation, self._generation = self._generation, None
         if generation is not None:
             generation.stream.cut()
-            self._worker.abort(generation.stream)
+            self._thread.abort(generation.stream)
+
+
+async def _prepare(history: TokenHistory, messages: Sequence[ChatMessage]) -> None:
+    """Encode long texts on another thread: all calls share the event loop."""
+    if sum(len(each.text) for each in messages) > LONG_TEXT_CHARS:
+        await asyncio.to_thread(history.prepare, messages)
 
 
 def _require_open(closed: bool) -> None:

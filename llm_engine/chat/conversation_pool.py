@@ -1,10 +1,9 @@
-"""Dialogues that come whole with every request, as stateless clients send them.
+"""Pool of idle conversations for stateless clients, which send the whole history each time.
 
-Such a client sends system prompt, history and the next message each time. Somewhere among the last
-few dialogues is the one that it continues: the one with the same system prompt and tools whose
-messages are the longest beginning of its own. It is taken up again, with the ids that it has, so
-that only what is new is computed. Nobody has to say who he is; a wrong guess costs time, and
-nothing else.
+Such a client sends system prompt, history and the next message with every request. Among the last
+few conversations is the one that it continues: that with the same system prompt and tools whose
+messages are the longest prefix of the request's. It is resumed with its token ids, so that only new
+messages are computed. No client id is needed; a wrong match costs time and nothing else.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,35 +15,35 @@ from .conversation import Conversation
 from .template import ChatMessage
 
 MAX_IDLE = 8
-"""Dialogues kept for their clients' next request. Each may hold a context's worth of cache, which
-goes when others need it."""
+"""Idle conversations kept for the next request. Each may hold a context's worth of cache, which is
+evicted when others need it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a dialogue stands under."""
+class ConversationKey:
+    """System prompt and tools that a request must share with a pooled conversation."""
 
     system: str
     tools: tuple[str, ...] = ()
-    """Definitions, for the chat template."""
+    """Tool definitions in JSON, for the chat template."""
 
 
-Open = Callable[[Setting], Awaitable[Conversation]]
+Open = Callable[[ConversationKey], Awaitable[Conversation]]
 
 
 class ConversationPool:
-    """Idle dialogues, the one used last at the end. Belongs to one event loop at a time."""
+    """Idle conversations, the one used last at the end. Belongs to one event loop at a time."""
 
     def __init__(self, open_conversation: Open) -> None:
         self._open = open_conversation
-        self._idle: list[tuple[Setting, Conversation]] = []
+        self._idle: list[tuple[ConversationKey, Conversation]] = []
 
     async def resume(
         self, messages: Sequence[ChatMessage], tools: tuple[str, ...] = ()
-    ) -> tuple[Setting, Conversation]:
-        """A conversation, and what it stands under, that holds exactly these messages.
+    ) -> tuple[ConversationKey, Conversation]:
+        """Take or open a conversation and make it hold exactly these messages; returns its key too.
 
-        The last of them must be one to be answered. Raises RequestError.
+        The last message must be one that asks for a reply. Raises RequestError.
         """
         if not messages or messages[-1].role not in ("user", "tool"):
             raise RequestError("messages", "must end with a message of the user or of a tool")
@@ -52,36 +51,36 @@ class ConversationPool:
             raise RequestError("messages", "must not end with an empty one")
         system = messages[0].text if messages[0].role == "system" else ""
         turns = messages[1:] if messages[0].role == "system" else messages
-        setting = Setting(system, tools)
-        conversation = self._take(setting, turns) or await self._open(setting)
+        key = ConversationKey(system, tools)
+        conversation = self._take(key, turns) or await self._open(key)
         try:
             await conversation.reset(turns)
         except BaseException:
             await conversation.close()
             raise
-        return setting, conversation
+        return key, conversation
 
-    async def give_back(self, setting: Setting, conversation: Conversation) -> None:
-        """Keep a conversation for its client's next request, unless it was closed."""
+    async def give_back(self, key: ConversationKey, conversation: Conversation) -> None:
+        """Return a conversation to the pool, unless it was closed."""
         if conversation.is_closed:
             return
-        self._idle.append((setting, conversation))
+        self._idle.append((key, conversation))
         while len(self._idle) > MAX_IDLE:
             await self._drop_oldest()
 
     async def make_room(self) -> bool:
-        """Close the dialogue that has been idle longest. False when there is none."""
+        """Close the conversation that has been idle longest. False when there is none."""
         if not self._idle:
             return False
         await self._drop_oldest()
         return True
 
-    def _take(self, setting: Setting, turns: Sequence[ChatMessage]) -> Conversation | None:
+    def _take(self, key: ConversationKey, turns: Sequence[ChatMessage]) -> Conversation | None:
         best, longest = None, 0
-        for index, (its_setting, conversation) in enumerate(self._idle):
-            if its_setting == setting:
+        for index, (idle_key, conversation) in enumerate(self._idle):
+            if idle_key == key:
                 num_common = _num_common(conversation.messages, turns)
-                if num_common >= max(longest, 1):  # of two alike the newer one
+                if num_common >= max(longest, 1):  # of two equal ones the newer
                     best, longest = index, num_common
         return None if best is None else self._idle.pop(best)[1]
 

@@ -1,8 +1,8 @@
-"""Messages as token ids, and how they are made of text.
+"""Encodes messages to token ids, and lays a prompt out of messages and template gaps.
 
-Encoding takes most of the time that bookkeeping takes: 1 us a byte. So a text that is too long
-whatever its tokens are is refused unread, no text is encoded twice, and a `MessageEncoder` changes
-nothing, so that any thread may encode while a dialogue goes on.
+Encoding takes most of the time of the bookkeeping: 1 us a byte. So a text that is too long in any
+encoding is refused unread, no text is encoded twice, and a `MessageEncoder` has no state, so that
+any thread may encode while the conversation goes on.
 """
 
 from collections import deque
@@ -14,15 +14,16 @@ from llm_engine.errors import RequestError
 from .template import ROLES, ChatMessage, ChatTemplate, Gap, Role
 
 SURE_BYTES_PER_TOKEN = 8
-"""Text has about 4. No need to look for the vocabulary's longest token below this."""
+"""Bytes a token below which a text is surely not too long (text has about 4): the vocabulary's
+longest token is looked up only beyond."""
 
 FIXED_SHARE = 0.75
-"""Of the context, that system prompt and examples may take. Higher: no room for a question and its
-answer, and every turn fails. Lower: instructions are refused that would do."""
+"""Share of the context that system prompt and examples may take. Higher: no room for a question and
+its answer, and every turn fails. Lower: instructions are refused that would fit."""
 
 
 class Message:
-    """One message and its ids."""
+    """A message and its token ids."""
 
     def __init__(
         self, role: Role, text: str | None, markup: tuple[tuple[int, int], ...] = ()
@@ -31,12 +32,12 @@ class Message:
         self.role = role
         self._markup = markup
         self.text = text
-        """None for a generated reply, which has only its ids."""
+        """None for a generated reply, which has only ids."""
         self.fixed_ids: list[int] | None = [] if text is None else None
         self._encoded: dict[str, list[int]] = {}
 
     def token_ids(self, template: ChatTemplate, gap: Gap) -> list[int]:
-        """The content's ids after this gap."""
+        """Ids of the content after this gap."""
         if self.fixed_ids is not None:
             return self.fixed_ids
         assert self.text is not None
@@ -46,13 +47,13 @@ class Message:
 
     @property
     def num_tokens(self) -> int:
-        """Of the content; of one encoding where its gaps ask for several."""
+        """Tokens of the content (of one encoding, where different gaps need several)."""
         if self.fixed_ids is not None:
             return len(self.fixed_ids)
         return len(next(iter(self._encoded.values()), ()))
 
     def spelled(self, token_bytes: Sequence[bytes]) -> str:
-        """Its text, decoded where only the ids are known."""
+        """The text, decoded where only the ids are known."""
         if self.text is not None:
             return self.text
         detokenizer = Detokenizer(token_bytes)
@@ -60,7 +61,7 @@ class Message:
 
 
 class MessageEncoder:
-    """Makes messages for one context. Any thread may use it."""
+    """Encodes messages for one template and context length. Any thread may use it."""
 
     def __init__(
         self, template: ChatTemplate, token_bytes: Sequence[bytes], context_length: int
@@ -76,9 +77,9 @@ class MessageEncoder:
         ready: Iterable[Message] = (),
         markup: tuple[tuple[int, int], ...] = (),
     ) -> Message:
-        """A message of given text: one of those that are ready, or a new one, encoded.
+        """A message with this text: one of `ready`, or a new one, encoded.
 
-        Raises RequestError when it cannot be one, or is longer than any that fits.
+        Raises RequestError for an unknown role, for what is not text, and for one too long to fit.
         """
         for message in ready:
             if (message.role, message.text) == (role, text):
@@ -86,21 +87,21 @@ class MessageEncoder:
         known: Role | None = next((name for name in ROLES if name == role), None)
         if known is None:
             raise RequestError("role", f"must be one of {', '.join(ROLES)}, not {role!r}")
-        self._refuse_giant(known, text)
+        self._refuse_oversized(known, text)
         message = Message(known, text, markup)
         for lead in self._template.leads(role):
             message.token_ids(self._template, Gap((), lead))
         return message
 
-    def head(
+    def system_message(
         self,
         text: str,
         examples: Sequence[Message],
         template: ChatTemplate,
         ready: Iterable[Message],
     ) -> Message:
-        """The system prompt of this text. Raises RequestError where it, with the examples and what
-        the template tells of tools, leaves too little room."""
+        """The system prompt with this text. Raises RequestError where it, with the examples and the
+        tools in the template, leaves too little room."""
         message = self.written("system", text, ready)
         head = [message, *examples] if text else examples
         limit = int(self._context_length * FIXED_SHARE)
@@ -116,8 +117,8 @@ class MessageEncoder:
     def rewritten(
         self, messages: Sequence[ChatMessage], present: Iterable[Message]
     ) -> list[Message]:
-        """The newest of these messages that the context can hold, and hardly more: encoding the
-        others would be in vain. Present ones that are equal keep their ids. Raises RequestError.
+        """Encode the newest of these messages that the context can hold, and hardly more: encoding
+        the others would be in vain. Equal present ones keep their ids. Raises RequestError.
         """
         pool: dict[tuple[str, str], deque[Message]] = {}
         for old in present:
@@ -135,15 +136,15 @@ class MessageEncoder:
         return fresh[::-1]
 
     def too_long(self, role: str, what: str) -> RequestError:
-        """`what` it comes to, in tokens."""
+        """The error for a message that does not fit; `what`: its size in tokens."""
         return RequestError(
             "system" if role == "system" else "text",
             f"too long: with the system prompt it makes {what}, and the context holds "
             f"{self._context_length} including the answer",
         )
 
-    def _refuse_giant(self, role: str, text: str) -> None:
-        """Even if every token were as long as the vocabulary's longest, it would not fit."""
+    def _refuse_oversized(self, role: str, text: str) -> None:
+        """Refuse a text that would not fit even if every token were the vocabulary's longest."""
         if 4 * len(text) <= self._context_length * SURE_BYTES_PER_TOKEN:
             return
         longest = max(map(len, self._token_bytes), default=1)
@@ -153,7 +154,7 @@ class MessageEncoder:
 
 
 class PromptLayout:
-    """A prompt in its parts: messages, each with the gap before it, and the gap before a reply."""
+    """Layout of a prompt: messages, each after its gap, and the gap before the reply."""
 
     def __init__(self, template: ChatTemplate, messages: Sequence[Message]) -> None:
         """Raises RequestError when the template refuses this order of roles."""
@@ -165,7 +166,7 @@ class PromptLayout:
         self._closing = closing.token_ids
 
     def ids(self, *, is_open: bool = False) -> tuple[int, ...]:
-        """The prompt; `is_open`: up to the end of the last message."""
+        """Token ids of the prompt; `is_open`: only up to the end of the last message."""
         ids: list[int] = []
         for gap, content in self._parts:
             ids += gap

@@ -1,19 +1,19 @@
-"""Chat templates: a model's own rules for writing a dialogue as tokens.
+"""Chat template: a model's own rules for writing a conversation as tokens.
 
-A template is a Jinja program that renders the whole dialogue to text. Rendering and encoding all of
-it for every turn would be slow and, worse, would encode the model's own replies anew, and other
-tokens for the same text mean that nothing cached fits. So only what stands *around* the messages is
-taken from the template: rendered with placeholders for contents, a dialogue falls apart into gaps,
-and a gap's ids are joined with ids of contents that never change.
+A template is a Jinja program that renders the whole conversation to text. Rendering and encoding
+all of it for every turn would be slow and, worse, would encode the model's own replies again:
+other tokens for the same text mean that nothing cached fits. So only what stands *around* the
+messages is taken from the template: rendered with placeholders for contents, a conversation falls
+apart into gaps, and a gap's ids are joined with the ids of contents, which never change.
 
 In most templates the gap between two messages depends on their two roles alone. Then the gaps can
-be looked up, and a longer dialogue begins with exactly the ids of the shorter one. `ChatTemplate`
-proves it at start-up on a dialogue of five turns, against encoding the rendered text in one piece.
-Templates of which it is not true (some write the last reply differently from earlier ones) are
-rendered for each dialogue; the engine then recomputes from wherever the ids begin to differ.
+be looked up, and a longer conversation begins with exactly the ids of the shorter one.
+`ChatTemplate` verifies this at start-up on five turns, against encoding the rendered text in one
+piece. Templates for which it does not hold (some write the last reply differently from earlier
+ones) are rendered for each prompt; the engine then recomputes from where the ids begin to differ.
 
-Contents never pass through the template or the encoding of control tokens, so whatever a caller
-types stays text. Definitions of tools do pass through: wherever one spells a control token, a mark
+Contents never pass through the template or the encoding of control tokens, so whatever a client
+sends stays text. Definitions of tools do pass through: wherever one spells a control token, a mark
 is put into it first, at which the text is cut again before it is encoded.
 """
 
@@ -39,18 +39,18 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a dialogue."""
+    """A message of a conversation."""
 
     role: Role
     text: str
     markup: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    """Where the model's own markers stand in a reply (start and end): these become the tokens that
-    they are. Never to be set for what a caller wrote."""
+    """Start and end of each of the model's own markers in a reply: these are encoded as control
+    tokens. Must not be set for text of a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What stands before a message's content."""
+    """Token ids that the template writes before a message's content."""
 
     token_ids: tuple[int, ...]
     lead: str = ""
@@ -67,9 +67,9 @@ _PROBE: tuple[tuple[Role, str], ...] = (
 )
 _OTHER = {"user": "assistant", "assistant": "user"}
 _START, _END = "start", "end"
-"""Stand among roles for the beginning and for the generation prompt."""
+"""Pseudo-roles for the beginning and for the generation prompt."""
 _CUT = "\ue002"
-"""Keeps the halves of a control token's name apart."""
+"""Mark that separates the halves of a control token's name."""
 _PROBE_CALL: Any = {
     "id": "call00001",
     "type": "function",
@@ -86,7 +86,7 @@ _PROBE_TOOL: Any = {
 
 
 class ChatTemplate:
-    """A template, its gaps, and whether they may be looked up. Any thread may use it."""
+    """A compiled template and its gaps. Any thread may use it."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ChatTemplate:
         eos: str,
         control_texts: Collection[str] = (),
     ) -> None:
-        """`control_texts` are what `encode_template` takes for single tokens. Raises ModelError
+        """`control_texts`: texts that `encode_template` encodes as single tokens. Raises ModelError
         when the template cannot be used at all."""
         self._control_texts = frozenset(control_texts)
         self._encode_template = encode_template
@@ -123,8 +123,8 @@ class ChatTemplate:
         self._rendered_gaps = lru_cache(maxsize=64)(self._render_gaps)
 
     def probe_calls(self) -> str:
-        """How a definition and a call of `probe_call` with {"key": "value"} are written; "" where
-        the template knows no tools."""
+        """Render a tool definition and a call of `probe_call` with {"key": "value"}; "" where the
+        template has no tools."""
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]},
@@ -136,27 +136,27 @@ class ChatTemplate:
         return text if "probe_tool" in text else ""
 
     def with_tools(self, definitions: Sequence[str]) -> "ChatTemplate":
-        """The same, telling the model of these tools, each in JSON as OpenAI's API has it.
+        """This template with these tools in it, each in JSON as in OpenAI's API.
 
-        Long definitions take a while to encode; it is done here, on any thread. Raises RequestError
-        where the template refuses them.
+        Long definitions take a while to encode; that is done here, on any thread. Raises
+        RequestError where the template refuses them.
         """
-        told = copy.copy(self)
-        tools = [json.loads(_without_places(each)) for each in definitions]
-        told._constants = {**self._constants, "tools": _defused(tools, self._control_texts)}
-        told.is_incremental = False
-        told._gap_ids = lru_cache(maxsize=256)(self._encode_gap)
-        told._rendered_gaps = lru_cache(maxsize=64)(told._render_gaps)
+        with_tools = copy.copy(self)
+        tools = [json.loads(_without_placeholders(each)) for each in definitions]
+        with_tools._constants = {**self._constants, "tools": _defused(tools, self._control_texts)}
+        with_tools.is_incremental = False
+        with_tools._gap_ids = lru_cache(maxsize=256)(self._encode_gap)
+        with_tools._rendered_gaps = lru_cache(maxsize=64)(with_tools._render_gaps)
         try:
-            told.gaps(["user"])
+            with_tools.gaps(["user"])
         except RequestError as error:
             raise RequestError("tools", str(error).partition(": ")[2]) from None
         with contextlib.suppress(RequestError):  # some templates have no system prompt
-            told.gaps(["system", "user"])
-        return told
+            with_tools.gaps(["system", "user"])
+        return with_tools
 
     def gaps(self, roles: Sequence[str]) -> list[Gap]:
-        """One gap before each message and one before the reply that is to follow.
+        """One gap before each message, and one before the reply.
 
         Raises RequestError when the template refuses this order of roles.
         """
@@ -190,7 +190,7 @@ class ChatTemplate:
         return [*ids, *self._encode(rest)] if rest or not ids else ids
 
     def leads(self, role: str) -> frozenset[str]:
-        """What the template is known to write directly before a content of this role."""
+        """Leads that the template is known to write before a content of this role."""
         leads = {gap.lead for (_, after), gap in self._table.items() if after == role}
         return frozenset(leads or {""})
 
@@ -200,10 +200,11 @@ class ChatTemplate:
         return gap.token_ids[0] if gap is not None and gap.token_ids else None
 
     def _alternating_gaps(self, roles: tuple[str, ...], refusal: Exception) -> list[Gap]:
-        """For templates that insist on turns: an empty message between two of the same role."""
+        """Gaps for templates that insist on alternating roles: with an empty message between two of
+        the same role."""
         padded: list[str] = []
         is_padding: list[bool] = []
-        last = "assistant"  # a dialogue opens as it goes on after a reply: with the user
+        last = "assistant"  # a conversation opens as it goes on after a reply: with the user
         for role in (*roles, _END):
             speaker = "assistant" if role == _END else role
             if speaker == last:
@@ -231,7 +232,7 @@ class ChatTemplate:
         return merged
 
     def _build_table(self) -> dict[tuple[str, str], Gap]:
-        """Gaps by the roles on both sides, as far as the template accepts the pairs."""
+        """Table of gaps by the roles on both sides, for the pairs that the template accepts."""
         table: dict[tuple[str, str], Gap] = {}
         roles = tuple(role for role, _ in _PROBE)
         for dialogue in (roles[:4], roles[:2], roles[1:2], roles[:1]):
@@ -246,7 +247,7 @@ class ChatTemplate:
         return table
 
     def _proves_incremental(self) -> bool:
-        """Whether looked-up gaps give the ids of the rendered text, over five turns."""
+        """True if looked-up gaps give the ids of the rendered text, over five turns."""
         try:
             text = self._render([{"role": role, "content": text} for role, text in _PROBE], False)
         except jinja2.TemplateError:
@@ -266,7 +267,7 @@ class ChatTemplate:
         return is_prefix and same_prompt and after_reply[: len(rest)] == rest
 
     def _keeps(self, role: str, text: str) -> bool:
-        """Whether the template writes a content as it is."""
+        """True if the template writes a content unchanged."""
         messages = [{"role": role, "content": text}]
         if role == "system":
             messages.append({"role": "user", "content": "x"})
@@ -286,15 +287,16 @@ class ChatTemplate:
         )
 
     def _render_gaps(self, roles: tuple[str, ...]) -> list[Gap]:
-        places = [f"\ue000{index}\ue001" for index in range(len(roles))]
+        placeholders = [f"\ue000{index}\ue001" for index in range(len(roles))]
         messages = [
-            {"role": role, "content": place} for role, place in zip(roles, places, strict=True)
+            {"role": role, "content": placeholder}
+            for role, placeholder in zip(roles, placeholders, strict=True)
         ]
         rest = self._render(messages, True)
         texts = []
-        for place in places:
-            text, found, rest = rest.partition(place)
-            if not found or place in rest:
+        for placeholder in placeholders:
+            text, found, rest = rest.partition(placeholder)
+            if not found or placeholder in rest:
                 raise jinja2.TemplateError("it leaves out or repeats a message")
             texts.append(text)
         gaps = [self._gap(text, role) for text, role in zip(texts, roles, strict=True)]
@@ -314,13 +316,13 @@ class ChatTemplate:
             text.encode()
         except jinja2.TemplateError:
             raise
-        except Exception as error:  # a template is a program of someone else's
+        except Exception as error:  # a template is a third party's program
             raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from None
         return text
 
 
 def _compiled(source: str) -> jinja2.Template:
-    """Raises TemplateError, whatever the file has in the place of a template."""
+    """Compile a template. Raises TemplateError for anything that is none."""
     try:
         return _environment().from_string(source)
     except jinja2.TemplateError:
@@ -330,7 +332,7 @@ def _compiled(source: str) -> jinja2.Template:
 
 
 def _environment() -> jinja2.Environment:
-    """As model authors expect it, and unable to reach anything but its arguments."""
+    """Jinja environment as model authors expect it, sandboxed to its arguments."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension]
     )
@@ -339,7 +341,7 @@ def _environment() -> jinja2.Environment:
         raise jinja2.TemplateError(message)
 
     def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-        # Jinja's own escapes what HTML must not have, and is not what models were trained with.
+        # Jinja's own filter escapes for HTML, which is not what models were trained with.
         return json.dumps(value, ensure_ascii=False, indent=indent)
 
     environment.globals["raise_exception"] = raise_exception
@@ -348,7 +350,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _defused(value: Any, names: Collection[str]) -> Any:
-    """A JSON value with none of these names in one piece, in no string of it."""
+    """Copy of a JSON value in which a mark breaks each of these names, in every string."""
     if isinstance(value, str):
         for name in names:
             value = value.replace(name, f"{name[:1]}{_CUT}{name[1:]}")
@@ -360,6 +362,6 @@ def _defused(value: Any, names: Collection[str]) -> Any:
     return value
 
 
-def _without_places(text: str) -> str:
-    """Without the characters that hold the places of contents."""
+def _without_placeholders(text: str) -> str:
+    """Text without the characters that serve as placeholders of contents."""
     return re.sub("[\ue000-\ue002]", "", text)

@@ -1,12 +1,12 @@
-"""A conversation's history as token ids: the state, without an engine.
+"""History of a conversation as token ids: the state, without an engine.
 
-A message keeps the ids it came with: a reply those the model chose, a caller's words those they
-were first encoded to. A prompt is these ids with the template's gaps between them, and is the same,
-id for id, as long as the messages are. What a caller did not hear of a reply is cut off its ids.
+A message keeps its first ids: a reply those that the model chose, a user message those that it was
+first encoded to. A prompt is these ids with the template's gaps between them, and stays the same,
+id for id, as long as the messages do. What the caller did not hear of a reply is cut off its ids.
 
-When a prompt grows beyond the context, the oldest exchanges go (never the system prompt or the
-examples), and enough of them at once that the next turns need not drop again: everything after a
-gap in the history has to be computed anew.
+When a prompt grows beyond the context, the oldest exchanges are dropped (never the system prompt or
+the examples), and enough of them at once that the next turns need not drop again: everything after
+the dropped part has to be computed anew.
 """
 
 import logging
@@ -22,12 +22,12 @@ from .template import ChatMessage, ChatTemplate, Gap
 _log = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.75
-"""Of the context, filled after turns were dropped. Higher: turns are dropped, and the history
-computed anew, more often. Lower: the model forgets more than it must."""
+"""Share of the context that is filled after turns were dropped. Higher: turns are dropped, and the
+history computed anew, more often. Lower: the model forgets more than it must."""
 
 
 class TokenHistory:
-    """System prompt, examples and turns. Not for use across threads."""
+    """System prompt, examples and turns of one conversation. Not thread-safe."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TokenHistory:
         *,
         keep_all: bool = False,
     ) -> None:
-        """With `keep_all` a history beyond the context is refused instead of cut at its beginning.
+        """`keep_all`: refuse a history beyond the context instead of dropping its beginning.
 
         Raises RequestError when the system prompt is not text or leaves no room.
         """
@@ -49,24 +49,24 @@ class TokenHistory:
         self._keeps_all = keep_all
         self._system: Message | None = None
         self._head: list[Message] = []
-        """System prompt and examples."""
-        self._writer = MessageEncoder(template, token_bytes, context_length)
+        """Messages at the front of every prompt: system prompt and examples."""
+        self._encoder = MessageEncoder(template, token_bytes, context_length)
         self._ready: list[Message] = []
-        self._examples = [self._writer.written(m.role, m.text) for m in examples]
+        self._examples = [self._encoder.written(m.role, m.text) for m in examples]
         self._turns: list[Message] = []
         self._last_reply: Message | None = None
         self.num_dropped_messages = 0
         self.num_fixed = 0
-        """How many of the newest prompt's ids are those of system prompt and examples, with which
-        every prompt of this and other dialogues begins."""
+        """Leading ids of the newest prompt that are the system prompt and the examples, with which
+        the prompts of other conversations begin too."""
         self.set_system(system)
 
     def prepare(self, messages: Sequence[ChatMessage]) -> None:
-        """Encode what `check`, `set_system`, `append` or `reset` is to take afterwards.
+        """Encode ahead the messages of the next `check`, `set_system`, `append` or `reset`.
 
-        Changes nothing else, on any thread; 100 kB take 0.1 s. Raises RequestError as those would.
+        Changes nothing else; on any thread; 100 kB take 0.1 s. Raises RequestError as those would.
         """
-        self._ready = self._writer.rewritten(messages, ())
+        self._ready = self._encoder.rewritten(messages, ())
 
     def check(
         self,
@@ -75,32 +75,35 @@ class TokenHistory:
         markup: tuple[tuple[int, int], ...] = (),
         template: ChatTemplate | None = None,
     ) -> Message:
-        """The message of this text; `markup` as in `ChatMessage`. Raises RequestError where it
-        can't be one even in an empty history, or, with the role "system", can't be the system
-        prompt, told by `template` if there is one."""
+        """Encode a message; `markup` as in `ChatMessage`. Raises RequestError where it would not
+        fit even into an empty history, or, with the role "system", can't be the system prompt, in
+        `template` where one is given."""
         if role == "system":
-            return self._writer.head(text, self._examples, template or self._template, self._ready)
+            return self._encoder.system_message(
+                text, self._examples, template or self._template, self._ready
+            )
         if role != "tool" and not text.strip():
             raise RequestError("text", "is empty")
-        message = self._writer.written(role, text, self._ready, markup)
+        message = self._encoder.written(role, text, self._ready, markup)
         num_tokens = PromptLayout(self._template, [*self._head, message]).num_tokens()
         if num_tokens >= self.context_length:
-            raise self._writer.too_long(role, f"{num_tokens} tokens")
+            raise self._encoder.too_long(role, f"{num_tokens} tokens")
         return message
 
     def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
-        """Replace the system prompt; "" leaves the template's own default, if it has one. And the
-        template, by one that tells of other tools. Raises RequestError, having changed nothing."""
+        """Replace the system prompt ("": the template's own default, if it has one) and, where
+        given, the template, by one with other tools in it. Raises RequestError, changing
+        nothing."""
         system = self.check("system", text, template=template)
         if template is not None:
             self._template = template
-            self._writer = MessageEncoder(template, self._token_bytes, self.context_length)
+            self._encoder = MessageEncoder(template, self._token_bytes, self.context_length)
         self._system = system if text else None
         self._head = [*([system] if text else []), *self._examples]
 
     def append(self, role: str, text: str, markup: tuple[tuple[int, int], ...] = ()) -> None:
-        """A complete message; `markup` as in `ChatMessage`. Raises RequestError, and changes
-        nothing, when it cannot be one."""
+        """Append a complete message; `markup` as in `ChatMessage`. Raises RequestError, changing
+        nothing."""
         message = self.check(role, text, markup)
         self._ready = []
         self._turns.append(message)
@@ -108,19 +111,19 @@ class TokenHistory:
             self._last_reply = message
 
     def begin_reply(self) -> Message:
-        """A generated reply, empty so far; extend its `fixed_ids`."""
+        """Append a reply that is being generated, empty so far; extend its `fixed_ids`."""
         reply = Message("assistant", None)
         self._turns.append(reply)
         self._last_reply = reply
         return reply
 
     def forget_if_empty(self, reply: Message) -> None:
-        """Take a reply out again that never got a token."""
+        """Remove a reply that never got a token."""
         if not reply.fixed_ids:
             self._turns = [message for message in self._turns if message is not reply]
 
     def truncate_reply(self, num_chars: int) -> None:
-        """Of the last reply keep every token that starts before this character."""
+        """Cut the last reply: keep every token that starts before this character."""
         reply = self._last_reply
         if reply is None or not any(message is reply for message in self._turns):
             return
@@ -134,7 +137,7 @@ class TokenHistory:
         self.forget_if_empty(reply)
 
     def uncommit(self) -> None:
-        """Take back the last user message and what followed it."""
+        """Remove the last user message and everything after it."""
         for index in reversed(range(len(self._turns))):
             if self._turns[index].role == "user":
                 del self._turns[index:]
@@ -142,14 +145,14 @@ class TokenHistory:
         self._last_reply = _last_reply(self._turns)
 
     def reset(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the turns. Those equal to present ones keep their ids; what is older than the
-        context can hold is dropped."""
+        """Replace the turns. Those equal to present ones keep their ids; turns older than the
+        context can hold are dropped, or refused with `keep_all`. Raises RequestError."""
         system = messages[0].text if messages and messages[0].role == "system" else None
         turns = messages if system is None else messages[1:]
-        fresh = self._writer.rewritten(turns, [*self._turns, *self._ready])
+        fresh = self._encoder.rewritten(turns, [*self._turns, *self._ready])
         if self._keeps_all and len(fresh) < len(turns):
             num_tokens = sum(message.num_tokens for message in fresh)
-            raise self._writer.too_long("user", f"more than {num_tokens} tokens")
+            raise self._encoder.too_long("user", f"more than {num_tokens} tokens")
         if system is not None:
             self.set_system(system)
         self.num_dropped_messages += len(turns) - len(fresh)
@@ -164,17 +167,17 @@ class TokenHistory:
         ]
 
     def prompt(self, reserve: int) -> tuple[int, ...]:
-        """Ids up to where the reply begins, leaving room for `reserve` more in the context.
+        """Token ids up to where the reply begins, leaving room for `reserve` more in the context.
 
-        Drops the oldest turns where they do not fit; raises RequestError if nothing can go.
+        Drops the oldest turns where they do not fit; raises RequestError if none can be dropped.
         """
         self._drop_to_fit([], reserve)
         return self._layout([]).ids()
 
     def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
-        """Ids of a user message that may still go on, as if it did not: up to where the reply
-        would begin. With no text yet, up to where the message does."""
-        opened = self._writer.written("user", text)
+        """Token ids of a prompt with a user message that may still go on, as if it were complete:
+        up to where the reply would begin. Without text yet, up to where the message begins."""
+        opened = self._encoder.written("user", text)
         self._drop_to_fit([opened], reserve)
         return self._layout([opened]).ids(is_open=not text)
 
@@ -184,10 +187,10 @@ class TokenHistory:
         return layout
 
     def _drop_to_fit(self, more: Sequence[Message], reserve: int) -> None:
-        """All that has to go goes in one pass.
+        """Drop as many of the oldest exchanges as needed, in one pass.
 
-        Then it is counted anew: the gap between head and history may be another one now. Where the
-        template makes it longer, one more exchange goes.
+        Then count again: the gap between examples and history may be another one now. Where the
+        template makes it longer, one more exchange is dropped.
         """
         num_before = len(self._turns)
         limit = self.context_length
@@ -199,12 +202,12 @@ class TokenHistory:
                 break
             limit = int(self.context_length * KEPT_SHARE)
             surplus = num_tokens + reserve - limit
-            gone = [0, *accumulate(layout.sizes()[len(self._head) :][: len(self._turns)])]
-            del self._turns[: next((end for end in ends if gone[end] >= surplus), ends[-1])]
+            dropped = [0, *accumulate(layout.sizes()[len(self._head) :][: len(self._turns)])]
+            del self._turns[: next((end for end in ends if dropped[end] >= surplus), ends[-1])]
         self.num_dropped_messages += num_before - len(self._turns)
         _warn_of_dropped(num_before - len(self._turns), self.context_length)
         if num_tokens >= self.context_length:
-            raise self._writer.too_long("user", f"{num_tokens} tokens")
+            raise self._encoder.too_long("user", f"{num_tokens} tokens")
 
 
 def _last_reply(turns: Sequence[Message]) -> Message | None:
@@ -221,7 +224,7 @@ def _warn_of_dropped(num_dropped: int, context_length: int) -> None:
 
 
 def ends_of_exchanges(turns: Sequence[Message], *, is_last_over: bool) -> list[int]:
-    """After how many messages each exchange ends that may go: all but the one to be answered, which
-    is the last, unless it is over."""
+    """Number of messages up to the end of each exchange that may be dropped: all but the last,
+    which asks for a reply, unless it is complete (`is_last_over`)."""
     ends = [index for index, message in enumerate(turns) if index and message.role == "user"]
     return [*ends, len(turns)] if is_last_over and turns else ends

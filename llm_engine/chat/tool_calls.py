@@ -1,13 +1,13 @@
-"""Calling tools: how a model writes calls, what it may write, and reading them as they come.
+"""Tool calling: the form in which a model writes calls, and the grammar that holds it to that form.
 
 A call is text: `<tool_call>\\n{"name": "clock", "arguments": {}}\\n</tool_call>` (the Hermes form,
 also Qwen's), or for Llama 3 the bare `{"name": "clock", "parameters": {}}` as a whole reply. The
-form is taken from the model's chat template; a model whose template has no tools, or another form
-for them, is told of the Hermes form in its system prompt.
+form is taken from the model's chat template; for a model whose template has no tools, or another
+form for them, the Hermes form is described in the system prompt.
 
-The grammar fixes every character around a call's name and arguments. So the reader need not be
+The grammar fixes every character around a call's name and arguments. So the parser need not be
 lenient, and a call that a client sends back is written as the very text that the model wrote: the
-dialogue is found again by it, with all its ids.
+pooled conversation is found again by it, with all its ids.
 """
 
 import json
@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from llm_engine.grammar import Grammar, Schema
+from llm_engine.structured_output.grammar import Grammar, Schema
 
 from .template import ChatMessage
 
 MAX_PARALLEL: Final = 8
-"""Calls in one reply. A small model that has begun to repeat itself must end somewhere."""
+"""Calls in one reply. Ends the loop of a small model that has begun to repeat itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,22 @@ class Tool:
     name: str
     """Letters, digits, `_` and `-`."""
     definition: str
-    """As OpenAI's API has it, in JSON: for the prompt."""
+    """Definition for the prompt, in JSON as in OpenAI's API."""
     parameters: Schema
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that was made."""
+    """A tool call of the model."""
 
     name: str
     arguments: str
-    """An object in JSON, as the model wrote it."""
+    """JSON object, as the model wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallingMessage:
-    """A reply that called tools, perhaps after some words."""
+    """A reply that calls tools, perhaps after some text."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -54,31 +54,32 @@ class CallingMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a reply may call."""
+    """Tools of one reply."""
 
     shown: tuple[Tool, ...]
-    """Those that the model is told of."""
+    """Tools in the prompt."""
     callable: tuple[Tool, ...]
+    """Tools that the grammar lets the reply call."""
     must_call: bool
     in_parallel: bool
-    """Several at once."""
+    """The reply may make several calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A form of calls: opening, head, name, middle, arguments, tail, closing."""
+    """Form of tool calls: opening, head, name, middle, arguments, tail, closing."""
 
     opening: str
-    """Marks a call after other text; "" where a call is the whole reply."""
+    """Marker of a call after other text; "" where a call is the whole reply."""
     head: str
     middle: str
     tail: str
     closing: str
     in_template: bool = True
-    """Whether the chat template tells the model of tools, and of their results."""
+    """True if the chat template writes tools and their results."""
 
     def written(self, message: CallingMessage) -> ChatMessage:
-        """A reply as the model wrote it."""
+        """The reply as the model wrote it."""
         text = message.text
         markup: list[tuple[int, int]] = []
         for call in message.calls:
@@ -92,34 +93,35 @@ class Dialect:
     def prompt(
         self, messages: Iterable[ChatMessage | CallingMessage], tools: Sequence[Tool]
     ) -> tuple[list[ChatMessage], tuple[str, ...]]:
-        """The messages as the model is to see them, and the definitions for its template."""
-        written = self.told(messages)
+        """The messages as the model sees them, and the tool definitions for its template."""
+        written = self.shown(messages)
         if self.in_template or not tools:
             return written, self.definitions(tools)
         has_system = bool(written) and written[0].role == "system"
         system = self.system(written[0].text if has_system else "", tools)
         return [ChatMessage("system", system), *written[has_system:]], ()
 
-    def told(self, messages: Iterable[ChatMessage | CallingMessage]) -> list[ChatMessage]:
-        """The messages as the model is to see them."""
+    def shown(self, messages: Iterable[ChatMessage | CallingMessage]) -> list[ChatMessage]:
+        """The messages as the model sees them."""
         written = [
             self.written(each) if isinstance(each, CallingMessage) else each for each in messages
         ]
-        return written if self.in_template else _results_told_by_user(written)
+        return written if self.in_template else _results_as_user_messages(written)
 
     def definitions(self, tools: Sequence[Tool]) -> tuple[str, ...]:
-        """What the chat template is to tell of the tools."""
+        """Tool definitions for the chat template; none where it has no tools."""
         return tuple(tool.definition for tool in tools) if self.in_template else ()
 
     def system(self, text: str, tools: Sequence[Tool]) -> str:
-        """The system prompt, which tells of the tools where the chat template does not."""
+        """The system prompt, with the tools in it where the chat template has none."""
         if self.in_template or not tools:
             return text
         before = f"{text}\n\n" if text else ""
         return before + _instructions(tools)
 
     def grammar(self, use: ToolUse, answer: Schema | None = None) -> Grammar:
-        """Calls, or, unless one must be made, any text, or an answer that fits a schema."""
+        """Grammar of a reply: calls, or, unless one must be made, any text, or an answer that fits
+        a schema."""
         return _grammar(self, use, answer)
 
 
@@ -158,7 +160,7 @@ LLAMA: Final = Dialect("", '{"name": "', '", "parameters": ', "}", "")
 
 
 def dialect_of(probe: str) -> Dialect:
-    """The form of a template's own calls: see `ChatTemplate.probe_calls`."""
+    """Form of a template's own calls: see `ChatTemplate.probe_calls`."""
     call = CallingMessage("", (ToolCall("probe_call", '{"key": "value"}'),))
     for dialect in (HERMES, LLAMA):
         if dialect.written(call).text in probe:
@@ -170,20 +172,21 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _results_told_by_user(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """For templates that know no results of tools: those in a row are one message of the user."""
-    told: list[ChatMessage] = []
+def _results_as_user_messages(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """Tool results as user messages, for templates without them; results in a row are one
+    message."""
+    shown: list[ChatMessage] = []
     follows = False
     for message in messages:
         is_result = message.role == "tool"
         if is_result:
             text = f"<tool_response>\n{message.text}\n</tool_response>"
             if follows:
-                text = f"{told.pop().text}\n{text}"
+                text = f"{shown.pop().text}\n{text}"
             message = ChatMessage("user", text)
-        told.append(message)
+        shown.append(message)
         follows = is_result
-    return told
+    return shown
 
 
 def _instructions(tools: Sequence[Tool]) -> str:

@@ -1,6 +1,6 @@
-"""A model on disk, as a backend sees it: a shape, named tensors and a tokenizer.
+"""A model on disk: its shape, named tensors and tokenizer, independent of the file format.
 
-Tensors go by their Hugging Face names without the leading `model.`, whatever the file calls them.
+Tensors have their Hugging Face names without the leading `model.`, in all formats.
 They are read one at a time when a backend asks, so that converting to the backend's own layout
 never holds a second copy of the whole model.
 """
@@ -20,7 +20,7 @@ from .fp8 import Fp8Matrix
 from .tokenizer import Tokenizer
 
 _LARGEST = 1 << 22
-"""No dimension of a decoder comes near it; a damaged header easily does."""
+"""Bound for the dimensions of a decoder: none comes near it; a damaged header easily does."""
 
 _TOP = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -32,8 +32,9 @@ _PROJECTIONS = (
 _LAYER = re.compile(r"layers\.(\d{1,7})\.(.+)\.(weight|bias)")
 
 
-def has_place(name: str, config: ModelConfig) -> bool:
-    """Whether a decoder of this shape has a tensor of this name; it would leave others unread."""
+def is_known_tensor(name: str, config: ModelConfig) -> bool:
+    """True if a decoder of this shape has a tensor of this name. Others would be ignored silently,
+    so loaders refuse them."""
     match = _LAYER.fullmatch(name)
     if match is None:
         return name in _TOP
@@ -52,17 +53,17 @@ class Checkpoint:
     config: ModelConfig
     tokenizer: Tokenizer
     names: frozenset[str]
-    """Tensors that exist, such as `layers.0.self_attn.q_proj.weight`, `embed_tokens.weight`,
-    `norm.weight`, and `lm_head.weight` unless the embedding is the head as well. Any projection may
-    have a bias."""
+    """Names of the tensors, such as `layers.0.self_attn.q_proj.weight`, `embed_tokens.weight`,
+    `norm.weight`, and `lm_head.weight` unless it is tied to the embedding. Any projection may have
+    a bias."""
     read: Callable[[str], torch.Tensor]
-    """One tensor by name: its stored floating dtype, or float32 where it was quantized.
-    Raises ModelError when the file turns out to be damaged."""
+    """Reads one tensor by name: in its stored floating dtype, or float32 where it was quantized.
+    Raises ModelError for a damaged file."""
     read_fp8: Callable[[str], Fp8Matrix | None] = lambda _: None
-    """The same tensor as 8-bit floats and scales; None where it is stored in another way."""
+    """Reads one tensor as 8-bit floats and scales; None where it is stored differently."""
 
     def __post_init__(self) -> None:
-        """Raises ModelError for a shape that no model has, before anything is sized by it."""
+        """Raise ModelError for an impossible shape, before anything is allocated by it."""
         config = self.config
         sizes = {
             name: getattr(config, name)
@@ -92,12 +93,12 @@ class Checkpoint:
             )
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        """One tensor, whose shape must be the one given. Raises ModelError, also for NaN."""
+        """Read a tensor and check its shape. Raises ModelError, also for NaN and infinity."""
         if name not in self.names:
             raise ModelError(f"{self.path}: tensor {name!r} is missing; fetch the model again")
         values = self.read(name)
         self._check_shape(name, values, shape)
-        # A sum is the quickest test (0.1 s for 135 M numbers), and far from what float32 can hold.
+        # A sum is the fastest test (0.1 s for 135 M numbers), and far from float32's limit.
         if not values.sum(dtype=torch.float32).isfinite():
             raise ModelError(
                 f"{self.path}: tensor {name!r} is damaged: it holds NaN or infinity; fetch it again"
@@ -105,9 +106,9 @@ class Checkpoint:
         return values
 
     def fp8(self, name: str, *shape: int) -> Fp8Matrix | None:
-        """The same weight as it is stored, for a backend that multiplies 8-bit floats.
+        """Read a weight as 8-bit floats, for a backend that multiplies them.
 
-        None where it is stored in another way, or not at all: `tensor` then says more. Raises
+        None where it is stored differently, or missing: `tensor` then reports it. Raises
         ModelError.
         """
         matrix = self.read_fp8(name) if name in self.names else None

@@ -1,9 +1,8 @@
-"""Token ids to text, as they come.
+"""Incremental detokenizer: token ids to text.
 
 A token may end inside a character: byte-level vocabularies split emoji and rare letters. Text is
-therefore given out a whole character at a time. Bytes that can never become a character (models do
-produce them, rarely) are left out rather than shown as U+FFFD: nobody can speak a replacement
-character.
+therefore released in whole characters. Invalid bytes (models do produce them, rarely) are dropped
+rather than shown as U+FFFD: a replacement character cannot be spoken.
 """
 
 import codecs
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 
 class Detokenizer:
-    """Turns one reply's ids into text. Not for use across threads."""
+    """Converts one reply's ids to text. Not thread-safe."""
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._token_bytes = token_bytes
@@ -20,12 +19,12 @@ class Detokenizer:
 
     @property
     def num_chars(self) -> int:
-        """Characters given out so far. The next token's text starts here; so does a character that
-        the last token left unfinished."""
+        """Characters released so far. The next token's text starts here, and so does a character
+        that the last token left unfinished."""
         return self._num_chars
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes, perhaps none.
+        """Add a token; returns the characters that it completes, perhaps none.
 
         Ids beyond the vocabulary (models pad their output) have no text.
         """
@@ -36,7 +35,7 @@ class Detokenizer:
 
 
 def char_starts(token_ids: Iterable[int], token_bytes: Sequence[bytes]) -> list[int]:
-    """For each token the character of the whole text at which its own begins."""
+    """Index of the character at which each token's text begins."""
     detokenizer = Detokenizer(token_bytes)
     starts = []
     for token_id in token_ids:

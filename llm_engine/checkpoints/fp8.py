@@ -1,8 +1,8 @@
-"""Weights in 8-bit floats: E4M3 numbers, and scales that many of them share.
+"""Weights stored as 8-bit floats: E4M3 numbers with shared scales.
 
 Checkpoints come with one scale for a whole matrix, one for each output row, or one for each block
 of 128 x 128. All three are the same thing here: a grid of scales, each for a block of the matrix;
-blocks at the right and lower edge may be cut short. Multiplying is what gives the weight back, also
+blocks at the right and lower edge may be smaller. A weight is its number times its scale, also
 where a file calls its scales `weight_scale_inv`.
 """
 
@@ -16,13 +16,13 @@ from llm_engine.errors import ModelError
 
 SUPPORTED_METHODS = ("compressed-tensors", "fbgemm_fp8", "fp8")
 _FORMATS = ("float-quantized", "naive-quantized", "mixed-precision")
-"""How compressed-tensors calls weights that are stored as 8-bit floats: today, formerly, and where
-each group has a format of its own."""
+"""Names of 8-bit float weights in compressed-tensors: today's, the former, and that of files whose
+groups have formats of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fp8Matrix:
-    """A weight as it is stored."""
+    """A weight as stored: 8-bit floats and scales."""
 
     values: Tensor
     """`[out, in]`, float8_e4m3fn."""
@@ -33,7 +33,7 @@ class Fp8Matrix:
     (1, in) where there is one for each output."""
 
     def dequantize(self) -> Tensor:
-        """`[out, in]`, float32."""
+        """The weight `[out, in]`, float32."""
         num_rows, num_columns = self.values.shape
         rows, columns = self.block
         scales = self.scales.repeat_interleave(rows, dim=0)[:num_rows]
@@ -46,7 +46,7 @@ class Fp8Matrix:
 def scaled(values: Tensor, scales: Tensor, blocks: tuple[tuple[int, int], ...]) -> Fp8Matrix:
     """Pair a matrix with its scales, `blocks` being the block shapes that the checkpoint declares.
 
-    Raises ValueError, saying what does not fit.
+    Raises ValueError with the mismatch.
     """
     if values.dim() != 2:
         raise ValueError(f"is an 8-bit float of shape {tuple(values.shape)}, not a matrix")
@@ -68,10 +68,10 @@ def scaled(values: Tensor, scales: Tensor, blocks: tuple[tuple[int, int], ...]) 
 
 
 def declared_blocks(quantization: Any, file: Path) -> tuple[tuple[int, int], ...]:
-    """Block shapes named by a `quantization_config`; none where it has scales of other kinds only.
+    """Block shapes declared by a `quantization_config`; empty where its scales are of other kinds.
 
     Which modules are quantized (`ignore`, `modules_to_not_convert`) is not read: the tensors
-    themselves say so. Nor is how activations are: backends choose their own arithmetic.
+    themselves show it. Nor is the format of activations: backends choose their own arithmetic.
     Raises ModelError for every quantization but FP8.
     """
     if quantization is None:
@@ -116,7 +116,7 @@ def _compressed_blocks(quantization: dict[str, Any], file: Path) -> tuple[tuple[
 
 
 def _unsupported_part(weights: dict[str, Any], formats: list[Any]) -> str | None:
-    """What of compressed-tensors' description of weights is not supported."""
+    """First unsupported part of compressed-tensors' description of weights; None: all supported."""
     if (weights.get("type"), weights.get("num_bits")) != ("float", 8):
         return f"{weights.get('num_bits')}-bit {weights.get('type')}"
     for name in formats:

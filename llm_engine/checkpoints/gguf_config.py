@@ -1,6 +1,6 @@
-"""A GGUF file's metadata in the engine's words.
+"""Converts a GGUF file's metadata to a `ModelConfig`.
 
-What the engine cannot do is refused here by name. Keys and their defaults are those of llama.cpp's
+Unsupported features are refused here by name. Keys and their defaults are those of llama.cpp's
 loader (`src/llama-model.cpp`), except that a sliding window is honoured where a file has one:
 llama.cpp reads it only for architectures that always slide.
 """
@@ -23,7 +23,7 @@ from .gguf_reader import GgufFile
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_DIVISORS = "rope_freqs.weight"
-"""The only tensor that is not a weight."""
+"""Name of the only tensor that is not a weight."""
 
 _REFUSED = {
     "expert_count": "mixtures of experts",
@@ -41,11 +41,11 @@ _REFUSED = {
     "rope.scaling.alpha": "dynamic NTK scaling",
     "rope.scaling.yarn_log_multiplier": "DeepSeek's scaling of attention",
 }
-"""Keys of relatives that a supported architecture may carry, unless they say nothing."""
+"""Keys of unsupported features, refused unless their value is neutral."""
 
 
 def read_config(file: GgufFile) -> ModelConfig:
-    """The decoder's shape. Raises ModelError for other families and unsupported variants."""
+    """Read the decoder's shape. Raises ModelError for other families and unsupported variants."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in SUPPORTED_ARCHITECTURES:
         names = ", ".join(SUPPORTED_ARCHITECTURES)
@@ -100,7 +100,7 @@ def _refuse_variants(values: "_Metadata") -> None:
 def _sliding_windows(
     values: "_Metadata", num_layers: int, context_length: int
 ) -> tuple[int | None, ...]:
-    """One window for each layer; nothing where none would ever hide a key."""
+    """Window of each layer; empty where none would ever hide a key."""
     window = values.integer("attention.sliding_window", 0)
     if not 0 < window < context_length or num_layers > len(values.file.tensors):
         return ()
@@ -139,7 +139,7 @@ def _declared_scaling(values: "_Metadata", context_length: int) -> RopeScaling |
 
 
 def _yarn(values: "_Metadata", factor: float, context_length: int) -> YarnScaling:
-    # Negative stands for unset. Other weights of the extrapolated part are nobody's model.
+    # Negative means unset. No known model has another weight of the extrapolated part.
     if values.real("rope.scaling.yarn_ext_factor", 1.0) not in (1.0, -1.0):
         values.refuse("yarn with an extrapolation factor is not supported")
     # Converters write the whole factor of the original configuration, or a factor on top of the

@@ -1,9 +1,9 @@
-"""Reading a GGUF file: its header eagerly, its tensors on demand.
+"""GGUF reader: parses the header eagerly, reads tensors on demand.
 
 The header is parsed here rather than by the `gguf` package's reader, which builds a numpy view for
-every vocabulary string (1.7 s for a 49 k vocabulary, against 0.1 s) and answers a damaged file with
-whatever numpy raises. The blocks of quantized tensors are the package's business: its tables say
-how large they are and its functions turn them into floats.
+every vocabulary string (1.7 s for a 49 k vocabulary, against 0.1 s) and reports a damaged file by
+whatever numpy raises. Quantized blocks are left to the package: its tables have their sizes, and
+its functions dequantize them.
 
 Every length read from the file is checked against the file's size before it is used, so that a
 corrupt header cannot ask for memory. Format: ggml's docs/gguf.md, versions 2 and 3, little-endian.
@@ -49,12 +49,13 @@ _STRING, _ARRAY = 8, 9
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 _MAX_DIMS = 4
 _MAX_ARRAY_DEPTH = 4
-"""No writer nests arrays at all; a bound keeps a corrupt file from exhausting the stack."""
+"""Nesting of arrays. No writer nests them; the bound keeps a corrupt file from exhausting the
+stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies in the file."""
+    """Location, shape and type of a tensor in the file."""
 
     shape: tuple[int, ...]
     """Row-major, outermost dimension first (the file stores it the other way round)."""
@@ -146,7 +147,7 @@ class GgufFile:
         return int(math.prod(shape) // block_elements * block_bytes)
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
-        """One tensor as float32, in its own shape. Raises ModelError if the file has none."""
+        """Read a tensor as float32, in its own shape. Raises ModelError if it is missing."""
         info = self.tensors.get(name)
         if info is None:
             raise ModelError(f"{self.path}: tensor {name!r} is missing")
@@ -163,7 +164,7 @@ class GgufFile:
 
 
 class _Cursor:
-    """Reads the header's values one after the other, never beyond the end of the file."""
+    """Reads the header's values in order, never beyond the end of the file."""
 
     def __init__(self, buffer: mmap.mmap, path: Path) -> None:
         self._buffer = buffer

@@ -1,8 +1,8 @@
-"""A tokenizer from a GGUF file's metadata.
+"""Builds a tokenizer from a GGUF file's metadata.
 
-GGUF names the pre-tokenizer instead of describing it, so the table here holds, for each supported
-name, how words are split before byte pairs are merged. Splitting differently still gives tokens,
-only not those that the model was trained on: an unknown name is therefore an error.
+GGUF names the pre-tokenizer instead of describing it, so the table here has, for each supported
+name, how words are split before byte pairs are merged. A different split would still give tokens,
+but not those that the model was trained on: an unknown name is therefore an error.
 """
 
 from pathlib import Path
@@ -38,7 +38,8 @@ _FAMILIES = {
 
 
 def build_tokenizer(metadata: dict[str, Any], path: Path) -> Tokenizer:
-    """Raises ModelError when the metadata lack a tokenizer or hold an unsupported kind."""
+    """Build the tokenizer. Raises ModelError where the metadata have none, or an unsupported
+    kind."""
     model = metadata.get("tokenizer.ggml.model")
     if model not in ("gpt2", "llama"):
         raise ModelError(
@@ -84,7 +85,7 @@ def build_tokenizer(metadata: dict[str, Any], path: Path) -> Tokenizer:
 def _byte_level(
     metadata: dict[str, Any], tokens: list[str], excluded: dict[int, bool], path: Path
 ) -> Bpe:
-    """A byte-level BPE of the family that `tokenizer.ggml.pre` names."""
+    """Byte-level BPE of the family that `tokenizer.ggml.pre` names."""
     name = metadata.get("tokenizer.ggml.pre", "default")
     family = _FAMILIES.get(name)
     if family is None:
@@ -120,7 +121,7 @@ def _byte_level(
 def _sentencepiece(
     metadata: dict[str, Any], tokens: list[str], excluded: dict[int, bool], path: Path
 ) -> Bpe:
-    """SentencePiece's BPE: the pair whose token has the best score is merged first."""
+    """SentencePiece BPE: the pair whose token has the best score is merged first."""
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise ModelError(f"{path}: the header lacks the scores of its SentencePiece tokens")

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: its tensors by the engine's names and in the engine's order."""
+"""Opens a GGUF file as a checkpoint: maps tensor names, and undoes the row order of converters."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
-from .checkpoint import Checkpoint, has_place
+from .checkpoint import Checkpoint, is_known_tensor
 from .gguf_config import ROPE_DIVISORS, read_config
 from .gguf_reader import GgufFile
 from .gguf_tokenizer import build_tokenizer
@@ -45,7 +45,7 @@ def open_gguf(path: Path) -> Checkpoint:
     permuted_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
 
     def read(name: str) -> torch.Tensor:
-        # Torch wants memory that may be written to; only what is stored as float32 has none yet.
+        # torch needs writable memory; only tensors stored as float32 are still read-only.
         values = torch.from_numpy(np.require(file.read(own_names[name]), requirements="W"))
         part = name.removeprefix("layers.").partition(".")[2].rpartition(".")[0]
         if config.architecture == "llama" and part in permuted_heads:
@@ -61,8 +61,8 @@ def open_gguf(path: Path) -> Checkpoint:
 def _unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Undo the row order that converters give to Llama's queries and keys.
 
-    ggml's rotary embedding for Llama turns neighbouring pairs (0,1), (2,3)...; the original weights
-    turn (i, i + head_dim/2). Converters interleave the rows of each head accordingly.
+    ggml's rotary embedding for Llama rotates neighbouring pairs (0,1), (2,3)...; the original
+    weights rotate (i, i + head_dim/2). Converters interleave the rows of each head accordingly.
     """
     by_head = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
     return by_head.transpose(1, 2).reshape(values.shape).contiguous()
@@ -72,7 +72,7 @@ def _canonical(file: GgufFile, config: ModelConfig, name: str) -> str:
     match = _LAYER.fullmatch(name)
     part = _LAYER_NAMES.get(match[2]) if match else None
     ours = f"layers.{match[1]}.{part}.{match[3]}" if match else _TOP_NAMES.get(name, name)
-    if not has_place(ours, config):
+    if not is_known_tensor(ours, config):
         raise ModelError(
             f"{file.path}: tensor {name!r} has no place in a decoder of {config.num_layers} layers "
             f"of the {config.architecture} family"

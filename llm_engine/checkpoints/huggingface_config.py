@@ -1,7 +1,7 @@
-"""A Hugging Face model's config.json in the engine's words.
+"""Converts a Hugging Face config.json to a `ModelConfig`.
 
-What the engine cannot do is refused here by name, before a weight is read. Defaults for what a file
-leaves out are those of transformers, which wrote it.
+Unsupported features are refused here by name, before a weight is read. Defaults are those of
+transformers, which wrote the file.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _REASONS = {
     "linear attention": "qwen3_next qwen3_5 kimi_linear minimax",
     "other norms and activations": "gemma gemma3 gemma3_text gpt2 opt olmo2 starcoder2",
 }
-"""What a well-known model type has that this decoder has not."""
+"""Unsupported feature of well-known model types."""
 
 _REFUSED = {
     "num_local_experts": "mixtures of experts",
@@ -53,11 +53,11 @@ _REFUSED = {
     "attention_multiplier": "scaled attention",
     "logits_scaling": "scaled logits",
 }
-"""Settings of relatives that save themselves under a supported model type."""
+"""Settings of unsupported features that files of a supported model type may have."""
 
 
 def read_config(values: dict[str, Any], file: Path) -> ModelConfig:
-    """The decoder's shape. Raises ModelError naming the file and what is not supported."""
+    """Read the decoder's shape. Raises ModelError naming the file and what is not supported."""
     architecture = values.get("model_type")
     if architecture not in SUPPORTED_ARCHITECTURES:
         raise ModelError(f"{file}: {_unsupported_type(architecture)}")
@@ -69,7 +69,7 @@ def read_config(values: dict[str, Any], file: Path) -> ModelConfig:
     context_length = settings.integer("max_position_embeddings", 2048)
     scaling, theta = _rope(values, context_length, file)
     if isinstance(scaling, YarnScaling):
-        # Qwen has people add YaRN to a file and leave the trained length as it is.
+        # Qwen tells users to add YaRN to a file and to leave the trained length unchanged.
         context_length = max(context_length, scaling.context_length)
     return ModelConfig(
         architecture=str(architecture),
@@ -105,7 +105,7 @@ def _refuse_variants(values: dict[str, Any], file: Path) -> None:
 
 
 def _is_neutral(value: object) -> bool:
-    """Whether a setting says nothing: absent, empty, off, a factor or a number of 1."""
+    """True for a value without effect: absent, empty, off, a factor or a number of 1."""
     return not value or (value == 1 and value is not True)
 
 
@@ -141,7 +141,7 @@ class _Settings:
 def _sliding_windows(
     settings: _Settings, num_layers: int, context_length: int
 ) -> tuple[int | None, ...]:
-    """One window for each layer; nothing where none would ever hide a key."""
+    """Window of each layer; empty where none would ever hide a key."""
     values = settings.values
     is_mistral = values["model_type"] == "mistral"
     if values["model_type"] == "llama":
@@ -172,7 +172,8 @@ def _sliding_windows(
 def _rope(
     values: dict[str, Any], context_length: int, file: Path
 ) -> tuple[RopeScaling | None, float]:
-    """Scaling and base. The newer spelling holds the base as well; the older one has precedence."""
+    """Rotary scaling and base. The newer key holds the base as well; the older one has
+    precedence."""
     found = values.get("rope_scaling") or values.get("rope_parameters") or {}
     if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
         raise ModelError(f"{file}: rotary settings {found!r} are not supported")
@@ -189,7 +190,7 @@ def _rope(
         raise ModelError(f"{file}: rotary embedding of part of a head is not supported")
     outside = values.get("original_max_position_embeddings")
     original = rope.integer("original_max_position_embeddings", context_length)
-    if outside is not None:  # Phi3 keeps it there, and it then counts
+    if outside is not None:  # Phi3 has it there, with precedence
         original = _Settings(values, file).integer("original_max_position_embeddings")
     try:
         return build(rope, original, context_length), theta
@@ -218,7 +219,7 @@ def _yarn(rope: _Settings, original: int, context_length: int) -> YarnScaling:
         factor,
         original,
         rope.real("attention_factor", recommended),
-        # Here 0 means the same as nothing.
+        # Here 0 means unset.
         rope.real("beta_fast", 0.0) or 32.0,
         rope.real("beta_slow", 0.0) or 1.0,
         bool(rope.values.get("truncate", True)),

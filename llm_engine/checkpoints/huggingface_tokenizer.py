@@ -1,4 +1,4 @@
-"""A tokenizer from a Hugging Face directory."""
+"""Loads a tokenizer from a Hugging Face directory."""
 
 import copy
 import json
@@ -13,7 +13,7 @@ from .tokenizer import Tokenizer, bytes_of_tokens, end_ids
 
 
 def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
-    """Read tokenizer.json and what stands beside it. Raises ModelError."""
+    """Read tokenizer.json and the settings beside it. Raises ModelError."""
     file = path / "tokenizer.json"
     try:
         description = json.loads(file.read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
 
 
 def _without_added_tokens(description: dict[str, Any]) -> dict[str, Any]:
-    """The same vocabulary, blind to control tokens and with no space put before the text."""
+    """Copy of the vocabulary without control tokens, and without a space prepended to the text."""
     plain = copy.deepcopy(description)
     added = {entry["content"] for entry in plain.pop("added_tokens", [])}
     plain["added_tokens"] = []
@@ -79,7 +79,7 @@ def _is_byte_level(description: dict[str, Any]) -> bool:
 
 
 def _text_of(token: object) -> str:
-    """Special tokens stand in the settings as text or as an object with `content`."""
+    """Text of a special token: settings have it as text, or as an object with `content`."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""

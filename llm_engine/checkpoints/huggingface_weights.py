@@ -1,4 +1,5 @@
-"""A Hugging Face directory: config.json, safetensors (one file or sharded), tokenizer.json."""
+"""Opens a Hugging Face directory as a checkpoint: safetensors (one file or sharded), config.json,
+tokenizer.json."""
 
 import json
 import re
@@ -12,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
-from .checkpoint import Checkpoint, has_place
+from .checkpoint import Checkpoint, is_known_tensor
 from .fp8 import Fp8Matrix, declared_blocks, scaled
 from .huggingface_config import read_config
 from .huggingface_tokenizer import load_tokenizer
@@ -20,13 +21,13 @@ from .huggingface_tokenizer import load_tokenizer
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _FP8 = "F8_E4M3"
 _SCALE_EXPONENTS = "F8_E8M0"
-"""Scales that are powers of two."""
+"""Type of scales that are powers of two."""
 _SCALE_SUFFIXES = ("_scale", "_scale_inv")
-"""Behind the name of a weight of 8-bit floats; both are multiplied with it."""
+"""Suffixes of the scales of an 8-bit weight; both are multiplied with it."""
 _SCALES = re.compile(r"(.*\.weight)_scale(_inv)?")
 
 _IGNORED = re.compile(
-    # what follows from the configuration, in old exports; how to quantize activations and the cache
+    # derived tensors in old exports; scales of activations and of the KV cache
     r".*(rotary_emb\.inv_freq|\.(input|output|activation|[qkv])_scale(_ub)?)"
 )
 
@@ -48,7 +49,7 @@ def open_directory(path: Path) -> Checkpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """One JSON object from a file. Raises ModelError."""
+    """Read a JSON object from a file. Raises ModelError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -65,11 +66,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where one tensor lies, and as what."""
+    """Location and type of a tensor."""
 
     file: Path
     name: str
-    """In the file."""
+    """Name in the file."""
     dtype: str
 
     def __str__(self) -> str:
@@ -89,12 +90,12 @@ class _Tensors:
     """A directory's tensors, read one at a time."""
 
     stored: dict[str, _Stored]
-    """By our name."""
+    """Location by the engine's name."""
     blocks: tuple[tuple[int, int], ...]
-    """Shapes of the blocks that may share a scale."""
+    """Declared shapes of blocks that share a scale."""
 
     def check(self, name: str) -> None:
-        """Raises ModelError for a kind of number that is not supported, and for scales amiss."""
+        """Raise ModelError for an unsupported type, and for missing or surplus scales."""
         stored = self.stored[name]
         if stored.dtype not in (*_FLOATS, _FP8):
             supported = ", ".join((*_FLOATS, _FP8))
@@ -128,13 +129,13 @@ class _Tensors:
 
 
 def _decoder_tensors(path: Path, config: ModelConfig) -> dict[str, _Stored]:
-    """By our names. Raises ModelError for those that have no place."""
+    """Tensors by the engine's names. Raises ModelError for unknown ones."""
     tensors: dict[str, _Stored] = {}
     for stored in _stored_tensors(path):
         name = stored.name.removeprefix("model.")
         if _IGNORED.fullmatch(name):
             continue
-        if not has_place(_SCALES.sub(r"\1", name), config):
+        if not is_known_tensor(_SCALES.sub(r"\1", name), config):
             raise ModelError(
                 f"{stored} has no place in a decoder of {config.num_layers} layers of the "
                 f"{config.architecture} family"

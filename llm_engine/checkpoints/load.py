@@ -1,4 +1,4 @@
-"""Opening a model, whatever its format."""
+"""Opens a model of any supported format."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _open_file(path: Path) -> Checkpoint:
     try:
-        # Here, so that machines which only ever read directories need no package for GGUF.
+        # Imported here, so that reading directories needs no package for GGUF.
         from .gguf_weights import open_gguf
     except ModuleNotFoundError as error:
         raise ModelError(
@@ -33,7 +33,7 @@ def _open_file(path: Path) -> Checkpoint:
 
 
 def default_model() -> Path:
-    """The embedded model's GGUF under HALFSEC_HOME. Raises ModelError when it was never fetched."""
+    """Path of the embedded model's GGUF under HALFSEC_HOME. Raises ModelError if not fetched."""
     home = Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
     directory = home / "models" / "smollm2-135m-instruct"
     files = sorted(directory.glob("*.gguf"))

@@ -1,18 +1,17 @@
-"""Converted weights on disk: converting takes seconds, mapping a file does not.
+"""On-disk cache of converted weights: conversion takes seconds, mapping a file does not.
 
-A file holds named arrays where a session can map them, so that the memory they occupy is the
-file's, and the system may take it back. It is named after the model it was made from, is written
-beside its place and moved there whole, and is read in full against its checksum before it is used:
-one that is damaged or written by another version is treated as absent and replaced, so that a model
-has one file.
+A file holds named arrays that a session can map, so that their memory is the file's, and the system
+may reclaim it. It is named after its model, written to a temporary name and renamed, and verified
+in full against its checksum before it is used: one that is damaged or of another version is treated
+as absent and replaced, so that a model has one file.
 
-Layout: the arrays, aligned; a JSON header that says key, and name, dtype, shape and first byte of
-each; 8 bytes length of the header; SHA-256 of all that; `_MAGIC`. What is not known before all is
-converted stands last, so that one array at a time is in memory.
+Layout: the arrays, aligned; a JSON header with key, and name, dtype, shape and first byte of each;
+8 bytes length of the header; SHA-256 of all that; `_MAGIC`. The header stands last, as it is known
+only after the conversion, so that one array at a time is in memory.
 
-The directory is kept small: it has the files of the `MAX_MODELS` models that were loaded last, and
-what a killed process left half written goes after a while. Nobody is harmed by a removal: who has
-mapped a file keeps it, and who still needs one converts again.
+The directory is bounded: it keeps the files of the `MAX_MODELS` models that were loaded last, and
+partial files of killed processes are removed after a while. Removal is safe: a process that has
+mapped a file keeps it, and one that needs it again converts again.
 
 Without a directory, or where it can't be written to, the same file is made in the system's
 temporary one and removed once it is mapped.
@@ -50,22 +49,21 @@ _MODEL_FILES = ("*.safetensors", "*.json")
 _SUFFIX = ".weights"
 _PART_SUFFIX = ".weights.part"
 _NAME_DIGITS = 32
-"""Of the model's fingerprint in a file's name."""
+"""Digits of the model's fingerprint in a file's name."""
 
 _WEIGHTS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(_SUFFIX)}")
 
 MAX_MODELS = 4
-"""Fewer: who goes to and fro between some models waits for conversions. More: weights of models
-that nobody uses any more fill the disk, several GB each."""
+"""Models whose files are kept. Lower: switching between some models waits for conversions. Higher:
+weights of unused models fill the disk, several GB each."""
 ABANDONED_NS = 3_600_000_000_000
-"""A part that was not written to for an hour has no writer: between two arrays lie seconds, a
-minute for the largest on a slow machine. Should one have slept that long, it only fails to keep its
-work."""
+"""Age after which a partial file is removed: between two arrays lie seconds, a minute for the
+largest on a slow machine. A writer that was suspended that long only fails to keep its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """Where an array lies in a file."""
+    """Location of an array in a file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -75,15 +73,15 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A file that was found to be whole."""
+    """A verified file and its arrays."""
 
     path: Path
     arrays: Mapping[str, StoredArray]
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of a model: of a file's bytes, or of the names and bytes of a directory's weights
-    and settings. Raises OSError."""
+    """SHA-256 of a model: of a file's bytes, or of the names and bytes of a directory's weights and
+    settings. Raises OSError."""
     digest = hashlib.sha256()
     if path.is_file():
         _hash_file(digest, path)
@@ -98,7 +96,7 @@ def fingerprint(path: Path) -> str:
 def stored_weights(
     directory: Path | None, source: Path, kind: str, convert: Convert
 ) -> Iterator[WeightFile]:
-    """A file of what `convert` gives for the model at `source`: the cached one if there is one.
+    """Provide a file with the arrays of `convert` for the model at `source`: cached, or new.
 
     `kind` names the conversion and its version; another kind's file is never taken. The file may
     be gone after the context: map it inside. A directory that can't be written to is reported in
@@ -110,7 +108,7 @@ def stored_weights(
         key = f"{kind} {model}"
         path = directory / f"{model[:_NAME_DIGITS]}{_SUFFIX}"
         with suppress(OSError):
-            os.utime(path)  # used last, and so not in the way of anybody who tidies up meanwhile
+            os.utime(path)  # used last, so that a concurrent `tidy` keeps it
         file = read(path, key)
         if file is None:
             try:
@@ -127,7 +125,7 @@ def stored_weights(
 
 
 def read(path: Path, key: str) -> WeightFile | None:
-    """A file's contents; None if it does not exist, is damaged or was written for another key."""
+    """Open and verify a file; None if it is missing, damaged or of another key."""
     try:
         with path.open("rb") as file:
             return WeightFile(path, _read(file, key))
@@ -139,7 +137,7 @@ def read(path: Path, key: str) -> WeightFile | None:
 
 
 def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFile:
-    """Write a file whole or not at all. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     directory = path.parent
     with tempfile.NamedTemporaryFile(dir=directory, suffix=_PART_SUFFIX, delete=False) as part:
@@ -156,11 +154,11 @@ def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFi
 
 
 def tidy(directory: Path) -> None:
-    """Remove the files of all models but those used last, and parts without a writer. Touches no
+    """Remove the files of all models but those used last, and abandoned partial files. Touches no
     other files; what can't be removed stays."""
     used_ns: list[tuple[int, Path]] = []
     for path in directory.iterdir():
-        with suppress(OSError):  # another process tidies up as well
+        with suppress(OSError):  # another process may remove it first
             changed_ns = path.stat().st_mtime_ns
             if _WEIGHTS.fullmatch(path.name):
                 used_ns.append((changed_ns, path))
@@ -196,7 +194,8 @@ def _write(
 
 
 def _read(file: IO[bytes], key: str) -> dict[str, StoredArray]:
-    """Raises ValueError and its like for anything that is not what `_write` wrote for this key."""
+    """Read the header. Raises ValueError, KeyError or TypeError for anything that `_write` did not
+    write for this key."""
     num_hashed = os.fstat(file.fileno()).st_size - _DIGEST_BYTES - len(_MAGIC)
     if num_hashed < _LENGTH_BYTES:
         raise ValueError("it is too short")

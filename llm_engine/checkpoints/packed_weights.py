@@ -1,8 +1,7 @@
-"""A decoder's weights as backends multiply with them, whatever the checkpoint's layout.
+"""Fused weights of a decoder: QKV in one matrix, gate and up in one, for any checkpoint.
 
-Queries, keys and values stand in one matrix, one below the other, and so do gate and up: fewer,
-larger products. Everything is read when it is asked for, so that whoever converts one part after
-another never has a whole layer in memory.
+Fewer, larger products are faster. Everything is read on demand, so that a conversion part by part
+never has a whole layer in memory.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from .fp8 import Fp8Matrix
 
 @dataclass(frozen=True, slots=True)
 class FusedPart:
-    """One of the matrices that stand in a fused one."""
+    """One of the matrices that make up a fused one."""
 
     weight: Tensor
     """`[out, in]`, in its stored type."""
@@ -33,17 +32,17 @@ class FusedMatrix:
     """`qkv`, `out`, `gate_up` or `down`."""
     num_inputs: int
     parts: tuple[tuple[str, int], ...]
-    """Tensors, without `.weight`, and how many outputs each has."""
+    """Names of the tensors, without `.weight`, and the number of outputs of each."""
     checkpoint: Checkpoint
 
     def read(self) -> Iterator[FusedPart]:
-        """The parts from top to bottom. Raises ModelError."""
+        """Read the parts from top to bottom. Raises ModelError."""
         for name, num_outputs in self.parts:
             weight = self.checkpoint.tensor(f"{name}.weight", num_outputs, self.num_inputs)
             yield FusedPart(weight, self._bias(name, num_outputs))
 
     def stored(self) -> Iterator[tuple[str, Fp8Matrix | Tensor, Tensor]]:
-        """The parts' names, weights and biases, 8-bit floats as they are stored. Raises
+        """Read the parts' names, weights and biases, keeping 8-bit floats as stored. Raises
         ModelError."""
         for name, num_outputs in self.parts:
             shape = num_outputs, self.num_inputs
@@ -58,7 +57,7 @@ class FusedMatrix:
         return torch.zeros(num_outputs)
 
     def joined(self) -> tuple[Tensor, Tensor | None]:
-        """The whole matrix `[out, in]` and its bias, both float32. Raises ModelError."""
+        """Read the whole matrix `[out, in]` and its bias, both float32. Raises ModelError."""
         parts = [FusedPart(part.weight.float(), part.bias) for part in self.read()]
         weights = [part.weight for part in parts]
         weight = weights[0] if len(weights) == 1 else torch.cat(weights)
@@ -66,41 +65,41 @@ class FusedMatrix:
 
 
 def joined_bias(biases: list[Tensor]) -> Tensor | None:
-    """One bias `[out]` of those of the parts; None where it would add nothing."""
+    """Join the parts' biases to one `[out]`; None where all are zero."""
     bias = torch.cat(biases)
     return bias if bool(bias.any()) else None
 
 
 class FusedWeights:
-    """A checkpoint read layer by layer. Every method raises ModelError for missing tensors, wrong
-    shapes and numbers that no weight is."""
+    """Reads a checkpoint layer by layer. Every method raises ModelError for missing tensors, wrong
+    shapes, NaN and infinity."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._config = checkpoint.config
         self.has_own_head = "lm_head.weight" in checkpoint.names
-        """Otherwise the embedding is the head as well."""
+        """False: the LM head is tied to the embedding."""
 
     def embedding(self) -> Tensor:
-        """`[vocab, hidden]`, in its stored type."""
+        """Embedding `[vocab, hidden]`, in its stored type."""
         return self._vocabulary("embed_tokens.weight")
 
     def head(self) -> Tensor:
-        """`[vocab, hidden]`, in its stored type; only where the embedding is not the head."""
+        """LM head `[vocab, hidden]`, in its stored type; only with `has_own_head`."""
         return self._vocabulary("lm_head.weight")
 
     def head_matrix(self) -> FusedMatrix:
-        """The same as a linear layer of one part."""
+        """LM head as a linear layer of one part."""
         config = self._config
         parts = (("lm_head", config.vocab_size),)
         return FusedMatrix("head", config.hidden_size, parts, self._checkpoint)
 
     def final_norm(self) -> Tensor:
-        """`[hidden]`, float32."""
+        """Weight of the final norm `[hidden]`, float32."""
         return self._vector("norm", self._config.hidden_size)
 
     def vectors(self, layer: int) -> Iterator[tuple[str, Tensor]]:
-        """A layer's norms, float32, under their last name: `input_layernorm`,
+        """A layer's norms, float32, by the last part of their names: `input_layernorm`,
         `post_attention_layernorm`, and `q_norm` and `k_norm` where the family has them."""
         config, prefix = self._config, f"layers.{layer}."
         for name in ("input_layernorm", "post_attention_layernorm"):
@@ -109,7 +108,7 @@ class FusedWeights:
             yield name, self._vector(f"{prefix}self_attn.{name}", config.head_dim)
 
     def matrices(self, layer: int) -> Iterator[FusedMatrix]:
-        """A layer's linear layers."""
+        """A layer's fused matrices."""
         config = self._config
         attention, mlp = f"layers.{layer}.self_attn.", f"layers.{layer}.mlp."
         hidden, inner = config.hidden_size, config.intermediate_size

@@ -1,8 +1,8 @@
-"""Text to token ids and token ids to bytes.
+"""Tokenizer: text to token ids, and token ids to bytes.
 
-Two ways to encode, kept apart on purpose: `encode` treats its input as plain text, so that a caller
-who types `<|im_end|>` gets those ten characters and not the end of a turn; `encode_template` knows
-the control tokens and is used only for text that comes out of the chat template.
+Two ways to encode, separate on purpose: `encode` treats its input as plain text, so that
+`<|im_end|>` from a client is those ten characters and not the end of a turn; `encode_template`
+encodes control tokens and is used only for text that comes out of the chat template.
 """
 
 import re
@@ -15,30 +15,30 @@ from tokenizers import Tokenizer as Bpe
 from llm_engine.errors import RequestError
 
 LONG_TEXT_CHARS = 2_000
-"""Longer texts, at about 1 us a character, are encoded as a batch of one: that call alone lets
-other threads run meanwhile. For short ones it costs more than it saves."""
+"""Length beyond which a text, at about 1 us a character, is encoded as a batch of one: only that
+call releases the GIL. For short ones it costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Immutable; any thread may use it."""
+    """A model's vocabulary. Immutable; any thread may use it."""
 
     plain: Bpe
-    """Without a single control or added token."""
+    """Encoder without control and added tokens."""
     full: Bpe
-    """With all of them."""
+    """Encoder with all tokens."""
     token_bytes: tuple[bytes, ...]
-    """What each id adds to the text; control tokens add nothing."""
+    """Bytes that each id adds to the text; control tokens add none."""
     control_ids: frozenset[int]
     end_ids: frozenset[int]
-    """Tokens with which the model ends its turn, as its file declares them."""
+    """Tokens that end the model's turn, as its file declares them."""
     bos: str
     """Text of the beginning-of-sequence token, as chat templates write it; "" where unused."""
     eos: str
     chat_template: str | None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text. Raises RequestError for text that is not Unicode (lone surrogates)."""
+        """Encode plain text. Raises RequestError for text that is not Unicode (lone surrogates)."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -52,19 +52,19 @@ class Tokenizer:
         return ids
 
     def encode_template(self, text: str) -> list[int]:
-        """Ids of text from the chat template, control tokens included."""
+        """Encode text from the chat template, control tokens included."""
         ids: list[int] = self.full.encode(text, add_special_tokens=False).ids
         return ids
 
     @cached_property
     def added_texts(self) -> Mapping[str, int]:
-        """Texts of the tokens outside the plain vocabulary, control tokens among them."""
+        """Ids of the tokens outside the plain vocabulary, control tokens included, by text."""
         added = self.full.get_added_tokens_decoder()
         return {str(token.content): token_id for token_id, token in added.items()}
 
     def encode_spelled(self, text: str) -> list[int]:
-        """Ids of text as a model writes it: markers that are one token are that token, if it adds
-        its own spelling to the text. Control tokens do not."""
+        """Encode text as a model writes it: a marker that is one token becomes that token, if its
+        bytes are its own spelling. Control tokens have none."""
         ids: list[int] = []
         for index, part in enumerate(self._markers.split(text)):
             ids += [self.added_texts[part]] if index % 2 else self.encode(part) if part else []
@@ -82,7 +82,7 @@ class Tokenizer:
 
 
 END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>")
-"""Besides the declared end token: files often declare only one of the two that a model uses."""
+"""Texts of known end tokens: files often declare only one of the two that a model uses."""
 
 
 def end_ids(
@@ -96,7 +96,7 @@ def end_ids(
 def bytes_of_tokens(
     tokens: Sequence[str], *, byte_level: bool, added: Mapping[int, bool]
 ) -> tuple[bytes, ...]:
-    """What each token adds to the text.
+    """Bytes that each token adds to the text.
 
     `added` has the ids outside the vocabulary's own spelling, True for control tokens. Others are
     spelled in GPT-2's byte alphabet (`byte_level`) or the SentencePiece way: `<0x0A>` is one byte,
@@ -117,7 +117,7 @@ def bytes_of_tokens(
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The character that byte-level vocabularies write for each byte: itself where it prints."""
+    """Byte of each character in byte-level vocabularies: printable bytes stand for themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}

@@ -1,9 +1,9 @@
-"""A model's tokenizer as a Hugging Face directory.
+"""Exports a model's tokenizer as a Hugging Face directory.
 
 Load generators count prompts and replies in tokens, and ask for a directory that
-`transformers.AutoTokenizer` reads; a GGUF file keeps its tokenizer in its header. What is written
-here gives the ids of `Tokenizer.encode_template`. Text typed by callers is encoded by the engine
-without control tokens, so the two differ where it spells one.
+`transformers.AutoTokenizer` reads; a GGUF file keeps its tokenizer in its header. The exported
+tokenizer gives the ids of `Tokenizer.encode_template`. The engine encodes clients' text without
+control tokens, so the two differ where a text spells one.
 """
 
 import json
@@ -28,7 +28,7 @@ def save_tokenizer(model: Path, directory: Path) -> None:
 
 
 def write_tokenizer(tokenizer: Tokenizer, context_length: int, directory: Path) -> None:
-    """The same for a tokenizer that is loaded already. Raises ModelError."""
+    """Write a loaded tokenizer to a directory. Raises ModelError."""
     settings = json.dumps(_settings(tokenizer, context_length), indent=2, ensure_ascii=False)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def write_tokenizer(tokenizer: Tokenizer, context_length: int, directory: Path) 
 
 
 def _settings(tokenizer: Tokenizer, context_length: int) -> dict[str, Any]:
-    """What stands beside the vocabulary."""
+    """Contents of tokenizer_config.json."""
     texts = {
         "bos_token": tokenizer.bos,
         "eos_token": tokenizer.eos,

@@ -1,42 +1,59 @@
-"""The engine without its thread: add and abort requests, and run them a step at a time.
+"""Step loop of the engine, without its thread: add and abort requests, run one step at a time.
 
-`llm_engine.scheduler` decides who gets a step, `llm_engine.cache` what of a prompt is already known
-and where the rest goes. A sequence outlives its requests. Each request brings its whole prompt;
-what the sequence has cached of it is found by comparing token ids, so that committing, changing
-one's mind and being cut off are all the same thing to the engine: another prompt.
+`scheduler.schedule` chooses what a step computes; `kv_cache.KvCache` finds what of a prompt is
+already cached and reserves pages for the rest; the backend computes; the chosen tokens go into the
+replies. A sequence outlives its requests. Each request brings its whole prompt, and what the
+sequence has cached of it is found by comparing token ids: committing a message, withdrawing one
+and truncating a reply are all the same thing to the engine, another prompt.
 
-A request's tokens are its prompt and what was chosen so far. Whatever of them is not in the cache
-has yet to be computed, and after the last one the next is chosen. A reply that had to give up its
-pages is therefore no special case: it computes its tokens anew, and goes on as it would have.
+A request's tokens are its prompt and the tokens chosen so far. Those that are not in the cache have
+yet to be computed, and after the last one the next is chosen. A preempted reply, whose pages were
+taken, is therefore no special case: it computes its tokens again and goes on as it would have.
+
+*Drafts.* A step that serves one reply alone may check a draft (`speculative/`). First the tokens
+that a grammar forces are proposed, then each drafter is asked in its order, until one proposes.
 
 Not thread-safe; the engine's thread owns it.
 """
 
+import logging
 import random
-from collections.abc import Container, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
 from latency_budget.account.clock import Clock
-from llm_engine.backends.base import Backend, PageCopy
-from llm_engine.errors import EngineError, RequestError
+from llm_engine.backends.base import Backend, PageCopy, Plan, SequenceRows, SubBatch
+from llm_engine.errors import DeviceLostError, EngineError, RequestError
 from llm_engine.kv_cache.block_manager import OutOfPagesError
 from llm_engine.kv_cache.kv_cache import KvCache
 from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
-from llm_engine.speculative.draft_length import Speculation
-from llm_engine.speculative.ngram import Drafter
+from llm_engine.speculative.draft_length import DraftLengthPolicy
+from llm_engine.speculative.drafter import Drafter
+from llm_engine.structured_output.compiler import ForcedDraft, GrammarCompiler, GrammarMatcher
 
-from .draft_dispatch import Drafting
 from .metrics import Counters, EngineStats, snapshot
 from .output import FinishReason, OutputText
-from .request import ActiveRequest, EngineMark, Output, Prepared, Request, RequestId
+from .request import ActiveRequest, EngineMark, Output, Request, RequestId
 from .scheduler import schedule
-from .step_executor import StepExecutor
-from .structured_output import Constraints, Matcher
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedRequest:
+    """A request's part of a step, ready to run."""
+
+    active: ActiveRequest
+    rows: SequenceRows
+    start_ns: int
+    policy: DraftLengthPolicy | None
+    """Policy of the drafter that proposed the last rows."""
+    num_drafted: int
 
 
 class EngineCore:
-    """Requests and the step. See the module's text."""
+    """Requests under way and the step that serves them."""
 
     def __init__(
         self,
@@ -48,46 +65,46 @@ class EngineCore:
         max_sequences: int,
         clock: Clock,
         drafters: Sequence[Drafter] = (),
-        constraints: Constraints | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`drafters` are asked in this order, until one has an idea; before them, if there are any,
-        a reply's grammar. Without `constraints` no reply may have one."""
+        """`drafters` are asked in this order until one has a proposal; without any, nothing is
+        drafted, not even what a grammar forces. Without `grammars` no request may have one."""
         self._backend = backend
-        self._constraints = constraints
+        self._grammars = grammars
         self._token_bytes = token_bytes
         self._context_length = context_length
         self._prefill_chunk = prefill_chunk
         self._clock = clock
         self._capacity = backend.layout.capacity
         self.cache = KvCache(backend, max_sequences)
-        self._drafting = Drafting(drafters)
+        self._drafters = [(drafter, DraftLengthPolicy(drafter.name)) for drafter in drafters]
+        self._forced = DraftLengthPolicy("grammar")
         self._active: dict[RequestId, ActiveRequest] = {}
         self._ids = count(1)
         self._num_steps = 0
         self._prompt_was_last = False
         self._pending: list[Output] = []
-        """Ends of requests outside a step, to be told by the next one."""
+        """Last outputs of requests that ended outside a step; the next step returns them."""
         self._counters = Counters()
-        self._runner = StepExecutor(backend, self.cache, self._counters, clock)
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         return bool(self._active or self._pending)
 
     def open_sequence(self) -> SequenceId:
-        """A new, empty sequence. Raises RequestError when there are too many."""
+        """Open a new, empty sequence. Raises RequestError when there are too many."""
         return self.cache.open().id
 
     def close_sequence(self, sequence_id: SequenceId) -> None:
-        """Forget a sequence and what still runs on it. Does nothing the second time."""
+        """Forget a sequence and cancel its requests. Does nothing the second time."""
         sequence = self.cache.sequences.get(sequence_id)
         if sequence is not None:
             self._end_all_on(sequence)
             self.cache.close(sequence)
 
     def add(self, request: Request) -> RequestId:
-        """Take on a request; one that still runs on the same sequence is aborted.
+        """Start a request; one that still runs on the same sequence is aborted.
 
         Raises RequestError when the prompt is empty or can never fit, or for a grammar that can't
         be compiled.
@@ -105,6 +122,9 @@ class EngineCore:
             request.sampling.stop,
             min(request.max_tokens, room),
         )
+        drafts = [(drafter.begin(sequence.slot), policy) for drafter, policy in self._drafters]
+        if drafts and matcher is not None:
+            drafts.insert(0, (ForcedDraft(matcher), self._forced))
         seed = request.sampling.seed
         active = ActiveRequest(
             id=RequestId(next(self._ids)),
@@ -115,7 +135,7 @@ class EngineCore:
             cached_tokens=cached,
             last_served=self._num_steps,
             tokens=list(request.prompt),
-            drafts=self._drafting.begin(sequence.slot, matcher),
+            drafts=drafts,
             matcher=matcher,
         )
         active.marks.append((EngineMark.QUEUED, self._clock.now_ns()))
@@ -125,69 +145,77 @@ class EngineCore:
         return active.id
 
     def abort(self, request_id: RequestId) -> None:
-        """Nothing more will come of this request. Does nothing if it is already over."""
+        """Drop a request without a last output. Does nothing if it is already over."""
         active = self._active.pop(request_id, None)
         if active is not None:
             active.close()
 
     def played_until(self, request_id: RequestId, at_ns: int) -> None:
-        """The reply so far keeps its listener busy until then. Ignores requests that are over."""
+        """Note until when (monotonic) the reply's audio so far plays. Ignores ended requests."""
         active = self._active.get(request_id)
         if active is not None:
             active.played_until_ns = at_ns
 
     def stats(self) -> EngineStats:
-        """What has been counted, and what is under way."""
-        callers = [active for active in self._active.values() if not active.is_preview]
+        """Counters so far, and what is under way."""
+        replies = [active for active in self._active.values() if not active.is_preview]
         return snapshot(
             self._counters,
             self.cache,
-            num_waiting=sum(not active.num_chosen for active in callers),
-            num_replying=sum(active.num_chosen > 0 for active in callers),
+            num_waiting=sum(not active.num_chosen for active in replies),
+            num_replying=sum(active.num_chosen > 0 for active in replies),
             cache_bytes=self._backend.cache_bytes(),
-            drafts={each.name: replace(each.counts) for each in self._drafting.speculations},
+            drafts={each.name: replace(each.counts) for each in self._policies},
         )
 
     def step(self) -> list[Output]:
-        """Run one plan. Returns at once when there is nothing to do.
+        """Schedule, run and account one step. Returns at once when there is nothing to do.
 
         A backend that raises fails the requests it raises for, as outputs; nothing is raised here.
         """
-        jobs = schedule(
-            [active.work() for active in self._active.values()],
+        scheduled = schedule(
+            [active.schedule_input() for active in self._active.values()],
             self._clock.now_ns(),
             prefill_chunk=self._prefill_chunk,
             prompt_was_last=self._prompt_was_last,
         )
         self._num_steps += 1
         self._prompt_was_last = False
-        prepared: list[Prepared] = []
+        prepared: list[_PreparedRequest] = []
         copies: list[PageCopy] = []
-        for job in jobs:
-            active = self._active.get(RequestId(job.key))
-            if active is not None:  # not a preview that made room for a job before it
-                copies += self._prepare(active, job.num_tokens, prepared, is_alone=len(jobs) == 1)
+        is_alone = len(scheduled) == 1
+        for each in scheduled:
+            active = self._active.get(RequestId(each.key))
+            if active is not None:  # not a preview that was ended to make room for one before it
+                copies += self._prepare(active, each.num_tokens, prepared, is_alone=is_alone)
         outputs: list[Output] = []
         if prepared:
-            outputs = self._runner.run(prepared, tuple(copies), self._drafting.speculations)
+            outputs = self._run(prepared, tuple(copies), self._policies)
         for output in outputs:
             if output.is_last:
                 self._active.pop(output.request_id).close()
         ended, self._pending = self._pending, []
         return ended + outputs
 
+    # --- before the step: drafts, grammar masks, pages ---
+
     def _prepare(
-        self, active: ActiveRequest, num_tokens: int, prepared: list[Prepared], *, is_alone: bool
+        self,
+        active: ActiveRequest,
+        num_tokens: int,
+        prepared: list[_PreparedRequest],
+        *,
+        is_alone: bool,
     ) -> tuple[PageCopy, ...]:
         """Add a request's part to the step, unless there is no room for it. Returns its copies."""
-        # Its turn, even if there is no room: or replies that could make some never get one.
+        # Counts as served even without room: or replies that could make some never get a step.
         self._prompt_was_last |= not active.is_decoding and not active.is_preview
         active.last_served = self._num_steps
         start_ns = self._clock.now_ns()
-        speculation: Speculation | None = None
+        policy: DraftLengthPolicy | None = None
         draft: tuple[int, ...] = ()
         if is_alone:
-            speculation, draft = self._drafting.draft(active, self._active.values())
+            policy, draft = self._draft(active)
         spared = {active.id, *(each.active.id for each in prepared)}
         try:
             allowed = active.allowed(num_tokens, draft)
@@ -203,21 +231,37 @@ class EngineCore:
         if len(active.marks) == 1:
             active.marks.append((EngineMark.PREFILL_START, start_ns))
         rows = active.rows(num_tokens, draft, allowed)
-        prepared.append(Prepared(active, rows, start_ns, speculation, len(draft)))
+        prepared.append(_PreparedRequest(active, rows, start_ns, policy, len(draft)))
         return copies
 
-    def _begin_grammar(self, request: Request) -> Matcher | None:
+    def _begin_grammar(self, request: Request) -> GrammarMatcher | None:
         grammar = request.sampling.grammar
         if grammar is None or request.max_tokens == 0:
             return None
-        if self._constraints is None:
+        if self._grammars is None:
             raise RequestError("grammar", "this engine has no vocabulary to compile it for")
-        return self._constraints.begin(grammar, request.end_ids)
+        return self._grammars.begin(grammar, request.end_ids)
+
+    @property
+    def _policies(self) -> list[DraftLengthPolicy]:
+        """Draft-length policies, one for each name; none without drafters."""
+        return [self._forced, *(each for _, each in self._drafters)] if self._drafters else []
+
+    def _draft(self, active: ActiveRequest) -> tuple[DraftLengthPolicy | None, tuple[int, ...]]:
+        """Propose the next tokens. A drafter that raises switches all drafting off."""
+        try:
+            return active.draft()
+        except Exception:
+            _log.exception("drafting failed; the engine goes on without")
+            self._drafters.clear()
+            for each in self._active.values():
+                each.drafts.clear()
+            return None, ()
 
     def _reserve(
         self, active: ActiveRequest, num_tokens: int, spared: Container[RequestId]
     ) -> tuple[PageCopy, ...]:
-        """Make room, if need be at the cost of less urgent requests. Raises OutOfPagesError."""
+        """Reserve pages, if need be by preempting less urgent requests. Raises OutOfPagesError."""
         busy = {each.sequence.id for each in self._active.values()}
         while True:
             try:
@@ -243,19 +287,111 @@ class EngineCore:
             self._counters.num_preempted += 1
         return True
 
+    # --- the step, and what it chose ---
+
+    def _run(
+        self,
+        work: Sequence[_PreparedRequest],
+        copies: tuple[PageCopy, ...],
+        policies: Iterable[DraftLengthPolicy],
+    ) -> list[Output]:
+        """Run one plan on the backend. One that raises fails the requests it raises for, as
+        outputs. `policies` learn how long a step of one reply took."""
+        self._counters.note_pages(self.cache.pool.num_used, self.cache.pool.num_pages)
+        replies = tuple(each.rows for each in work if each.active.is_decoding)
+        prompts = tuple(each.rows for each in work if not each.active.is_decoding)
+        sub_batches = tuple(SubBatch(rows) for rows in (replies, prompts) if rows)
+        try:
+            result = self._backend.collect(self._backend.launch(Plan(sub_batches, copies)))
+        except Exception as error:
+            if len(work) > 1 and not isinstance(error, DeviceLostError):
+                # Which request is at fault? Positions make a step repeatable: run them alone.
+                alone = [self._run([each], _copies_for(each.rows, copies), ()) for each in work]
+                return [output for outputs in alone for output in outputs]
+            return [_failed(each.active, error) for each in work]
+        if len(work) == 1:
+            self._note_cost(work[0], policies)
+        outputs: list[Output | None] = []
+        for each in work:
+            active, rows = each.active, each.rows
+            if rows.num_sampled:
+                try:
+                    outputs.append(self._accept(each, result.tokens[rows.slot]))
+                except EngineError as error:
+                    outputs.append(Output(active.id, error=error))
+                continue
+            self._extend(active, rows.token_ids)
+            if active.is_preview and not active.num_missing:
+                outputs.append(active.ended(FinishReason.LENGTH))
+        return [output for output in outputs if output is not None]
+
+    def _note_cost(self, step: _PreparedRequest, policies: Iterable[DraftLengthPolicy]) -> None:
+        num_rows = len(step.rows.token_ids)
+        if num_rows - step.num_drafted > 1:
+            return  # a prompt
+        ms = (self._clock.now_ns() - step.start_ns) / 1e6
+        for policy in policies:
+            if step.policy in (None, policy):
+                policy.note_step(num_rows, ms)
+
+    def _extend(self, active: ActiveRequest, token_ids: tuple[int, ...]) -> None:
+        """Account computed tokens; pin the fixed prefix once all of it is computed."""
+        sequence, num_fixed = active.sequence, active.request.num_fixed
+        before = len(sequence.token_ids)
+        sequence.extend(token_ids)
+        if before < num_fixed <= len(sequence.token_ids):
+            self.cache.pin(sequence, num_fixed)
+
+    def _accept(self, step: _PreparedRequest, chosen: tuple[int, ...]) -> Output | None:
+        """Take the chosen tokens into the reply, as far as the draft was right."""
+        active, token_ids = step.active, step.rows.token_ids
+        marks: tuple[tuple[EngineMark, int], ...] = ()
+        now_ns = self._clock.now_ns()
+        is_first = not active.num_chosen
+        draft = token_ids[len(token_ids) - step.num_drafted :]
+        text, ids, num_taken = active.take(chosen, draft)
+        self._extend(active, token_ids[: len(token_ids) - len(draft) + num_taken - 1])
+        reason = active.reply.finish_reason
+        if is_first:
+            active.marks.append((EngineMark.FIRST_TOKEN, now_ns))
+            marks = tuple(active.marks)
+            self._counters.count_first_token(marks, active.usage())
+        else:
+            self._counters.count_next_tokens(num_taken, now_ns - active.last_token_ns)
+        active.last_token_ns = now_ns
+        if step.policy is not None:
+            checked = draft if reason is None else draft[: num_taken - 1]
+            step.policy.note_draft(checked, num_taken - 1)
+        if reason is None:
+            usage = active.usage() if is_first else None
+            return Output(active.id, text, ids, usage=usage, marks=marks) if text or marks else None
+        return Output(active.id, text, ids, reason, active.usage(), marks=marks)
+
     def _end_all_on(self, sequence: CachedSequence) -> None:
         for active in list(self._active.values()):
             if active.sequence is sequence:
                 self._end(active, Output(active.id, finish_reason=FinishReason.CANCELLED))
 
     def _end(self, active: ActiveRequest, output: Output) -> None:
-        """It is over without a step; the next one tells."""
+        """End a request outside a step; the next step returns its last output."""
         self._active.pop(active.id).close()
         self._pending.append(output)
 
 
+def _failed(active: ActiveRequest, error: Exception) -> Output:
+    if isinstance(error, DeviceLostError):
+        return Output(active.id, error=error)
+    failure = EngineError(f"the language model failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return Output(active.id, error=failure)
+
+
+def _copies_for(rows: SequenceRows, copies: Iterable[PageCopy]) -> tuple[PageCopy, ...]:
+    return tuple(copy for copy in copies if copy.target in rows.pages)
+
+
 def _room(num_prompt: int, context_length: int, capacity: int) -> int:
-    """Tokens that a reply to such a prompt may have. Raises RequestError for none at all."""
+    """Most tokens that a reply to such a prompt may have. Raises RequestError for none at all."""
     if num_prompt == 0:
         raise RequestError("prompt", "is empty")
     if num_prompt >= context_length:

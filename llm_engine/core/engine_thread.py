@@ -1,6 +1,6 @@
-"""The engine's thread, and the way between it and event loops.
+"""The engine's thread, and the channels between it and event loops.
 
-The thread alone touches the core and the backend. Event loops post commands to its inbox and read
+The thread alone touches the core and the backend. Event loops post commands to its queue and read
 streams; what the thread sends back travels by `call_soon_threadsafe`, so no loop ever waits on a
 lock for longer than it takes to append to a list.
 
@@ -25,19 +25,20 @@ from .request import Output, Request, RequestId
 _log = logging.getLogger(__name__)
 
 MAX_COMMANDS: Final = 1024
-"""A step takes at most about 0.2 s on a CPU; more commands than this in that time is an attack."""
+"""Commands that may wait for the thread. A step takes at most about 0.2 s on a CPU; more commands
+than this in that time are an attack."""
 
 CHECK_AFTER_S: Final = 1.0
-"""Nothing to do for this long: time to check the books, which takes a millisecond."""
+"""Idle time after which the thread runs the cache's integrity check, which takes a millisecond."""
 
 Result = TypeVar("Result")
 Payload = TypeVar("Payload")
 
 
-def tell(
+def call_on_loop(
     loop: asyncio.AbstractEventLoop, callback: Callable[[Payload], None], payload: Payload
 ) -> bool:
-    """Call back on a loop from another thread. False when the loop is gone."""
+    """Call back on a loop from another thread. False when the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback, payload)
     except RuntimeError:  # raised by a closed loop
@@ -46,7 +47,7 @@ def tell(
 
 
 class OutputStream:
-    """Outputs of one request on their way to the loop that asked. Belongs to that loop."""
+    """Queue of one request's outputs to the event loop that asked. Belongs to that loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -56,10 +57,10 @@ class OutputStream:
         """Set and read by the engine's thread only."""
         self.played_until_ns: int | None = None
         """When the speech made of the reply so far will have been heard, monotonic. Set by the
-        loop, read by the engine's thread before each step: so it takes no lock and wakes nobody."""
+        loop, read by the engine's thread before each step: it takes no lock and wakes no thread."""
 
     async def next(self) -> Output:
-        """The next output. Raises RequestError or EngineError when the request came to nothing."""
+        """Wait for the next output. Raises RequestError or EngineError when the request failed."""
         output = await self._outputs.get()
         if isinstance(output, Exception):
             raise output
@@ -68,7 +69,7 @@ class OutputStream:
         return output
 
     def cut(self) -> None:
-        """Drop what has not been read; the next output says `cancelled`."""
+        """Drop unread outputs; the next one is `cancelled`."""
         if self._cut:
             return
         self._cut = True
@@ -79,8 +80,8 @@ class OutputStream:
         )
 
     def send(self, output: Output | Exception) -> bool:
-        """From the engine's thread. False when the loop is gone."""
-        return tell(self._loop, self._receive, output)
+        """Queue an output; called on the engine's thread. False when the loop is closed."""
+        return call_on_loop(self._loop, self._receive, output)
 
     def _receive(self, output: Output | Exception) -> None:
         if not self._cut:
@@ -89,27 +90,27 @@ class OutputStream:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """What the engine's thread is to do between two steps."""
+    """Work for the engine's thread between two steps."""
 
     run: Callable[[], None]
     fail: Callable[[EngineError], object]
-    """From any thread, instead: it will not be done."""
+    """Called instead of `run`, on any thread, when the engine is lost."""
 
 
-def _nobody(error: EngineError) -> None:
-    """Of clean-up: nobody waits for it."""
+def _ignore(error: EngineError) -> None:
+    """Failure callback of clean-up, whose result no caller waits for."""
 
 
 @dataclass(slots=True)
 class Health:
-    """Any thread may look."""
+    """State of the engine's device. Any thread may read it."""
 
     lost: DeviceLostError | None = None
-    """Why nothing can be calculated any more, in this process."""
+    """Set once the device is lost; nothing can be computed in this process any more."""
 
 
 class EngineThread:
-    """Runs a core on a thread of its own until closed."""
+    """Runs an `EngineCore` on a thread of its own until closed."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
@@ -152,9 +153,9 @@ class EngineThread:
     async def call(
         self, function: Callable[[], Result], *, undo: Callable[[Result], None]
     ) -> Result:
-        """Run something on the engine's thread between two steps.
+        """Run a function on the engine's thread between two steps and return its result.
 
-        `undo` runs there with the result if nobody is left to take it.
+        `undo` runs there with the result if the caller was cancelled or its loop is closed.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -173,28 +174,28 @@ class EngineThread:
             try:
                 result = function()
             except Exception as error:
-                tell(loop, fail, error)
+                call_on_loop(loop, fail, error)
             else:
-                if not tell(loop, succeed, result):
+                if not call_on_loop(loop, succeed, result):
                     undo(result)
 
-        self._post(run, lambda error: tell(loop, fail, error))
+        self._post(run, lambda error: call_on_loop(loop, fail, error))
         try:
             return await future
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None:
-                # The result was there already when the asker was told to stop.
+                # The result was set already when the caller was cancelled.
                 result = future.result()
                 self.post(lambda: undo(result))
             raise
 
     def post(self, function: Callable[[], None]) -> None:
-        """Run something on the engine's thread without waiting. For clean-up: always accepted."""
+        """Run a function on the engine's thread without waiting. For clean-up: always accepted."""
         self._post(function, always=True)
 
     def lose(self, error: DeviceLostError) -> None:
-        """Fail all that is under way: what calculates is gone. Any thread; the engine's own may be
-        waiting for it, and never come back."""
+        """Fail all requests because the device is lost. Any thread; the engine's own may be blocked
+        in the device for ever."""
         with self._changed:
             if self.health.lost is not None:
                 return
@@ -206,20 +207,20 @@ class EngineThread:
             stream.send(error)
 
     def stop(self) -> None:
-        """Take on nothing more, and after the current step fail what is under way."""
+        """Refuse further commands, and fail all requests after the current step."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop, and wait until it is done. Not from the engine's own thread."""
+        """Stop and wait for the thread. Must not be called on the engine's thread."""
         self.stop()
         self._thread.join()
 
     def _post(
         self,
         run: Callable[[], None],
-        fail: Callable[[EngineError], object] = _nobody,
+        fail: Callable[[EngineError], object] = _ignore,
         *,
         always: bool = False,
     ) -> None:
@@ -253,7 +254,7 @@ class EngineThread:
                 try:
                     command.run()
                 except Exception:
-                    # Only clean-up gets here, and there is nobody left to tell.
+                    # Only clean-up gets here; no caller waits for its result.
                     _log.exception("the engine could not clean up after a request")
             if closing:
                 self._fail_all(EngineError("the engine is closed"))
@@ -272,11 +273,14 @@ class EngineThread:
             self._deliver(output)
 
     def _check(self) -> None:
-        """Idle: are all pages accounted for? If not, better forget everything than serve it."""
+        """Check, while idle, that every page is accounted for. Otherwise forget the whole cache:
+        better than to serve wrong keys."""
         try:
             self._core.cache.check()
         except AssertionError:
-            _log.exception("the cache's books do not balance; conversations are computed anew")
+            _log.exception(
+                "the cache's integrity check failed; all conversations are computed anew"
+            )
             self._core.cache.forget_everything()
 
     def _deliver(self, output: Output) -> None:

@@ -1,4 +1,4 @@
-"""What an engine counts about itself."""
+"""Counters of an engine, and a snapshot of them for /metrics."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,24 +21,24 @@ NO_LONGER_FULL = 0.7
 
 @dataclass(slots=True)
 class Counters:
-    """Grows while the engine runs. Belongs to the engine's thread."""
+    """Counters and histograms since the engine's start. Belongs to the engine's thread."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompts, taken from the cache."""
+    """Prompt tokens taken from the cache."""
     output_tokens: int = 0
     num_preempted: int = 0
-    """Replies that had to give up their pages, and computed them anew later."""
+    """Replies whose pages were taken, and which computed them again later."""
     queue: Histogram = field(default_factory=Histogram)
-    """From a request's arrival to its first step, ms."""
+    """Time from a request's arrival to its first step, ms."""
     first_token: Histogram = field(default_factory=Histogram)
-    """From a request's arrival to its first token (TTFT), ms."""
+    """Time from a request's arrival to its first token (TTFT), ms."""
     between_tokens: Histogram = field(default_factory=Histogram)
-    """Between two tokens of a reply (ITL), ms."""
+    """Time between two tokens of a reply (ITL), ms."""
     _is_nearly_full: bool = False
 
     def count_first_token(self, marks: Sequence[tuple[str, int]], usage: Usage) -> None:
-        """A reply begins: its instants so far (arrival, first step, first token) and its prompt."""
+        """Count a first token: its instants (arrival, first step, first token) and its prompt."""
         queued_ns, begun_ns, token_ns = (at_ns for _, at_ns in marks)
         self.queue.record((begun_ns - queued_ns) / 1e6)
         self.first_token.record((token_ns - queued_ns) / 1e6)
@@ -47,7 +47,7 @@ class Counters:
         self.output_tokens += 1
 
     def count_next_tokens(self, num_tokens: int, since_last_ns: int) -> None:
-        """A reply goes on by one step's tokens."""
+        """Count a later step's tokens of a reply."""
         self.between_tokens.record(since_last_ns / num_tokens / 1e6, num_tokens)
         self.output_tokens += num_tokens
 
@@ -62,7 +62,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """An engine at one moment."""
+    """Snapshot of an engine."""
 
     num_sequences: int
     num_waiting: int
@@ -72,10 +72,10 @@ class EngineStats:
     pages_used: int
     pages_high_water: int
     page_tokens: int
-    """That a page holds."""
+    """Tokens in a page."""
     cache_bytes: int
     num_evicted: int
-    """Idle conversations forgotten because the cache was full."""
+    """Idle conversations evicted because the cache was full."""
     num_preempted: int
     prompt_tokens: int
     cached_tokens: int
@@ -84,7 +84,7 @@ class EngineStats:
     first_token_ms: Histogram
     between_tokens_ms: Histogram
     drafts: Mapping[str, DraftCounts]
-    """By drafter."""
+    """Counts by the drafter's name."""
 
 
 def snapshot(
@@ -96,7 +96,7 @@ def snapshot(
     cache_bytes: int,
     drafts: Mapping[str, DraftCounts],
 ) -> EngineStats:
-    """Copies of what goes on changing."""
+    """Copy the counters into a snapshot."""
     return EngineStats(
         num_sequences=len(cache.sequences),
         num_waiting=num_waiting,

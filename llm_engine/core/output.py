@@ -1,4 +1,4 @@
-"""One reply as it grows: which ids and which text may be given out, and when it is over."""
+"""Text and token ids of one reply as it grows: detokenizing, stop strings, end of the reply."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,45 @@ from enum import StrEnum
 from latency_budget.account.turn import TurnId
 from llm_engine.checkpoints.detokenizer import Detokenizer
 
-from .stop_strings import StopMatcher
+
+class StopMatcher:
+    """Finds stop strings in text that arrives in pieces. Holds back the end of the text as long as
+    it may be the beginning of one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.hit = False
+        """True once a stop string was found; what is pushed after that is ignored."""
+
+    def push(self, text: str) -> str:
+        """Add text; returns what may be released now."""
+        if self.hit:
+            return ""
+        held = self._held + text
+        starts = ((held.find(stop), stop) for stop in self._stops)
+        # The one that is complete first ends the text, as it would if characters came one by one.
+        found = [(start + len(stop), start) for start, stop in starts if start >= 0]
+        if found:
+            self.hit = True
+            self._held = ""
+            return held[: min(found)[1]]
+        num_safe = self._first_possible_start(held)
+        self._held = held[num_safe:]
+        return held[:num_safe]
+
+    def flush(self) -> str:
+        """Return the held text at the end of the reply: a mere beginning of a stop string is
+        text."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_possible_start(self, text: str) -> int:
+        longest = max(map(len, self._stops), default=1) - 1
+        for start in range(max(0, len(text) - longest), len(text)):
+            if any(stop.startswith(text[start:]) for stop in self._stops):
+                return start
+        return len(text)
 
 
 class FinishReason(StrEnum):
@@ -22,34 +60,34 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a reply cost, in tokens."""
+    """Token counts of a reply."""
 
     prompt_tokens: int
     cached_tokens: int
-    """Of the prompt, taken from the sequence's cache."""
+    """Prompt tokens taken from the sequence's cache."""
     output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Some more of a reply."""
+    """Next piece of a reply."""
 
     turn: TurnId
     index: int
-    """Counts the reply's chunks from 0."""
+    """Index of the chunk in its reply, from 0."""
     text: str
-    """Whole characters, never part of a stop string. Empty only on the last chunk."""
+    """Text in whole characters, never part of a stop string. Empty only on the last chunk."""
     token_ids: tuple[int, ...]
-    """Tokens that begin in the text given out so far and were not in an earlier chunk."""
+    """Tokens that begin in the text released so far and were not in an earlier chunk."""
     finish_reason: FinishReason | None = None
-    """Stands on the last chunk, and only there."""
+    """Set on the last chunk, and only there."""
     usage: Usage | None = None
-    """On the last chunk, unless it was cancelled before it began, and on the first, as far as it
-    had got by then."""
+    """Set on the last chunk, unless the reply was cancelled before it began, and on the first, with
+    the counts up to then."""
 
 
 class OutputText:
-    """Takes sampled ids, gives out text and the ids that belong to it."""
+    """Converts sampled ids to text, and releases both as far as no stop string can begin there."""
 
     def __init__(
         self,
@@ -63,16 +101,16 @@ class OutputText:
         self._end_ids = end_ids
         self.max_tokens = max_tokens
         self._unreleased: list[tuple[int, int]] = []
-        """(first character, id) of tokens whose text is held back."""
+        """First character and id of each token whose text is held back."""
         self._num_released_chars = 0
         self.num_tokens = 0
-        """Accepted so far, not counting the one that ended the turn."""
+        """Tokens accepted so far, not counting the one that ended the turn."""
         self.finish_reason: FinishReason | None = None
 
     def accept(self, token_id: int, *, is_last: bool = False) -> tuple[str, tuple[int, ...]]:
-        """The next sampled token. Returns the text and ids that may be given out now.
+        """Add the next sampled token. Returns the text and ids that may be released now.
 
-        `is_last`: nothing but the end may follow, so that nobody need wait for it.
+        `is_last`: nothing but the end may follow, so that the reply ends without waiting for it.
         """
         if token_id in self._end_ids:
             self.finish_reason = FinishReason.STOP

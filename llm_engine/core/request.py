@@ -1,4 +1,4 @@
-"""Requests: what is asked of the engine, what comes of it, and the state in between."""
+"""A request to the engine, its outputs, and its state between the two."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,18 +8,18 @@ from llm_engine.backends.base import SequenceRows
 from llm_engine.config import SamplingParams
 from llm_engine.errors import EngineError
 from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
-from llm_engine.speculative.draft_length import Speculation
-from llm_engine.speculative.ngram import Draft
+from llm_engine.speculative.draft_length import DraftLengthPolicy
+from llm_engine.speculative.drafter import Draft
+from llm_engine.structured_output.compiler import GrammarMatcher
 
 from .output import FinishReason, OutputText, Usage
 from .scheduler import ScheduleInput
-from .structured_output import Matcher
 
 RequestId = NewType("RequestId", int)
 
 
 class EngineMark(StrEnum):
-    """Instants of a request."""
+    """Names of a request's instants."""
 
     QUEUED = "llm_queued"
     PREFILL_START = "llm_prefill_start"
@@ -28,7 +28,7 @@ class EngineMark(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to be prefilled and, unless `max_tokens` is 0, continued."""
+    """A prompt to prefill and, unless `max_tokens` is 0, to continue."""
 
     prompt: tuple[int, ...]
     sampling: SamplingParams
@@ -37,36 +37,36 @@ class Request:
     """0 prefills only: a preview, at low priority."""
     sequence: SequenceId
     deadline_ns: int | None = None
-    """When the first token should exist; orders prompts that wait. One that finds no room in the
-    cache before then fails."""
+    """When the first token should exist, monotonic; orders prompts that wait. A request that finds
+    no room in the cache before then fails."""
     num_fixed: int = 0
-    """Leading tokens of the prompt with which other sequences will begin as well."""
+    """Leading tokens of the prompt that other sequences share: pinned once they are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a step brought one request."""
+    """Result of a step for one request."""
 
     request_id: RequestId
     text: str = ""
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
-    """Stands with `finish_reason`, and with the first token: what there is by then."""
+    """Set with `finish_reason`, and with the first token: the counts up to then."""
     error: EngineError | None = None
-    """The request has failed; nothing more will come."""
+    """Set on the last output of a request that failed."""
     marks: tuple[tuple[EngineMark, int], ...] = ()
-    """With the first token: instants so far, monotonic ns."""
+    """Instants so far, monotonic ns; set with the first token."""
 
     @property
     def is_last(self) -> bool:
-        """Nothing more will come of the request."""
+        """True for the request's last output."""
         return self.finish_reason is not None or self.error is not None
 
 
 @dataclass(slots=True)
 class ActiveRequest:
-    """A request under way."""
+    """State of a request under way."""
 
     id: RequestId
     request: Request
@@ -76,12 +76,12 @@ class ActiveRequest:
     cached_tokens: int
     last_served: int
     tokens: list[int]
-    """The prompt, then the reply's tokens."""
-    drafts: list[tuple[Draft, Speculation]]
-    matcher: Matcher | None = None
-    """Knows the reply's tokens so far, and what its grammar lets follow."""
+    """Prompt and reply so far."""
+    drafts: list[tuple[Draft, DraftLengthPolicy]]
+    matcher: GrammarMatcher | None = None
+    """State of the reply in its grammar."""
     played_until_ns: int | None = None
-    """When the speech made of the reply so far will have been heard."""
+    """When the audio of the reply so far will have been played, monotonic."""
     last_token_ns: int = 0
     marks: list[tuple[EngineMark, int]] = field(default_factory=list)
 
@@ -99,15 +99,16 @@ class ActiveRequest:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its next token is one step away, and not the first."""
+        """True when the next token is one row away, and is not the reply's first."""
         return self.num_chosen > 0 and self.num_missing == 1
 
     def is_late(self, now_ns: int) -> bool:
-        """Whether its first token should have been there by now."""
+        """True when the first token is missing after its deadline."""
         deadline_ns = self.request.deadline_ns
         return not self.num_chosen and deadline_ns is not None and now_ns >= deadline_ns
 
-    def work(self) -> ScheduleInput:
+    def schedule_input(self) -> ScheduleInput:
+        """The request's work, for the scheduler."""
         return ScheduleInput(
             key=self.id,
             num_tokens=self.num_missing,
@@ -117,30 +118,31 @@ class ActiveRequest:
             last_served=self.last_served,
         )
 
-    def draft(self) -> tuple[Speculation | None, tuple[int, ...]]:
-        """What the next tokens may be, and who says so. Nothing unless just one is missing."""
+    def draft(self) -> tuple[DraftLengthPolicy | None, tuple[int, ...]]:
+        """Ask the drafters for the next tokens, in their order; returns the policy of the one that
+        proposed and its draft. Nothing unless exactly one token is missing."""
         room = self.reply.max_tokens - self.reply.num_tokens - 1
         if not self.is_decoding:
             return None, ()
-        for draft, speculation in self.drafts:
-            length = speculation.length(room)
+        for draft, policy in self.drafts:
+            length = policy.length(room)
             proposed = tuple(draft.propose(self.tokens, length)) if length > 0 else ()
             if self.matcher is not None:
                 proposed = self.matcher.fitting(proposed)
             if proposed:
-                return speculation, proposed
+                return policy, proposed
         return None, ()
 
     def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
-        """What `rows` may choose: see `SequenceRows.allowed`. Raises EngineError."""
+        """Grammar masks for `rows`: see `SequenceRows.allowed`. Raises EngineError."""
         if self.matcher is None or num_tokens < self.num_missing:
             return ()
-        return self.matcher.allowed(draft, self._num_endless())
+        return self.matcher.allowed(draft, self._num_without_end())
 
     def rows(
         self, num_tokens: int, draft: tuple[int, ...], allowed: tuple[bytes, ...] = ()
     ) -> SequenceRows:
-        """The next tokens to be computed, and drafted ones behind the last."""
+        """Rows of the next step: the next tokens to compute, and drafted ones behind the last."""
         start = len(self.sequence.token_ids)
         wants_token = num_tokens == self.num_missing and not self.is_preview
         sampling = self.request.sampling
@@ -153,14 +155,14 @@ class ActiveRequest:
             sampling=sampling,
             seed=self.seed,
             banned=tuple(self.request.end_ids),
-            num_banned=0 if allowed else self._num_endless(),
+            num_banned=0 if allowed else self._num_without_end(),
             allowed=allowed,
             chosen=() if sampling.repetition_penalty == 1 else tuple(self.tokens[num_prompt:]),
             pages=self.sequence.table.pages,
         )
 
-    def _num_endless(self) -> int:
-        """How many of the next tokens may not end the turn."""
+    def _num_without_end(self) -> int:
+        """Number of next tokens that may not end the turn (`min_tokens`, `ignore_eos`)."""
         sampling = self.request.sampling
         wanted = self.reply.max_tokens if sampling.ignore_eos else sampling.min_tokens
         return max(0, wanted - self.reply.num_tokens)
@@ -168,9 +170,10 @@ class ActiveRequest:
     def take(
         self, chosen: tuple[int, ...], draft: tuple[int, ...]
     ) -> tuple[str, tuple[int, ...], int]:
-        """Go on with what was chosen, as far as the draft was right and the reply is not over.
+        """Verify the draft: take the chosen tokens up to the first that differs from it, or to the
+        reply's end.
 
-        Returns the text and ids that may be given out now, and how many tokens were taken. Raises
+        Returns the text and ids that may be released now, and how many tokens were taken. Raises
         EngineError where a token was chosen against the grammar.
         """
         text, num_taken = "", 0
@@ -190,34 +193,22 @@ class ActiveRequest:
         return text, ids, num_taken
 
     def close(self) -> None:
-        """Nothing more will be asked of its drafts."""
+        """Release the drafters' state."""
         for draft, _ in self.drafts:
             draft.close()
 
     @property
     def rank(self) -> tuple[bool, bool, float, int]:
-        """Sorts those that keep their pages longest first; never equal for two.
+        """Sort key of preemption: requests that keep their pages longest come first; unique.
 
-        Replies under way before those that wait: they would have to compute everything anew.
+        Replies under way come before prompts that wait: they would have to compute everything anew.
         """
-        is_preview, due, _ = self.work().urgency
+        is_preview, due, _ = self.schedule_input().urgency
         return is_preview, not self.num_chosen, due, self.id
 
     def usage(self) -> Usage:
         return Usage(len(self.request.prompt), self.cached_tokens, self.reply.num_tokens)
 
     def ended(self, reason: FinishReason) -> Output:
-        """Its last output."""
+        """The last output of a request that ends outside a step."""
         return Output(self.id, finish_reason=reason, usage=self.usage())
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request's part of a step, ready to run."""
-
-    active: ActiveRequest
-    rows: SequenceRows
-    start_ns: int
-    speculation: Speculation | None
-    """Whose draft the last rows are."""
-    num_drafted: int

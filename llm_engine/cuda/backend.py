@@ -1,18 +1,17 @@
-"""The decoder on one GPU: graphs of fixed sizes, and the next step launched before it is asked for.
+"""The decoder on one GPU: captured steps of fixed sizes, launched one ahead.
 
 Theory of operation
 -------------------
-*Steps.* A plan is cut into groups, each the size of a recorded step: up to eight sequences with a
-row each, one sequence with up to eight rows (a draft to be checked, the end of a prompt), or a part
-of a prompt. Up to eight rows one arithmetic holds: see `llm_engine/cuda/ops/interface.py`.
+*Steps.* A plan is cut into steps of captured sizes (`steps/batching.py`): up to eight sequences
+with a row each, one sequence with up to eight rows (a draft to verify, the end of a prompt), or a
+prefill chunk. Up to eight rows results are batch-invariant: see `ops/interface.py`.
 
-*One step ahead.* The next step is launched before it is asked for: see
-`llm_engine/cuda/steps/overlap.py`.
+*Overlap.* The next decode step is launched before the engine asks for it: see `steps/overlap.py`.
 
-*Draft heads*, where there are any, draft in the graph that has chosen, for the next step to check:
-`drafted` tells the engine what they drafted.
+*Draft heads*, where there are any, draft in the graph that has chosen, for the next step to verify:
+`drafted` returns their draft to the engine.
 
-Everything runs on one stream in the order in which it was launched. All calls come from one thread.
+Everything runs on one stream in the order of launches. All calls come from one thread.
 """
 
 import contextlib
@@ -31,28 +30,32 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
+from llm_engine.cuda.model import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
-from llm_engine.cuda.steps.batching import PROMPT_ROWS, groups
-from llm_engine.cuda.steps.captured_steps import StepContext
-from llm_engine.cuda.steps.cuda_graph import Graphs
+from llm_engine.cuda.steps.batching import PROMPT_ROWS, split_plan
 from llm_engine.cuda.steps.draft_heads import DeviceHeads
-from llm_engine.cuda.steps.graph_runner import Continuation, GraphRunner, Group
+from llm_engine.cuda.steps.graph_runner import (
+    Continuation,
+    GraphRunner,
+    Graphs,
+    LaunchedStep,
+    StepContext,
+)
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
 from llm_engine.cuda.steps.overlap import OverlapScheduler
 from llm_engine.errors import DeviceLostError
 from llm_engine.models.medusa_heads import DraftHeads
 
 from .device import Fault, fault_of
-from .forward import Scratch
 from .model import DeviceModel
 
 PAGE_SIZE = 16
-"""Tokens. The smallest that FlashInfer's kernels for single streams read."""
+"""Tokens in a page: the smallest that FlashInfer's decode kernels read."""
 
 
 @contextlib.contextmanager
-def _telling_of_loss() -> Iterator[None]:
-    """Errors after which the device does nothing any more become DeviceLostError."""
+def _raising_device_lost() -> Iterator[None]:
+    """Turn errors that leave the CUDA context unusable into DeviceLostError."""
     try:
         yield
     except RuntimeError as error:
@@ -65,11 +68,11 @@ def _telling_of_loss() -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class _Launched:
     plan: Plan
-    groups: tuple[Group, ...]
+    steps: tuple[LaunchedStep, ...]
 
 
 class CudaBackend:
-    """See the module's text."""
+    """The decoder on one GPU."""
 
     def __init__(
         self,
@@ -83,22 +86,22 @@ class CudaBackend:
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         on_progress: Callable[[float], None] = lambda share: None,
     ) -> None:
-        """Takes all the memory it will ever need, and records every step. Weights lie on a device
-        already, and all else goes there. `prompt_rows`: sizes of parts of prompts, ascending, the
-        last one at least 8. `on_progress` hears which share is recorded."""
+        """Allocate all memory that will ever be needed, and capture every step. Weights lie on the
+        device already. `prompt_rows`: sizes of prefill steps, ascending, the last at least 8.
+        `on_progress` is called with the share of steps that is captured."""
         self._graphs = graphs
         self._longest = prompt_rows[-1]
         self._next_slot = 0
         self._continuations: dict[Slot, Continuation] = {}
         with torch.inference_mode(), graphs.running():
             self._cache = _empty_cache(model, num_pages, cache_dtype)
-            machinery = _machinery(model, ops, graphs, self._cache, prompt_rows[-1], heads)
+            context = _step_context(model, ops, graphs, self._cache, prompt_rows[-1], heads)
             context_length = model.rope.cos.shape[0]
             table_length = -(-context_length // PAGE_SIZE)
-            self._steps = GraphRunner(machinery, table_length, prompt_rows, on_progress)
+            self._runner = GraphRunner(context, table_length, prompt_rows, on_progress)
         num_heads = 0 if heads is None else heads.shape.num_heads
-        self._ahead = OverlapScheduler(self._steps, PAGE_SIZE, context_length, num_heads)
-        self._layout = CacheLayout(PAGE_SIZE, num_pages, True, self._ahead.lookahead)
+        self._overlap = OverlapScheduler(self._runner, PAGE_SIZE, context_length, num_heads)
+        self._layout = CacheLayout(PAGE_SIZE, num_pages, True, self._overlap.lookahead)
 
     @property
     def layout(self) -> CacheLayout:
@@ -109,45 +112,45 @@ class CudaBackend:
         return Slot(self._next_slot)
 
     def close_slot(self, slot: Slot) -> None:
-        """Its pages may be used again."""
+        """Forget the sequence; its pages may be reused."""
         self._continuations.pop(slot, None)
 
     def copy_prefix(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        """Nothing to do: it lies in pages that both list."""
+        """Do nothing: the tokens lie in pages that both list."""
 
     def launch(self, plan: Plan) -> StepHandle:
-        with _telling_of_loss(), torch.inference_mode(), self._graphs.running():
+        with _raising_device_lost(), torch.inference_mode(), self._graphs.running():
             return self._launched(plan)
 
     def _launched(self, plan: Plan) -> "_Launched":
         parts = [
-            group for each in plan.sub_batches for group in groups(each.sequences, self._longest)
+            part for each in plan.sub_batches for part in split_plan(each.sequences, self._longest)
         ]
         if len(parts) == 1 and not plan.copies:
-            known = self._ahead.take(parts[0])
+            known = self._overlap.take(parts[0])
             if known is not None:
                 return _Launched(plan, (known,))
-        self._ahead.forget()
+        self._overlap.discard()
         self._copy(plan.copies)
-        launched = tuple(self._steps.launch(group) for group in parts)
+        launched = tuple(self._runner.launch(part) for part in parts)
         if len(parts) == 1:
-            self._ahead.after(launched[0])
+            self._overlap.after(launched[0])
         return _Launched(plan, launched)
 
     def collect(self, handle: StepHandle) -> StepResult:
         assert isinstance(handle, _Launched)
         tokens: dict[Slot, tuple[int, ...]] = {}
-        with _telling_of_loss():
-            for group in handle.groups:
-                for rows, chosen in group.chosen():
+        with _raising_device_lost():
+            for step in handle.steps:
+                for rows, chosen in step.chosen():
                     tokens[rows.slot] = tokens.get(rows.slot, ()) + chosen
-                for rows, then in zip(group.sequences, group.continuations(), strict=False):
+                for rows, then in zip(step.sequences, step.continuations(), strict=False):
                     self._continuations[rows.slot] = then
         return StepResult(tokens)
 
     @property
     def num_drafted(self) -> int:
-        return self._ahead.num_drafted
+        return self._overlap.num_drafted
 
     def drafted(self, slot: Slot, position: int) -> tuple[int, ...]:
         then = self._continuations.get(slot)
@@ -157,15 +160,15 @@ class CudaBackend:
         return self._cache.nbytes
 
     def close(self) -> None:
-        """Wait for what was launched, and launch nothing more. Libraries whose work was recorded
-        do not end before."""
+        """Wait for what was launched and release the graphs: libraries whose work was captured
+        can't shut down before."""
         self._graphs.release()
 
     def logits(self, rows: SequenceRows) -> Tensor:
-        """`[num_sampled, vocab]` after the last rows, on the host: for tests and measurements."""
-        self._ahead.forget()
+        """Logits `[num_sampled, vocab]` after the last rows, on the host: for tests and benches."""
+        self._overlap.discard()
         with torch.inference_mode(), self._graphs.running():
-            return self._steps.logits(rows)
+            return self._runner.logits(rows)
 
     def _copy(self, copies: Sequence[PageCopy]) -> None:
         for each in copies:
@@ -173,13 +176,13 @@ class CudaBackend:
 
 
 def _empty_cache(model: DeviceModel, num_pages: int, dtype: torch.dtype) -> Tensor:
-    """Keys and values of all layers, `[layers, 2, pages, kv_heads, page_size, head_dim]`."""
+    """KV cache of all layers, `[layers, 2, pages, kv_heads, page_size, head_dim]`."""
     config, device = model.config, model.embedding.device
     shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def _machinery(
+def _step_context(
     model: DeviceModel,
     ops: Ops,
     graphs: Graphs,

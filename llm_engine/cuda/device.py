@@ -1,12 +1,12 @@
-"""Which GPU there is, whether it will do, and whether it is still there after an error.
+"""GPU probe, requirements, and classification of CUDA errors.
 
-What is found (`probe`) and what is thought of it (`require_device`) are two things, so that the
-second is tested with machines that nobody has at hand.
+Probing (`probe`) and judging what was found (`require_device`) are separate, so that the second is
+tested with machines that are not at hand.
 
-After some errors of CUDA every later call of the process fails with the same error: the context is
-gone, and only a new process gets another one. Others are this request's alone. `fault_of` tells
-which is which, from the error's code where torch knows it, and otherwise from CUDA's own words:
-Triton and the libraries raise plain `RuntimeError`s with these in them.
+After some CUDA errors every later call of the process fails with the same error: the context is
+lost, and only a new process gets another one. Other errors concern one request. `fault_of` tells
+them apart, by the error's code where torch has it, and otherwise by CUDA's message: Triton and the
+libraries raise plain `RuntimeError`s that contain it.
 """
 
 import ctypes
@@ -21,17 +21,18 @@ import torch
 from llm_engine.errors import ModelError
 
 BFLOAT16_CAPABILITY = (8, 0)
-"""Ampere: the first with bfloat16 in its matrix units."""
+"""Compute capability of Ampere: the first with bfloat16 in its matrix units."""
 FP8_CAPABILITY = (8, 9)
-"""Ada: the first that converts 8-bit floats by an instruction, which Triton asks for."""
+"""Compute capability of Ada: the first that converts 8-bit floats by an instruction, which Triton
+needs."""
 _OLDEST_DRIVERS = {"12": 525, "13": 580}
-"""By the major version of CUDA, from the CUDA Toolkit's release notes (minor versions are
-compatible)."""
+"""Oldest driver for each major version of CUDA, from the CUDA Toolkit's release notes (minor
+versions are compatible)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU and what drives it."""
+    """A GPU, its driver and software versions."""
 
     index: int
     name: str
@@ -40,11 +41,11 @@ class Device:
     """Streaming multiprocessors."""
     l2_bytes: int
     free_bytes: int
-    """When it was looked at; our own context is taken off already."""
+    """Free memory when it was probed; this process's context is subtracted already."""
     total_bytes: int
     driver: str
     cuda: str
-    """The version that torch was built with."""
+    """CUDA version that torch was built with."""
     torch: str
     triton: str
 
@@ -58,8 +59,8 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a look around brings, GPU or not."""
+class DeviceProbe:
+    """Result of a probe, with or without a GPU."""
 
     torch: str
     cuda: str | None = None
@@ -67,22 +68,22 @@ class Found:
     triton: str | None = None
     """None: not installed."""
     driver: str | None = None
-    """None: there is no driver, or it does not tell."""
+    """None: there is no driver, or its version is unknown."""
     visible: str | None = None
-    """CUDA_VISIBLE_DEVICES, where it is set."""
+    """Value of CUDA_VISIBLE_DEVICES, where it is set."""
     problem: str = ""
-    """What CUDA said instead of starting."""
+    """CUDA's error message when it failed to start."""
     num_devices: int = 0
     device: Device | None = None
-    """The one that was looked at."""
+    """The GPU that was probed."""
 
 
 def require_device(
-    found: Found | None = None, *, index: int = 0, needs_fp8: bool = False
+    found: DeviceProbe | None = None, *, index: int = 0, needs_fp8: bool = False
 ) -> Device:
-    """The GPU to use. Looks for one unless told what was `found`.
+    """The GPU to use. Probes unless `found` is given.
 
-    Raises ModelError, which says what is wrong and what to do about it.
+    Raises ModelError with the problem and its remedy.
     """
     found = found or probe(index)
     if found.cuda is None:
@@ -93,7 +94,7 @@ def require_device(
     if found.problem:
         raise ModelError(_about_driver(found))
     if not found.num_devices:
-        hint = "nvidia-smi tells which GPUs the driver sees"
+        hint = "nvidia-smi lists the GPUs that the driver sees"
         if found.visible is not None:
             hint = f"CUDA_VISIBLE_DEVICES is {found.visible!r}, which hides all or names none"
         raise ModelError(f"the NVIDIA driver {found.driver or ''} shows no GPU: {hint}")
@@ -103,13 +104,13 @@ def require_device(
     _require_capability(device, needs_fp8=needs_fp8)
     if found.triton is None:
         raise ModelError(
-            "Triton is not installed, in which the GPU's kernels are written; pip install triton "
+            "Triton is not installed, which the GPU kernels need; pip install triton "
             "(3.6 or later; torch's CUDA builds for Linux bring it)"
         )
     return device
 
 
-def _about_driver(found: Found) -> str:
+def _about_driver(found: DeviceProbe) -> str:
     cuda = found.cuda or ""
     oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0])
     needed = f"CUDA {cuda} needs driver {oldest} or later" if oldest else f"CUDA {cuda}"
@@ -143,14 +144,14 @@ def _require_capability(device: Device, *, needs_fp8: bool) -> None:
         )
 
 
-def probe(index: int = 0) -> Found:
-    """Look around, and at this GPU alone, on which CUDA is started in this process: that takes
-    memory there, and fails where others use all of it. Raises nothing."""
+def probe(index: int = 0) -> DeviceProbe:
+    """Probe software, driver and this one GPU. Starts CUDA on it in this process, which takes
+    memory there, and fails where other processes use all of it. Raises nothing."""
     cuda = torch.version.cuda
     has_triton = importlib.util.find_spec("triton") is not None
     triton = metadata.version("triton") if has_triton else None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = Found(torch.__version__, cuda, triton, None, visible)
+    found = DeviceProbe(torch.__version__, cuda, triton, None, visible)
     if cuda is None:
         return found
     driver = driver_version()
@@ -161,9 +162,11 @@ def probe(index: int = 0) -> Found:
         num_devices = torch.cuda.device_count()
         if index < num_devices:
             device = _device(index, driver or "unknown", cuda, triton or "none")
-    except (RuntimeError, AssertionError) as error:  # torch's own ways to say it
+    except (RuntimeError, AssertionError) as error:  # torch raises either
         problem = str(error).partition("\n")[0]
-    return Found(torch.__version__, cuda, triton, driver, visible, problem, num_devices, device)
+    return DeviceProbe(
+        torch.__version__, cuda, triton, driver, visible, problem, num_devices, device
+    )
 
 
 def _device(index: int, driver: str, cuda: str, triton: str) -> Device:
@@ -185,7 +188,7 @@ def _device(index: int, driver: str, cuda: str, triton: str) -> Device:
 
 
 def driver_version() -> str | None:
-    """As the driver's own library tells it, also where it is too old for CUDA; None without one."""
+    """Driver version from NVML, also where the driver is too old for CUDA; None without one."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -201,14 +204,14 @@ def driver_version() -> str | None:
 
 
 class Fault(StrEnum):
-    """What an error says about the GPU."""
+    """Class of an error by what it means for the GPU."""
 
     NONE = "none"
-    """Nothing: the error is not the device's, or it was over with the call."""
+    """Not an error of the device, or one that ended with the call."""
     OUT_OF_MEMORY = "out of memory"
-    """There was no room for this. What was there before is whole."""
+    """An allocation failed. Everything allocated before is intact."""
     LOST = "lost"
-    """Nothing will run any more in this process."""
+    """The CUDA context is lost: nothing runs any more in this process."""
 
 
 _LOST_CODES = frozenset(
@@ -247,7 +250,7 @@ _MEMORY_WORDS = (
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What an error says, or any that led to it."""
+    """Classify an error, or any that led to it."""
     seen: set[int] = set()
     each: BaseException | None = error
     worst = Fault.NONE
@@ -278,7 +281,7 @@ def _fault_of_one(error: BaseException) -> Fault:
 
 
 def responds(device: Device) -> bool:
-    """Whether the GPU still finishes what it is given. Waits for all that was launched before."""
+    """True if the GPU still completes work. Waits for all that was launched before."""
     try:
         torch.cuda.synchronize(device.index)
         return bool(torch.ones((), device=f"cuda:{device.index}").item() == 1)

@@ -1,4 +1,4 @@
-"""From a checkpoint and the settings to a backend on the GPU, or on several."""
+"""Loads a checkpoint onto one GPU, or onto several (tensor parallel)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,9 +12,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.cuda.ops.interface import Ops, PartOps
 from llm_engine.cuda.steps.batching import PROMPT_ROWS
-from llm_engine.cuda.steps.cuda_graph import CudaGraphs
 from llm_engine.cuda.steps.draft_heads import heads_bytes
-from llm_engine.cuda.tensor_parallel.group import Team, lead
+from llm_engine.cuda.steps.graph_runner import CudaGraphs
+from llm_engine.cuda.tensor_parallel.group import ProcessGroup, lead
 from llm_engine.cuda.tensor_parallel.ops import ParallelOps
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
@@ -22,19 +22,19 @@ from llm_engine.models.medusa_heads import load_heads
 
 from .backend import PAGE_SIZE, CudaBackend
 from .device import require_device
-from .memory import Room, Storage, plan_memory
+from .memory import MemoryBudget, Storage, plan_memory
 from .weights import WeightFormat, load_model
 
 _WEIGHTS_SHARE = 0.6
-"""Of the time that loading takes; the rest is recording."""
+"""Share of the weights in the time of loading; the rest is graph capture."""
 
 _BYTES = {Precision.BFLOAT16: 2, Precision.FP8: 1}
 _CACHE_TYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FP8: torch.float8_e4m3fn}
 
 _CALIBRATION_CHARS = 64 << 10
-"""Some 16,000 tokens: more moments than a layer has inputs."""
+"""Characters of the calibration text, some 16,000 tokens: more than a layer has inputs."""
 _PIECE = 1024
-"""Tokens of the text that are read together."""
+"""Tokens of the text in one forward pass."""
 
 Progress = Callable[[float], None]
 
@@ -42,15 +42,15 @@ Progress = Callable[[float], None]
 def load_backend(
     checkpoint: Checkpoint, config: EngineConfig, context_length: int, on_progress: Progress
 ) -> Backend:
-    """Raises ModelError where there is no GPU that will do, or no room on it: before anything is
-    loaded."""
+    """Load the model. Raises ModelError without a suitable GPU, or without room on it, before
+    anything is loaded."""
     if config.num_gpus > 1 and config.draft_heads is not None:
         raise ModelError("draft heads work on one GPU; leave them out, or set gpus to 1")
     if config.num_gpus == 1:
         return _load(checkpoint, config, context_length, None, on_progress)()
     make = partial(_load_rank, checkpoint.path, config, context_length)
 
-    def make_own(team: Team) -> Callable[[], CudaBackend]:
+    def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:
         shard = Shard(team.rank, team.count)
         return _load(checkpoint, config, context_length, shard, on_progress)
 
@@ -58,9 +58,9 @@ def load_backend(
 
 
 def _load_rank(
-    path: Path, config: EngineConfig, context_length: int, team: Team
+    path: Path, config: EngineConfig, context_length: int, team: ProcessGroup
 ) -> Callable[[], CudaBackend]:
-    """In the process of one that follows."""
+    """Load a follower's part, in its own process."""
     shard = Shard(team.rank, team.count)
     return _load(load_checkpoint(path), config, context_length, shard, lambda share: None)
 
@@ -72,13 +72,13 @@ def _load(
     shard: Shard | None,
     on_progress: Progress,
 ) -> Callable[[], CudaBackend]:
-    """Load the weights, and return what records the steps."""
+    """Load the weights; returns the function that captures the steps and makes the backend."""
     index = 0 if shard is None else shard.rank
     device = require_device(index=index, needs_fp8=config.precision is Precision.FP8)
     local = checkpoint.config if shard is None else shard.local(checkpoint.config)
     weight_format = WeightFormat(body=config.precision, head=config.head_precision)
     heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
-    room = Room(
+    budget = MemoryBudget(
         device.free_bytes,
         PAGE_SIZE,
         context_length,
@@ -90,7 +90,7 @@ def _load(
         head=_BYTES[weight_format.head_precision],
         kv=_BYTES[config.kv_precision],
     )
-    plan = plan_memory(local, storage, room, name=checkpoint.path.name)
+    plan = plan_memory(local, storage, budget, name=checkpoint.path.name)
     torch.cuda.set_device(index)
     place = torch.device("cuda", index)
     model = load_model(
@@ -104,14 +104,14 @@ def _load(
     )
 
     def finish() -> CudaBackend:
-        # Only where there is a GPU: they import Triton.
+        # Imported only where there is a GPU: they need Triton.
         from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.ops.triton_ops import TritonOps
 
         ops = TritonOps(place, attention=xqa_or_none(place))
         return CudaBackend(
             model,
-            ops if shard is None else _divided(ops, shard, checkpoint.config, place),
+            ops if shard is None else _parallel_ops(ops, shard, checkpoint.config, place),
             CudaGraphs(place),
             num_pages=plan.num_pages,
             cache_dtype=_CACHE_TYPES[config.kv_precision],
@@ -122,14 +122,14 @@ def _load(
     return finish
 
 
-def _divided(ops: PartOps, shard: Shard, config: ModelConfig, place: torch.device) -> Ops:
+def _parallel_ops(ops: PartOps, shard: Shard, config: ModelConfig, place: torch.device) -> Ops:
     shape = PROMPT_ROWS[-1], config.hidden_size
     hidden = torch.zeros(shape, dtype=torch.bfloat16, device=place)
     return ParallelOps(ops, shard.vocab_rows(config), hidden)
 
 
 def _calibration(checkpoint: Checkpoint, path: Path | None) -> list[list[int]]:
-    """Token ids of a text, in pieces. Raises ModelError where it can't be read."""
+    """Token ids of the calibration text, in chunks. Raises ModelError where it can't be read."""
     if path is None:
         return []
     try:

@@ -1,13 +1,13 @@
-"""A checkpoint's weights on the device, as floats or in 8 bits.
+"""Loads a checkpoint's weights onto the device, as floats or in 8 bits.
 
-Read and converted one matrix after another, on the device: the host never holds more than one, and
-the device no more than the model and one matrix besides, or one layer where it gets a part of each.
-What a checkpoint stores as 8-bit floats stays what it was (`quantize.join` says where that is not
-possible).
+Matrices are read and converted one after another, on the device: the host never holds more than
+one, and the device no more than the model and one matrix besides, or one layer where it gets a
+shard of each. 8-bit floats of a checkpoint are kept bit for bit (`quantize.join` names the
+exceptions).
 
-Norms, biases and scales are float32, they are small. The embedding is a table of the activations'
-type, for only a row of it is read; where it is the head as well, the head may be 8-bit all the
-same, and is then a copy.
+Norms, biases and scales are float32; they are small. The embedding is a table of the activations'
+type, as only single rows of it are read; where it is the LM head as well, the head may still be
+8-bit, and is then a copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,16 +32,17 @@ from .model import DeviceLayer, DeviceModel
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How matrices are kept. Raises ModelError for what a GPU does not calculate in."""
+    """Number formats of the matrices. Raises ModelError for one that a GPU does not compute in."""
 
     body: Precision = Precision.BFLOAT16
-    """`BFLOAT16`: in the activations' type. `FP8`: as 8-bit floats and scales."""
+    """Format of all matrices but the LM head. `BFLOAT16`: the activations' type. `FP8`: 8-bit
+    floats and scales."""
     head: Precision | None = None
-    """None: as the body."""
+    """Format of the LM head; None: as the body."""
     block: tuple[int, int] = ONE_A_ROW
-    """What shares a scale where this quantizes: `quantize.ONE_A_ROW` or `quantize.BLOCK`."""
+    """Block that shares a scale when quantizing: `quantize.ONE_A_ROW` or `quantize.BLOCK`."""
     dtype: torch.dtype = torch.bfloat16
-    """Of activations. bfloat16 on a GPU; float32 shows on a CPU what is not owed to rounding."""
+    """Type of activations. bfloat16 on a GPU; float32 in tests on a CPU, to exclude rounding."""
 
     def __post_init__(self) -> None:
         for precision in (self.body, self.head):
@@ -63,21 +64,20 @@ def load_model(
     calibration: Sequence[Sequence[int]] = (),
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> DeviceModel:
-    """Read all weights, or one device's part of each matrix. `on_progress` hears the share that is
-    done.
+    """Load all weights, or one device's shard of each matrix. `on_progress` is called with the
+    share that is done.
 
     With `calibration`, token ids of some texts, weights are rounded so that these change least
-    (`llm_engine/cuda/quantization/calibrate.py`): a few thousand tokens, of which a layer at a
-    time is computed. Raises
-    ModelError for missing tensors, wrong shapes and numbers that no weight is, and for a model that
-    can't be divided like that.
+    (`quantization/calibrate.py`): a few thousand tokens, computed layer by layer. Raises ModelError
+    for missing tensors, wrong shapes, NaN and infinity, and for a model that can't be sharded like
+    that.
     """
     config, weights = checkpoint.config, FusedWeights(checkpoint)
     if shard is not None:
         shard.check(config)
     loading = _Loading(config, weight_format, torch.device(device), shard, bool(calibration))
     body, head_precision = weight_format.body, weight_format.head_precision
-    # The vocabulary counts as a layer: the bar need not be more exact.
+    # The vocabulary counts as a layer; the progress is approximate.
     num_parts = config.num_layers + 1
     with torch.inference_mode():
         stored = loading.on_device(weights.embedding())
@@ -97,7 +97,7 @@ def load_model(
         if weights.has_own_head:
             head = loading.matrix(weights.head_matrix(), head_precision)
         elif head_precision is Precision.FP8:
-            # What is stored: the activations' type would round it once more before.
+            # From the stored values: the activations' type would round once more.
             head = loading.quantized([stored])
         else:
             head = Matrix(embedding)
@@ -109,36 +109,36 @@ def load_model(
 
 
 def rope_tables(config: ModelConfig, context_length: int, device: torch.device | str) -> Rope:
-    """Cosines and sines of so many positions, as the reference has them."""
+    """Rotary tables of `context_length` positions, equal to the reference's."""
     frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
     angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
     factor = config.rope_attention_factor
-    # On the host: every device rounds sines of large angles in its own way.
+    # On the host: devices differ in how they round sines of large angles.
     return Rope((angles.cos() * factor).to(device), (angles.sin() * factor).to(device))
 
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """What all parts of a model have in common."""
+    """Settings of one load, and conversion of single matrices."""
 
     config: ModelConfig
     weight_format: WeightFormat
     device: torch.device
     shard: Shard | None
     is_calibrated: bool
-    """Whether what is to be quantized stays as floats until the text has come so far."""
+    """True: matrices stay floats until the calibration text has reached them."""
 
     @property
     def local(self) -> ModelConfig:
-        """The shape of what this device gets."""
+        """Shape of this device's shard."""
         return self.config if self.shard is None else self.shard.local(self.config)
 
     def part(self, name: str, matrix: Matrix) -> Matrix:
-        """What this device gets of a matrix."""
+        """This device's shard of a matrix."""
         return matrix if self.shard is None else self.shard.cut(name, matrix, self.config)
 
     def cut(self, layer: DeviceLayer) -> DeviceLayer:
-        """What this device gets of a layer."""
+        """This device's shard of a layer."""
         if self.shard is None:
             return layer
         local, attention = self.local, layer.attention
@@ -159,7 +159,7 @@ class _Loading:
         return Norm(self.on_device(weight.float()), self.config.norm_eps)
 
     def matrix(self, matrix: FusedMatrix, precision: Precision) -> Matrix:
-        """A linear layer, its parts joined."""
+        """Load a linear layer and join its parts."""
         parts: list[Fp8Matrix | Tensor] = []
         biases: list[Tensor] = []
         for name, weight, part_bias in matrix.stored():
@@ -197,7 +197,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def as_matrix(quantized: Fp8Matrix, bias: Tensor | None = None) -> Matrix:
-    """8-bit floats as operations take them."""
+    """`Matrix` of 8-bit floats."""
     return Matrix(quantized.values, quantized.scales, quantized.block, bias)
 
 

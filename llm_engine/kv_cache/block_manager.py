@@ -1,12 +1,12 @@
-"""Which page of the cache belongs to whom: a pool with reference counts, and block tables.
+"""Paged KV block allocator: reference counts, block tables, copy-on-write.
 
-A sequence's keys and values lie in pages of a fixed number of tokens. Its *block table* lists them
-in order of position. Two sequences that begin alike can list the same pages; each entry is counted,
-and a page is free again when nobody lists it.
+A sequence's keys and values lie in pages (vLLM's blocks) of a fixed number of tokens. Its *block
+table* lists them in order of position. Two sequences with the same prefix can list the same pages;
+each entry is counted, and a page is free again when no table lists it.
 
-A shared page is never written: whoever is about to extend into one gets a page of its own first and
-a `PageCopy` to tell the backend (copy-on-write). Only the last, partly filled page can be written
-at all, so a fork costs at most one copied page, whenever one of the two goes on.
+A shared page is never written: a sequence about to extend into one first gets a page of its own,
+and the backend a `PageCopy` (copy-on-write). Only the last, partly filled page can be written at
+all, so a fork costs at most one copied page, when one of the two goes on.
 
 Pure: ids only, no memory. Not thread-safe.
 """
@@ -18,18 +18,18 @@ from llm_engine.backends.base import PageCopy, PageId
 
 
 class OutOfPagesError(Exception):
-    """The pool can't give as many pages as asked for. Nothing was changed."""
+    """The pool has fewer free pages than asked for. Nothing was changed."""
 
 
 class PagePool:
-    """Free pages, and how often each of the others is listed."""
+    """Pool of pages with reference counts."""
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self._free = [PageId(page) for page in reversed(range(num_pages))]
         self._num_users = [0] * num_pages
         self.high_water = 0
-        """Most pages ever in use at once."""
+        """Most pages in use at once so far."""
 
     @property
     def num_free(self) -> int:
@@ -40,7 +40,7 @@ class PagePool:
         return self.num_pages - len(self._free)
 
     def take(self, num_pages: int) -> list[PageId]:
-        """So many free pages, each with one user. Raises OutOfPagesError."""
+        """Allocate free pages, each with a count of one. Raises OutOfPagesError."""
         if num_pages > len(self._free):
             raise OutOfPagesError
         taken = [self._free.pop() for _ in range(num_pages)]
@@ -50,13 +50,13 @@ class PagePool:
         return taken
 
     def share(self, pages: Iterable[PageId]) -> None:
-        """One more user for each of these, which are in use."""
+        """Add a reference to each of these pages, which are in use."""
         for page in pages:
             assert self._num_users[page]
             self._num_users[page] += 1
 
     def release(self, pages: Iterable[PageId]) -> None:
-        """One user less; the last one frees the page."""
+        """Drop a reference to each page; the last one frees it."""
         for page in pages:
             self._num_users[page] -= 1
             if not self._num_users[page]:
@@ -66,7 +66,7 @@ class PagePool:
         return self._num_users[page] > 1
 
     def check(self, tables: Iterable["BlockTable"]) -> None:
-        """Raise AssertionError unless these tables, and they alone, explain every count."""
+        """Integrity check: raise AssertionError unless these tables explain every count exactly."""
         listed = Counter(page for table in tables for page in table.pages)
         for page, num_users in enumerate(self._num_users):
             assert listed[PageId(page)] == num_users, f"page {page}: {num_users} users, not listed"
@@ -76,7 +76,7 @@ class PagePool:
 
 
 class BlockTable:
-    """The pages of one sequence, and how many tokens are in them."""
+    """Block table of one sequence: its pages, and the number of tokens in them."""
 
     def __init__(self, pool: PagePool, page_size: int) -> None:
         self._pool = pool
@@ -85,9 +85,9 @@ class BlockTable:
         self.num_tokens = 0
 
     def reserve(self, num_tokens: int) -> tuple[PageCopy, ...]:
-        """Make room for that many more tokens, in pages that nobody shares.
+        """Make room for more tokens, in pages that are not shared.
 
-        Returns what has to be copied before they are written. Raises OutOfPagesError, changing
+        Returns the copies to make before they are written. Raises OutOfPagesError, changing
         nothing.
         """
         end = self.num_tokens + num_tokens
@@ -104,7 +104,7 @@ class BlockTable:
         return copies
 
     def advance(self, num_tokens: int) -> None:
-        """That many of the reserved tokens were written."""
+        """Count reserved tokens as written."""
         self.num_tokens += num_tokens
         assert self.num_tokens <= len(self.pages) * self._page_size
 
@@ -116,7 +116,7 @@ class BlockTable:
         del self.pages[num_kept:]
 
     def share(self, other: "BlockTable", num_tokens: int) -> None:
-        """Hold the first tokens of another table instead of what this one held."""
+        """Replace the content by the first tokens of another table, sharing its pages."""
         assert num_tokens <= other.num_tokens
         pages = other.pages[: self._pages_for(num_tokens)]
         self._pool.share(pages)
@@ -125,7 +125,7 @@ class BlockTable:
         self.num_tokens = num_tokens
 
     def _shared_tail(self) -> PageId | None:
-        """The page into which the next token goes, if it exists and has other users."""
+        """The page into which the next token goes, if it exists and is shared."""
         index = self.num_tokens // self._page_size
         if index < len(self.pages) and self._pool.is_shared(self.pages[index]):
             return self.pages[index]

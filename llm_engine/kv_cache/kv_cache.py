@@ -1,13 +1,13 @@
-"""All sequences of an engine: what each has cached, and what goes when the cache is full.
+"""KV cache manager: sequences, prefix reuse, pinned prefixes, eviction.
 
-A new prompt keeps what it has in common with its sequence's tokens. Where a *pinned prefix* fits it
-better (the system prompt and examples, which many calls begin with), the sequence takes that over:
-shared where the backend reads through block tables, copied where it does not. A prefix is pinned
-when the first sequence has computed it, so that pinning costs nothing.
+A new prompt reuses its longest common prefix with the sequence's tokens. Where a *pinned prefix*
+matches further (system prompt and examples, with which many calls begin), the sequence takes that
+over: shared where the backend reads through block tables, copied where it does not. A prefix is
+pinned when the first sequence has computed it, so that pinning costs nothing.
 
-When pages run out, first whole idle conversations are forgotten, the one that has been idle longest
-first; then pinned prefixes. A forgotten conversation goes on all the same: its next prompt is
-computed from the start. Never part of a live one: what comes after a hole is worthless.
+When pages run out, whole idle conversations are evicted first, the one that has been idle longest
+before the others; then pinned prefixes. An evicted conversation goes on all the same: its next
+prompt is computed from the start. No part of a live one is evicted: keys after a hole are useless.
 """
 
 from collections.abc import Container, Sequence
@@ -20,12 +20,13 @@ from .block_manager import BlockTable, OutOfPagesError, PagePool
 from .sequence import CachedSequence, SequenceId, common_prefix_length
 
 MAX_PINNED = 8
-"""Prefixes kept although nobody may need them any more. A service has a few agents, and each has
-one; a client that sends another system prompt with each call must not fill the cache."""
+"""Pinned prefixes, the oldest replaced first. A service has a few agents, and each has one; a
+client that sends another system prompt with each call must not fill the cache."""
 
 
 class KvCache:
-    """Sequences, their pages and slots. Not thread-safe; the engine's thread owns it."""
+    """All sequences of an engine, their pages and slots. Not thread-safe; the engine's thread owns
+    it."""
 
     def __init__(self, backend: Backend, max_sequences: int) -> None:
         self._backend = backend
@@ -33,15 +34,15 @@ class KvCache:
         self._max_sequences = max_sequences
         self.pool = PagePool(self._layout.num_pages)
         self.sequences: dict[SequenceId, CachedSequence] = {}
-        """The open ones, in order of their last use."""
+        """Open sequences in order of their last use."""
         self._pinned: dict[tuple[int, ...], CachedSequence] = {}
-        """Prefixes, likewise."""
+        """Pinned prefixes in order of their last use."""
         self._ids = count(1)
         self.num_evicted = 0
-        """Conversations forgotten for others' sake."""
+        """Idle conversations evicted so far."""
 
     def open(self) -> CachedSequence:
-        """A new, empty sequence. Raises RequestError when there are too many."""
+        """Open a new, empty sequence. Raises RequestError when there are too many."""
         if len(self.sequences) >= self._max_sequences:
             raise RequestError(
                 "max_sequences", f"all {self._max_sequences} of the engine's sequences are in use"
@@ -51,15 +52,16 @@ class KvCache:
         return sequence
 
     def close(self, sequence: CachedSequence) -> None:
-        """Forget it and release its memory."""
+        """Close a sequence and release its memory."""
         del self.sequences[sequence.id]
         self._dispose(sequence)
 
     def match(self, sequence: CachedSequence, prompt: Sequence[int], *, is_preview: bool) -> int:
-        """Cut a sequence back to what a prompt has in common with it, or with a pinned prefix.
+        """Cut a sequence back to its longest common prefix with a prompt, or take a pinned one
+        over.
 
-        Returns how many tokens that are. Unless it is a preview, the prompt's last token is never
-        taken from the cache: its logits are wanted, and the cache has none.
+        Returns the number of cached tokens. Unless it is a preview, the prompt's last token is
+        never taken from the cache: its logits are wanted, and the cache has none.
         """
         self.sequences[sequence.id] = self.sequences.pop(sequence.id)
         wanted = prompt if is_preview else prompt[:-1]
@@ -77,9 +79,9 @@ class KvCache:
     def reserve(
         self, sequence: CachedSequence, num_tokens: int, busy: Container[SequenceId]
     ) -> tuple[PageCopy, ...]:
-        """Make room for more tokens, at the cost of sequences that are not `busy`.
+        """Reserve pages for more tokens, if need be by evicting sequences that are not `busy`.
 
-        Returns what the backend has to copy before the step. Raises OutOfPagesError.
+        Returns the copies for the backend to make before the step. Raises OutOfPagesError.
         """
         while True:
             try:
@@ -93,13 +95,13 @@ class KvCache:
                 return copies
 
     def forget(self, sequence: CachedSequence) -> None:
-        """Release the memory of what a sequence has cached; it stays open."""
+        """Release everything that a sequence has cached; it stays open."""
         sequence.truncate(0)
         self._backend.close_slot(sequence.slot)
         sequence.slot = self._backend.open_slot()
 
     def pin(self, sequence: CachedSequence, num_tokens: int) -> None:
-        """Keep a sequence's first tokens for others that will begin with them."""
+        """Pin a sequence's first tokens for other sequences that begin with them."""
         ids = tuple(sequence.token_ids[:num_tokens])
         if ids in self._pinned:
             return
@@ -112,7 +114,7 @@ class KvCache:
             self._unpin_oldest()
 
     def forget_everything(self) -> None:
-        """Start again with an empty cache, trusting nothing that was noted before."""
+        """Start again with an empty cache, trusting none of the counts."""
         for pinned in self._pinned.values():
             self._backend.close_slot(pinned.slot)
         self._pinned.clear()
@@ -125,11 +127,11 @@ class KvCache:
 
     @property
     def page_tokens(self) -> int:
-        """That a page holds."""
+        """Tokens in a page."""
         return self._layout.page_size
 
     def check(self) -> None:
-        """Raise AssertionError unless every page and token is accounted for."""
+        """Integrity check: raise AssertionError unless every page and token is accounted for."""
         everything = [*self.sequences.values(), *self._pinned.values()]
         self.pool.check(sequence.table for sequence in everything)
         for sequence in everything:
@@ -144,7 +146,7 @@ class KvCache:
         self._backend.close_slot(sequence.slot)
 
     def _fork(self, source: CachedSequence, target: CachedSequence, num_tokens: int) -> bool:
-        """Let the target hold the source's first tokens. False when there is no room for a copy."""
+        """Give the target the source's first tokens. False when there is no room for a copy."""
         if self._layout.shares_pages:
             target.table.share(source.table, num_tokens)
         else:
@@ -158,7 +160,7 @@ class KvCache:
         return True
 
     def _evict(self, busy: Container[SequenceId]) -> bool:
-        """Forget something. False when there is nothing that may be forgotten."""
+        """Evict an idle sequence or a pinned prefix. False when there is none."""
         for sequence in self.sequences.values():
             if sequence.token_ids and sequence.id not in busy:
                 self.forget(sequence)

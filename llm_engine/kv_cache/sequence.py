@@ -1,4 +1,4 @@
-"""Which tokens a sequence's cache holds."""
+"""A sequence: the tokens whose keys and values are cached, its slot and its block table."""
 
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ SequenceId = NewType("SequenceId", int)
 
 @dataclass(slots=True)
 class CachedSequence:
-    """The tokens whose keys and values a backend has, and the pages in which they lie."""
+    """Cached tokens of a sequence and the pages that hold their keys and values."""
 
     id: SequenceId
     slot: Slot
@@ -26,13 +26,13 @@ class CachedSequence:
         self.table.truncate(num_tokens)
 
     def extend(self, token_ids: Ids[int]) -> None:
-        """These were computed after those it has, in pages reserved for them."""
+        """Append tokens that were computed into reserved pages."""
         self.token_ids.extend(token_ids)
         self.table.advance(len(token_ids))
 
 
 def common_prefix_length(first: Ids[int], second: Ids[int]) -> int:
-    """How many leading tokens two lists share."""
+    """Number of leading tokens that two lists share."""
     for index, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
             return index

@@ -1,15 +1,15 @@
-"""The decoder of the Llama, Mistral, Qwen2 and Qwen3 families, in plain torch operations.
+"""Decoder of the Llama, Mistral, Qwen2 and Qwen3 families, in plain torch operations.
 
 Written for one sequence at a time: rows are tokens, `[T, ...]`, with no batch dimension. How a
-matrix is stored and multiplied is the backend's choice (`Linear`), everything between the matrices
-stands here once.
+matrix is stored and multiplied is the backend's choice (`Linear`); everything between the matrices
+is here, once.
 
-Grouped attention needs no repeated keys: the queries that share a key head are laid side by side
-as rows of that head, `[kv_heads, group * T, head_dim]`.
+Grouped-query attention needs no repeated keys: the queries that share a key head become rows of
+that head, `[kv_heads, group * T, head_dim]`.
 
 A layer with a sliding window is given only the keys that some row can see; where rows see different
-ones of them, a mask says which. Caches keep all keys: cutting a conversation back brings old ones
-into sight again.
+ones of them, a mask says which. Caches keep all keys: truncating a conversation brings old ones
+back into the window.
 """
 
 import math
@@ -27,10 +27,10 @@ from llm_engine.checkpoints.packed_weights import FusedWeights
 from .rope import inverse_frequencies as inverse_frequencies
 
 Linear = Callable[[Tensor], Tensor]
-"""`[T, in]` float32 -> `[T, out]` float32."""
+"""Linear layer: `[T, in]` float32 -> `[T, out]` float32."""
 
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
-"""From a weight `[out, in]` and a bias `[out]`, both float32."""
+"""Makes a linear layer from a weight `[out, in]` and a bias `[out]`, both float32."""
 
 
 class LayerCache(Protocol):
@@ -54,16 +54,17 @@ class Layer:
     gate_up: Linear
     down: Linear
     window: int | None
-    """How many of the latest keys a row sees; None: all."""
+    """Latest keys that a row sees; None: all."""
 
 
 class Decoder:
-    """The model's weights and its forward pass. Thread-safe once built; keeps no state of calls."""
+    """The model's weights and its forward pass. Thread-safe once built; keeps no state between
+    calls."""
 
     def __init__(
         self, checkpoint: Checkpoint, make_linear: MakeLinear, context_length: int
     ) -> None:
-        """Reads every tensor. Raises ModelError for missing ones and wrong shapes."""
+        """Read every tensor. Raises ModelError for missing ones and wrong shapes."""
         self.config = config = checkpoint.config
         weights = FusedWeights(checkpoint)
         self._embedding = weights.embedding().float()
@@ -79,8 +80,8 @@ class Decoder:
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, frequencies).repeat(1, 2)
         self._cos, self._sin = (
-            turned[:, None] * config.rope_attention_factor
-            for turned in (angles.cos(), angles.sin())
+            rotated[:, None] * config.rope_attention_factor
+            for rotated in (angles.cos(), angles.sin())
         )
 
     def hidden(self, token_ids: Tensor, first_position: int, caches: list[LayerCache]) -> Tensor:
@@ -118,20 +119,20 @@ class Decoder:
         config = self.config
         num_rows, heads, kv_heads = rows.shape[0], config.num_heads, config.num_kv_heads
         qkv = layer.qkv(rows).view(num_rows, heads + 2 * kv_heads, config.head_dim)
-        turned, values = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
+        rotated, values = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             width, eps = (config.head_dim,), config.norm_eps
-            queries, keys = torch.split(turned, [heads, kv_heads], dim=1)
-            turned = torch.cat(
+            queries, keys = torch.split(rotated, [heads, kv_heads], dim=1)
+            rotated = torch.cat(
                 [
                     F.rms_norm(queries, width, layer.q_norm, eps),
                     F.rms_norm(keys, width, layer.k_norm, eps),
                 ],
                 dim=1,
             )
-        first, second = turned.chunk(2, dim=2)
-        turned = turned * cos + torch.cat([-second, first], dim=2) * sin
-        queries, keys = torch.split(turned, [heads, kv_heads], dim=1)
+        first, second = rotated.chunk(2, dim=2)
+        rotated = rotated * cos + torch.cat([-second, first], dim=2) * sin
+        queries, keys = torch.split(rotated, [heads, kv_heads], dim=1)
         all_keys, all_values = cache.extend(keys.transpose(0, 1), values.transpose(0, 1))
         if layer.window is not None:
             first_seen = -(layer.window + num_rows - 1)
@@ -148,9 +149,9 @@ class Decoder:
         return by_token.reshape(num_rows, heads * config.head_dim)
 
     def _mask(self, num_rows: int, first_position: int, window: int | None) -> Tensor | None:
-        """Added to the scores `[group * T, keys]` of the keys that a layer is given.
+        """Mask added to the scores `[group * T, keys]` of the keys that a layer is given.
 
-        A single row sees all of those and needs none.
+        None for a single row, which sees all of those.
         """
         if num_rows == 1:
             return None

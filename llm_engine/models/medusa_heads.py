@@ -1,21 +1,21 @@
-"""Small heads that guess the tokens after the next one from what the model has just thought.
+"""Draft heads (Medusa, Hydra): predict the tokens after the next one from the last hidden state.
 
 Medusa (arXiv 2401.10774) puts a residual layer for each future position on the model's last hidden
 state and decodes it with the model's own head. As in Hydra (arXiv 2402.05109) each of ours also
 takes in the token before it: the one that was really chosen for the first, then those drafted.
 
-A state begins as the row that the model's head was given, behind the final norm. For each position:
+A state begins as the LM head's input, the row behind the final norm. For each position:
 
     state += token @ embedding[the token before]
     state += down @ (silu(gate @ n) * (up @ n))     n: the state, normalized
-    logits = (rows of the model's head) @ (the state, normalized)
+    logits = (rows of the LM head) @ (the state, normalized)
 
-These are the operations that a backend has anyway (`llm_engine.cuda.ops`). Only `tokens` of the
+These are operations that a backend has anyway (`llm_engine.cuda.ops`). Only `tokens` of the
 vocabulary are drafted: those that were frequent in training, so that a draft does not read the
-whole head.
+whole LM head.
 
-On disk: `heads.safetensors`, whose metadata says what they belong to. Heads go with the model whose
-norms and sizes they were trained on, in whatever format and precision it is stored.
+On disk: `heads.safetensors`, whose metadata names the model. Heads fit the model whose norms and
+sizes they were trained on, in any format and precision.
 """
 
 import hashlib
@@ -33,31 +33,32 @@ from torch.nn import functional as F
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.packed_weights import FusedWeights
+from llm_engine.config import MAX_DRAFT_TOKENS
 from llm_engine.errors import ModelError
 
 FILE = "heads.safetensors"
 FORMAT = "halfsec-draft-heads-1"
-MAX_HEADS = 7
-"""With the certain token 8 rows, as many as a step takes."""
+MAX_HEADS = MAX_DRAFT_TOKENS
+"""One head drafts one token."""
 _LARGEST_INNER = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsShape:
-    """What heads are made for."""
+    """Sizes of draft heads and the fingerprint of their model."""
 
     model: str
-    """`model_fingerprint`."""
+    """Fingerprint of the model: see `model_fingerprint`."""
     hidden_size: int
     vocab_size: int
     num_heads: int
     inner_size: int
     num_tokens: int
-    """That can be drafted."""
+    """Tokens that can be drafted."""
     norm_eps: float
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors in the file."""
+        """Shape of each tensor in the file, by name."""
         hidden, inner = self.hidden_size, self.inner_size
         one = {
             "token": (hidden, hidden),
@@ -76,56 +77,57 @@ class HeadsShape:
 
 @dataclass(frozen=True, slots=True)
 class DraftHead:
-    """One position's."""
+    """Weights of the head for one position."""
 
     token: Tensor
     """`[hidden, hidden]`"""
     norm: Tensor
-    """`[hidden]`, of the state before the layer."""
+    """`[hidden]`: norm of the state before the layer."""
     gate_up: Tensor
     """`[2 * inner, hidden]`, gate above up."""
     down: Tensor
     """`[hidden, inner]`"""
     out_norm: Tensor
-    """`[hidden]`, of the state before the model's head."""
+    """`[hidden]`: norm of the state before the LM head."""
 
     def advance(self, state: Tensor, embedded: Tensor, eps: float) -> Tensor:
-        """The next state `[..., hidden]`, after tokens whose embeddings `[..., hidden]` are."""
+        """Next state `[..., hidden]`, after tokens with the embeddings `embedded [..., hidden]`."""
         state = state + F.linear(embedded, self.token)
         normed = F.rms_norm(state, self.norm.shape, self.norm, eps)
         gate, up = F.linear(normed, self.gate_up).chunk(2, dim=-1)
         return state + F.linear(F.silu(gate) * up, self.down)
 
     def outputs(self, state: Tensor, eps: float) -> Tensor:
-        """What is multiplied with the model's head."""
+        """Normalized state, the input of the LM head."""
         return F.rms_norm(state, self.out_norm.shape, self.out_norm, eps)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftHeads:
-    """All of them, float32."""
+    """All heads of a model, float32."""
 
     shape: HeadsShape
     heads: tuple[DraftHead, ...]
     tokens: Tensor
-    """`[num_tokens]` int64, ascending: what can be drafted."""
+    """`[num_tokens]` int64, ascending: tokens that can be drafted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """What heads use of their model: float32."""
+    """Weights of the model that heads use, float32."""
 
     embedding: Tensor
     """`[vocab, hidden]`"""
     rows: Tensor
-    """`[num_tokens, hidden]`: the head's rows of the tokens that can be drafted."""
+    """`[num_tokens, hidden]`: LM head rows of the tokens that can be drafted."""
 
 
 @torch.inference_mode()
 def draft(
     heads: DraftHeads, shared: SharedParts, state: Tensor, token_id: int, max_tokens: int
 ) -> list[int]:
-    """The likeliest tokens after `token_id`, which the model chose at the row `state [hidden]`."""
+    """Draft the likeliest tokens after `token_id`, which the model chose at the row `state
+    [hidden]`."""
     drafted: list[int] = []
     for head in heads.heads[:max_tokens]:
         state = head.advance(state, shared.embedding[token_id], heads.shape.norm_eps)
@@ -136,7 +138,7 @@ def draft(
 
 
 def shared_parts(checkpoint: Checkpoint, tokens: Tensor) -> SharedParts:
-    """Raises ModelError."""
+    """Read the weights of a model that heads use. Raises ModelError."""
     weights = FusedWeights(checkpoint)
     embedding = weights.embedding().float()
     head = weights.head() if weights.has_own_head else embedding
@@ -144,8 +146,8 @@ def shared_parts(checkpoint: Checkpoint, tokens: Tensor) -> SharedParts:
 
 
 def model_fingerprint(checkpoint: Checkpoint) -> str:
-    """The same for every format and precision of a model, and another for one trained further: of
-    its sizes and its norms, which no quantization touches. Raises ModelError."""
+    """Fingerprint of a model's sizes and norms, which no quantization touches: the same for every
+    format and precision, and another for a model trained further. Raises ModelError."""
     config, weights = checkpoint.config, FusedWeights(checkpoint)
     sizes = config.num_layers, config.hidden_size, config.intermediate_size, config.vocab_size
     digest = hashlib.sha256(repr(sizes).encode())
@@ -158,7 +160,7 @@ def model_fingerprint(checkpoint: Checkpoint) -> str:
 
 
 def save_heads(directory: Path, heads: DraftHeads) -> Path:
-    """Write the file at once. Raises OSError."""
+    """Write the heads' file atomically. Raises OSError."""
     tensors = {
         f"{index}.{name}": getattr(head, name).float().contiguous()
         for index, head in enumerate(heads.heads)
@@ -167,11 +169,11 @@ def save_heads(directory: Path, heads: DraftHeads) -> Path:
     tensors["tokens"] = heads.tokens.int()
     metadata = {"format": FORMAT, "shape": json.dumps(asdict(heads.shape))}
     directory.mkdir(parents=True, exist_ok=True)
-    return write_whole(directory / FILE, tensors, metadata)
+    return write_atomically(directory / FILE, tensors, metadata)
 
 
-def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
-    """A safetensors file that is there whole or not at all. Raises OSError."""
+def write_atomically(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Path:
+    """Write a safetensors file atomically. Raises OSError."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(save(dict(tensors), metadata))
     part.replace(path)
@@ -252,7 +254,7 @@ def _check_model(shape: HeadsShape, checkpoint: Checkpoint, file: Path) -> None:
 
 
 def frequent_tokens(texts: Sequence[Sequence[int]], most: int) -> Tensor:
-    """The most frequent tokens of texts, ascending; of equally frequent ones the lower."""
+    """Most frequent tokens of texts, ascending; of equally frequent ones the lower."""
     flat = torch.tensor([token for text in texts for token in text])
     counts = torch.bincount(flat)
     best = (-counts).argsort(stable=True)[: min(most, int((counts > 0).sum()))]

@@ -1,4 +1,4 @@
-"""Rotary frequencies, plain and stretched to longer contexts."""
+"""Frequencies of the rotary position embedding, plain and scaled to longer contexts."""
 
 import math
 
@@ -30,14 +30,14 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None
 
 
 def _kept_by_turns(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """How much of each frequency stays as it was, 0 to 1: rises with its turns."""
+    """Unscaled share of each frequency, 0 to 1: rises with its turns."""
     turns = scaling.original_context_length * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((turns - low) / (high - low)).clamp(0, 1)
 
 
 def _kept_by_index(head_dim: int, theta: float, scaling: YarnScaling) -> Tensor:
-    """The same, falling with the index of the frequency (YaRN's paper, section 3.2)."""
+    """Unscaled share of each frequency, falling with its index (YaRN's paper, section 3.2)."""
 
     def index_that_turns(times: float) -> float:
         wavelength = scaling.original_context_length / times
@@ -48,6 +48,6 @@ def _kept_by_index(head_dim: int, theta: float, scaling: YarnScaling) -> Tensor:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, head_dim - 1)
     if first == last:
-        last += 0.001  # as every implementation does; it only has to differ from 0
+        last += 0.001  # as in every implementation; it only has to differ from 0
     indices = torch.arange(head_dim // 2, dtype=torch.float32)
     return 1 - ((indices - first) / (last - first)).clamp(0, 1)

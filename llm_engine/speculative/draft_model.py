@@ -1,15 +1,15 @@
-"""A smaller model that guesses what the larger one will say.
+"""Draft model: a smaller model that drafts for the target model.
 
-It keeps a cache of its own, and knows nothing of the large model's but the tokens. What it drafted
-in vain stays in its cache until the next proposal is compared with it, and cut back.
+It has a KV cache of its own and shares only the tokens with the target model. Rejected drafts stay
+in its cache until the next proposal is matched against it, which cuts them off.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
+from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
@@ -18,15 +18,15 @@ from llm_engine.kv_cache.block_manager import OutOfPagesError
 from llm_engine.kv_cache.kv_cache import KvCache
 from llm_engine.kv_cache.sequence import CachedSequence
 
-from .ngram import Draft
+from .drafter import Draft
 
 _CACHE_SHARE = 8
-"""Of the large model's cache, the part that a draft model gets: its tokens are that much smaller,
-and only replies under way need any."""
+"""A draft model gets the target model's cache size divided by this: its tokens are that much
+smaller, and only replies under way need any."""
 
 
 class ModelDrafter:
-    """Drafts the likeliest continuation. Belongs to the engine's thread."""
+    """Drafts the draft model's likeliest continuation. Belongs to the engine's thread."""
 
     name = "model"
 
@@ -42,7 +42,8 @@ class ModelDrafter:
         return _ModelDraft(self)
 
     def extend(self, sequence: CachedSequence, tokens: Sequence[int], max_tokens: int) -> list[int]:
-        """Draft after these tokens. Nothing while it still has much to read, or no room."""
+        """Draft after these tokens. Nothing while much of them is still to prefill, or without
+        room."""
         if len(tokens) + max_tokens > self._context_length:
             return []
         self.cache.match(sequence, tokens, is_preview=False)
@@ -54,7 +55,7 @@ class ModelDrafter:
                 is_last = len(step) == len(missing)
                 chosen = self._run(sequence, tuple(step), is_last)
                 if not is_last:
-                    return []  # the rest before the next token: nobody waits for a draft
+                    return []  # the rest before the next token: no reply waits for a draft
                 drafted += chosen
         except OutOfPagesError:
             pass
@@ -101,8 +102,8 @@ class _ModelDraft:
 
 
 def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> ModelDrafter:
-    """Read a draft model, for the same backend as the large one's. Raises ModelError, also when its
-    vocabulary is another one."""
+    """Load a draft model on the target model's kind of backend. Raises ModelError, also for another
+    vocabulary."""
     checkpoint = load_checkpoint(path)
     if checkpoint.tokenizer.token_bytes != tokenizer.token_bytes:
         raise ModelError(
@@ -112,8 +113,8 @@ def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> Mode
     own = replace(
         config,
         kv_cache_mb=max(1, config.kv_cache_mb // _CACHE_SHARE),
-        max_batch=1,  # nobody drafts while several speak
-        num_gpus=1,  # one process leads one team, and a draft model is small
+        max_batch=1,  # only a lone reply is drafted for
+        num_gpus=1,  # a process leads one process group, and a draft model is small
         calibration=None,
         draft_model=None,
         draft_heads=None,

@@ -1,7 +1,8 @@
-"""Drafts from the model's own last thought, by heads trained for it.
+"""Drafts by Medusa heads, which start from the model's own last hidden state.
 
-Needs a backend that shows what its head was given (`HiddenStates`): the row that chose the latest
-token is where the heads go on.
+Needs a backend that exposes the LM head's input (`HiddenStates`): the heads start from the row that
+chose the latest token. On a GPU the backend drafts by itself, inside the captured step
+(`DraftsItself`).
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,11 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.errors import ModelError
 from llm_engine.models.medusa_heads import DraftHeads, SharedParts, draft, load_heads, shared_parts
 
-from .ngram import Draft
+from .drafter import Draft
 
 
 class HeadDrafter:
-    """Drafts the likeliest continuation. Belongs to the engine's thread."""
+    """Drafts on the host by heads. Belongs to the engine's thread."""
 
     name = "heads"
 
@@ -43,11 +44,11 @@ class _HeadDraft:
         return draft(drafter.heads, drafter.shared, state, tokens[-1], max_tokens)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class BackendDrafter:
-    """Proposes what a backend has drafted itself. Belongs to the engine's thread."""
+    """Proposes what the backend has drafted in its last step. Belongs to the engine's thread."""
 
     name = "heads"
 
@@ -67,14 +68,14 @@ class _BackendDraft:
         return self._source.drafted(self._slot, len(tokens) - 1)[:max_tokens]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def load_head_drafter(
     path: Path, checkpoint: Checkpoint, backend: Backend
 ) -> HeadDrafter | BackendDrafter:
-    """Read heads for a loaded model, unless its backend has. Raises ModelError, also for a backend
-    they can't work with."""
+    """Load heads for a loaded model, unless its backend has them already. Raises ModelError, also
+    for a backend that they can't work with."""
     if isinstance(backend, DraftsItself) and backend.num_drafted:
         return BackendDrafter(backend)
     if not isinstance(backend, HiddenStates):

@@ -1,12 +1,12 @@
-"""Training draft heads: the model's own replies, and what its head would have said after each.
+"""Training of draft heads on the model's own replies (self-distillation).
 
-A head's wrong guess costs time and nothing else, so heads learn from the model itself: at each row
-of a reply, the head for the next position but k is to give the probabilities that the model gives
-there (cross-entropy against its softmax over the tokens that can be drafted). The model stays as it
-is. Rows are computed once; a step takes some of them, of all replies mixed.
+A wrong draft costs time and nothing else, so heads learn from the model itself: at each row of a
+reply, the head for the next position but k learns the probabilities that the model gives there
+(cross-entropy against its softmax over the tokens that can be drafted). The model is frozen. Rows
+are computed once; a step takes some of them, shuffled over all replies.
 
-Everything follows from the seed and the number of the step, and the state of a training is written
-whole: one that was killed goes on to the very weights that it would have had.
+Everything follows from the seed and the number of the step, and checkpoints are written atomically:
+a training that was killed resumes to exactly the weights that it would have had.
 """
 
 import math
@@ -29,18 +29,19 @@ from llm_engine.models.medusa_heads import (
     DraftHeads,
     HeadsShape,
     SharedParts,
-    write_whole,
+    write_atomically,
 )
 
 _WARM_SHARE = 0.05
-"""Of the steps, in which the rate rises. Adam's first steps know no variance yet."""
+"""Share of the steps with a rising learning rate (warm-up): Adam's first steps have no variance
+yet."""
 _FURTHER = 0.8
-"""A head's loss counts this times the one before it: it is asked only where that one was right."""
+"""Factor of each further head's loss: its draft counts only where the one before was right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model said."""
+    """A reply of the model to a prompt, as token ids."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -48,13 +49,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How heads are trained."""
+    """Hyperparameters of a training."""
 
     num_heads: int = 4
     inner_size: int = 0
     """0: twice the model's hidden size."""
     num_tokens: int = 8192
-    """That can be drafted, at most."""
+    """Most tokens that can be drafted."""
     num_epochs: int = 6
     batch_rows: int = 256
     learning_rate: float = 1e-3
@@ -63,19 +64,19 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of some replies, one behind the other."""
+    """Training rows of some replies, one behind the other."""
 
     states: Tensor
-    """`[N, hidden]` float32: what the model's head was given."""
+    """`[N, hidden]` float32: input of the LM head."""
     following: Tensor
-    """`[N]` int64: the token that was chosen there."""
+    """`[N]` int64: token that was chosen there."""
     num_more: Tensor
     """`[N]` int64: rows of the same reply behind this one."""
 
 
 @torch.inference_mode()
 def read_rows(model: DeviceModel, reply: Reply) -> Rows:
-    """One reply's rows: from the prompt's last token to the last but one."""
+    """Compute one reply's rows: from the prompt's last token to the reply's last but one."""
     ids = torch.tensor([*reply.prompt, *reply.tokens[:-1]], device=model.embedding.device)
     residual = emulation.hidden(model, ids, Arithmetic())[len(reply.prompt) - 1 :]
     normed = Emulation(model.rope, model.embedding.dtype).normed(residual, model.norm)
@@ -84,28 +85,28 @@ def read_rows(model: DeviceModel, reply: Reply) -> Rows:
 
 
 def joined(rows: Sequence[Rows]) -> Rows:
-    """Raises ModelError where there are none."""
+    """Concatenate rows. Raises ModelError where there are none."""
     if not rows:
         raise ModelError("there are no replies to learn from")
-    # Made under inference mode, where no gradient may go; copies are ordinary tensors.
+    # Computed in inference mode; copies are ordinary tensors that allow gradients.
     return Rows(
         *(torch.cat([getattr(each, field.name) for each in rows]).clone() for field in fields(Rows))
     )
 
 
 def shared_of(model: DeviceModel, tokens: Tensor) -> SharedParts:
-    """What heads use of a loaded model, in float32. Its head must be floats."""
+    """Weights of a loaded model that heads use, in float32. Its LM head must be floats."""
     return SharedParts(model.embedding.float().clone(), model.head.values[tokens].float().clone())
 
 
 class Training:
-    """Heads on their way. `step` until `num_done` is `num_steps`."""
+    """A training under way. Call `step` until `num_done` is `num_steps`."""
 
     def __init__(
         self, shape: HeadsShape, tokens: Tensor, shared: SharedParts, rows: Rows, recipe: Recipe
     ) -> None:
         self._shape, self._tokens, self._rows, self._recipe = shape, tokens, rows, recipe
-        # Embeddings are small numbers in most models; with a size of one, one rate fits all.
+        # Embeddings are small in most models; scaled to RMS 1, one learning rate fits all.
         self._scale = 1 / float(shared.embedding.pow(2).mean().sqrt())
         self._shared = SharedParts(shared.embedding * self._scale, shared.rows)
         self._parameters = self._first_parameters()
@@ -120,7 +121,7 @@ class Training:
         self.num_done = 0
 
     def step(self) -> float:
-        """Learn from a batch; its loss, in nats of the first head."""
+        """Train on one batch; returns the first head's loss in nats."""
         self._optimizer.param_groups[0]["lr"] = self._rate()
         losses = self._losses(self._batch())
         total = sum(_FURTHER**place * loss for place, loss in enumerate(losses))
@@ -133,7 +134,7 @@ class Training:
         return losses[0].item()
 
     def heads(self) -> DraftHeads:
-        """As they are now, on the CPU."""
+        """The heads as they are now, on the CPU."""
         values = {name: value.detach().clone() for name, value in self._parameters.items()}
         for name in values:
             if name.endswith(".token"):
@@ -145,15 +146,15 @@ class Training:
         return DraftHeads(self._shape, heads, self._tokens.cpu())
 
     def save(self, path: Path) -> None:
-        """Weights, what the optimizer knows of them, and how far it is. Raises OSError."""
+        """Write weights, optimizer state and progress. Raises OSError."""
         tensors = {name: value.detach() for name, value in self._parameters.items()}
         for name, value in self._parameters.items():
             for kind, known in self._optimizer.state[value].items():
                 tensors[f"{kind}.{name}"] = known
-        write_whole(path, tensors, {"num_done": str(self.num_done), **self._settings()})
+        write_atomically(path, tensors, {"num_done": str(self.num_done), **self._settings()})
 
     def restore(self, path: Path) -> None:
-        """Go on from there. Raises ModelError for a file of another training."""
+        """Resume from a saved state. Raises ModelError for a file of another training."""
         from safetensors import safe_open
 
         try:
@@ -162,7 +163,7 @@ class Training:
             tensors = load_file(path, device=str(self._shared.rows.device))
             num_done = int(metadata.pop("num_done"))
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise ModelError(f"{path}: cannot be gone on from ({error}); remove it") from None
+            raise ModelError(f"{path}: cannot be resumed from ({error}); remove it") from None
         if metadata != self._settings():
             raise ModelError(f"{path}: of other settings, replies or weights; remove it")
         with torch.no_grad():
@@ -178,7 +179,7 @@ class Training:
         return {name: str(value) for name, value in settings.items()}
 
     def _first_parameters(self) -> dict[str, Tensor]:
-        """At first a head says what the model said one token before; what it learns is added."""
+        """Initial weights: a head repeats the model's last choice; training adds to that."""
         generator = torch.Generator().manual_seed(self._recipe.seed)
         hidden = self._shape.hidden_size
         size = float(self._rows.states.pow(2).mean().sqrt())
@@ -210,7 +211,7 @@ class Training:
         return self._usable[picked]
 
     def _losses(self, batch: Tensor) -> list[Tensor]:
-        """Of each head, the mean over the rows whose reply is long enough."""
+        """Loss of each head, the mean over the rows whose reply is long enough."""
         rows, shared, eps = self._rows, self._shared, self._shape.norm_eps
         state = rows.states[batch]
         losses = []
@@ -234,20 +235,20 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """How often drafts would have been right."""
+    """Acceptance of drafts on held-out replies."""
 
     by_position: tuple[float, ...]
-    """Share of rows where this head was right, of those where all before it were."""
+    """Acceptance rate of each head, among rows where all heads before it were right."""
     tokens_a_step: float
-    """With drafts of all heads: the certain token, and those right before the first wrong one."""
+    """Mean tokens of a step with drafts of all heads: the certain token and the accepted ones."""
     num_rows: int
 
 
 @torch.inference_mode()
 def acceptance(heads: DraftHeads, shared: SharedParts, rows: Rows) -> Acceptance:
-    """Draft at every row with a whole draft's tokens behind it, and compare with what was said.
+    """Draft at every row that has a whole draft's tokens behind it, and compare.
 
-    Raises ModelError where no reply is as long.
+    Raises ModelError where no reply is long enough.
     """
     batch = (rows.num_more >= len(heads.heads)).nonzero()[:, 0]
     if not len(batch):
@@ -258,7 +259,7 @@ def acceptance(heads: DraftHeads, shared: SharedParts, rows: Rows) -> Acceptance
     for index, head in enumerate(heads.heads):
         state = head.advance(state, shared.embedding[rows.following[batch + index]], eps)
         guessed = heads.tokens[(head.outputs(state, eps) @ shared.rows.T).argmax(dim=1)]
-        # Where all before were right, the tokens said are those that were drafted.
+        # Where all before were right, the reply's tokens are those that were drafted.
         right = guessed == rows.following[batch + index + 1]
         shares.append(float(right.double().mean()) if len(batch) else 0.0)
         batch, state = batch[right], state[right]

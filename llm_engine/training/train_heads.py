@@ -1,8 +1,8 @@
-"""`halfsec train-heads`: draft heads for a model, from its own replies.
+"""Command `halfsec train-heads`: trains draft heads for a model on its own replies.
 
-Asks the model many questions and keeps its replies, then trains heads on them. Both can be stopped
-at any moment; the same command goes on where it was. One question in ten is never trained on: from
-its replies comes the acceptance that is printed at the end.
+Generates the model's replies to many questions, then trains heads on them. Both can be stopped at
+any moment; the same command resumes. One question in ten is held out: the acceptance that is
+printed at the end comes from its replies.
 """
 
 import argparse
@@ -55,13 +55,14 @@ SYSTEM = "You are a helpful voice assistant. Answer in a few short spoken senten
 REPLIES, STATE, REPORT = "replies.jsonl", "training.safetensors", "report.json"
 HELD_OUT_EVERY = 10
 _TOGETHER = 4
-"""Replies that are generated at once: the quick backend takes a third less for each then."""
+"""Replies generated at once: the ONNX backend takes a third less time for each then."""
 _SAVE_EVERY_NS = 20_000_000_000
-"""Less, and saving takes a share of the time; more, and a kill costs that much work."""
+"""Interval of saving. Lower: saving takes a share of the time. Higher: a kill costs that much
+work."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, 2 for what can't be used, or 130 when stopped."""
+    """Run the command. Returns 0, 2 for unusable input, or 130 when stopped."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     try:
@@ -88,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
-    """All of it; the report. Raises ModelError, RequestError, EngineError, OSError."""
+    """Generate, train and save; returns the report. Raises ModelError, RequestError, EngineError,
+    OSError."""
     clock = SystemClock()
     start_ns = clock.now_ns()
     path = options.model or default_model()
@@ -134,7 +136,7 @@ def _train(
     options: argparse.Namespace,
     recipe: Recipe,
 ) -> tuple[Rows, Rows, DraftHeads]:
-    """Rows to learn from, those held out (on the CPU), and the heads."""
+    """Train; returns training rows, held-out rows (on the CPU), and the heads."""
     config = checkpoint.config
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     longest = max(len(reply.prompt) + len(reply.tokens) for reply in replies.values())
@@ -143,9 +145,9 @@ def _train(
     )
     shown = tqdm(replies.items(), desc="reading replies", disable=options.quiet)
     rows = {index: read_rows(model, reply) for index, reply in shown}
-    learned = joined([each for index, each in rows.items() if not _held(index, questions)])
-    held_out = joined([each for index, each in rows.items() if _held(index, questions)])
-    texts = [each.tokens for index, each in replies.items() if not _held(index, questions)]
+    learned = joined([each for index, each in rows.items() if not _is_held_out(index, questions)])
+    held_out = joined([each for index, each in rows.items() if _is_held_out(index, questions)])
+    texts = [each.tokens for index, each in replies.items() if not _is_held_out(index, questions)]
     tokens = frequent_tokens(texts, recipe.num_tokens)
     shape = HeadsShape(
         model=model_fingerprint(checkpoint),
@@ -184,15 +186,15 @@ def _run(training: Training, state: Path, quiet: bool) -> None:
             raise
 
 
-def _held(index: int, questions: Sequence[str]) -> bool:
-    """Whether a reply is to a question that is not trained on."""
+def _is_held_out(index: int, questions: Sequence[str]) -> bool:
+    """True if a reply is to a held-out question."""
     return index % len(questions) % HELD_OUT_EVERY == 0
 
 
 def generate(
     checkpoint: Checkpoint, questions: Sequence[str], options: argparse.Namespace
 ) -> dict[int, Reply]:
-    """The model's replies by number, those that were saved before and the rest, none of them empty.
+    """The model's replies by number, saved ones and newly generated ones, without empty ones.
 
     Raises ModelError.
     """
@@ -223,8 +225,8 @@ def generate(
 
 
 def read_replies(path: Path, key: dict[str, Any]) -> dict[int, Reply]:
-    """What was saved, by number; begins the file where there is none. A line that was cut off in
-    the middle counts as none. Raises ModelError for a file of other settings."""
+    """Read saved replies by number; creates the file where there is none. A truncated last line is
+    dropped. Raises ModelError for a file of other settings."""
     if not path.exists():
         path.write_text(json.dumps(key) + "\n")
     lines = path.read_text().split("\n")
@@ -251,25 +253,25 @@ async def _ask(
     path: Path,
     options: argparse.Namespace,
 ) -> dict[int, Reply]:
-    """Replies to these numbers; each is written as soon as it is there."""
+    """Generate the replies with these numbers; each is saved at once."""
     done: dict[int, Reply] = {}
     template = engine.vocabulary.template
     if template is None:
         raise RequestError("model", "has no chat template; it can't be asked questions")
-    places = iter(missing)
+    indices = iter(missing)
     with (
         path.open("a", encoding="utf-8") as file,
         tqdm(total=len(missing), desc="replies", disable=options.quiet) as bar,
     ):
 
         async def work() -> None:
-            for index in places:
+            for index in indices:
                 messages = [
                     ChatMessage("system", options.system),
                     ChatMessage("user", questions[index % len(questions)]),
                 ]
                 prompt = message_ids(template, messages)
-                # The first round as the agent speaks by default, the others as they come.
+                # The first round greedy, as the agent speaks by default, later ones sampled.
                 is_first = index < len(questions)
                 sampling = SamplingParams(
                     temperature=0.0 if is_first else options.temperature,

@@ -10,11 +10,11 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Device
-from llm_engine.cuda.ops.interface import LaneOps, Ops
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.interface import Ops, StepOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from llm_engine.cuda.steps.batching import PROMPT_ROWS
-from llm_engine.cuda.steps.cuda_graph import EagerGraphs, Replay
-from llm_engine.cuda.tensor_parallel.group import Team
+from llm_engine.cuda.steps.graph_runner import EagerGraphs, Replay
+from llm_engine.cuda.tensor_parallel.group import ProcessGroup
 from llm_engine.cuda.tensor_parallel.ops import ParallelOps
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.cuda.weights import WeightFormat, load_model
@@ -67,7 +67,7 @@ class LaunchedOps:
     """`Ops` of plain torch on a device that is none: each is launched as a kernel is."""
 
     def __init__(self, ops: Ops, cuda: PretendCuda) -> None:
-        self.lanes = LaunchedLaneOps(ops.lanes, cuda)
+        self.step = LaunchedStepOps(ops.step, cuda)
         self.queries = _launched(ops.queries, cuda)
         self.attend = _launched(ops.attend, cuda)
         self.add_product = _launched(ops.add_product, cuda)
@@ -75,10 +75,10 @@ class LaunchedOps:
         self.logits = _launched(ops.logits, cuda)
 
 
-class LaunchedLaneOps:
-    """`LaneOps` likewise."""
+class LaunchedStepOps:
+    """`StepOps` likewise."""
 
-    def __init__(self, ops: LaneOps, cuda: PretendCuda) -> None:
+    def __init__(self, ops: StepOps, cuda: PretendCuda) -> None:
         self.embed = _launched(ops.embed, cuda)
         self.likeliest = _launched(ops.likeliest, cuda)
         self.mask = _launched(ops.mask, cuda)
@@ -109,7 +109,7 @@ def on_cpu(
     )
     return CudaBackend(
         model,
-        OracleOps(),
+        ReferenceOps(),
         graphs or CountingGraphs(),
         num_pages=num_pages,
         cache_dtype=cache_dtype,
@@ -117,7 +117,7 @@ def on_cpu(
     )
 
 
-def one_of_several(path: Path, team: Team) -> Callable[[], CudaBackend]:
+def one_of_several(path: Path, team: ProcessGroup) -> Callable[[], CudaBackend]:
     """What `llm_engine.cuda.loading` does for one of several GPUs."""
     torch.set_num_threads(1)
     checkpoint = load_checkpoint(path)
@@ -129,7 +129,7 @@ def one_of_several(path: Path, team: Team) -> Callable[[], CudaBackend]:
     vocab_rows = shard.vocab_rows(checkpoint.config)
     return lambda: CudaBackend(
         model,
-        ParallelOps(OracleOps(), vocab_rows, hidden),
+        ParallelOps(ReferenceOps(), vocab_rows, hidden),
         EagerGraphs(),
         num_pages=400,
         cache_dtype=torch.float32,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.llm.quality import Scorer
-from llm_engine.backend_factory import make_backend
 from llm_engine.backends.base import PageId, Plan, SequenceRows, SubBatch
 from llm_engine.backends.cpu import CpuBackend
+from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 

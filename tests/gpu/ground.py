@@ -22,8 +22,8 @@ from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Device, require_device
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops.interface import LayerPages, Ops, Rows
-from llm_engine.cuda.ops.reference_ops import OracleOps
-from llm_engine.cuda.steps.cuda_graph import CudaGraphs, EagerGraphs, Graphs
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
+from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat
 from llm_engine.errors import ModelError
 from llm_engine.models.medusa_heads import DraftHeads
@@ -57,7 +57,7 @@ class Ground:
     def ops(self, *, flashinfer: bool = True) -> Ops:
         """As a service has them; without FlashInfer, kernels of our own attend."""
         if self.is_rehearsal:
-            return OracleOps()
+            return ReferenceOps()
         from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.ops.triton_ops import TritonOps
 
@@ -183,7 +183,7 @@ class Draw:
         keys, values = self.normal(*shape), self.normal(*shape)
         used = torch.zeros(num_pages, PAGE_SIZE, dtype=torch.bool)
         if rows is not None:
-            ends = rows.positions.cpu().view(rows.num_lanes, -1).amax(dim=1) + 1
+            ends = rows.positions.cpu().view(rows.num_seqs, -1).amax(dim=1) + 1
             for table, end in zip(rows.tables.cpu(), ends.tolist(), strict=True):
                 at = torch.arange(end)
                 used[table[at // PAGE_SIZE].long(), at % PAGE_SIZE] = True

@@ -18,7 +18,7 @@ from benchmarks.llm.gpu.random_weights import SHAPES, random_model
 from llm_engine.backends.base import PageId, Plan, SequenceRows, Slot, SubBatch
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
-from llm_engine.cuda.steps.cuda_graph import EagerGraphs
+from llm_engine.cuda.steps.graph_runner import EagerGraphs
 from tests.gpu import ground
 
 CONTEXT = 256
@@ -65,8 +65,8 @@ def _talk(backend: CudaBackend, vocab_size: int) -> None:
             for num_drafted in (0, 1, 3, 7):
                 draft = tuple(chance.randrange(vocab_size) for _ in range(1 + num_drafted))
                 _run(backend, [_rows(0, draft, length, len(draft), sampling)])
-        for num_lanes in (2, 3, 8):
-            lanes = range(num_lanes)
+        for num_seqs in (2, 3, 8):
+            lanes = range(num_seqs)
             _run(backend, [_rows(lane, (lane + 1,), lane, 1, sampling) for lane in lanes])
 
 

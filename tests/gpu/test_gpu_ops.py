@@ -15,7 +15,7 @@ from torch import Tensor
 
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops, PartOps, Rows
-from llm_engine.cuda.ops.reference_ops import OracleOps
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from tests.gpu import ground
 from tests.gpu.ground import Draw, distance, poisoned
 
@@ -111,7 +111,7 @@ def test_queries_and_what_they_append(model: DeviceModel, ops: Ops, name: str) -
     rows = with_gaps(draw.rows(filled(lanes), NUM_PAGES, WIDTH), lanes)
     x = draw.normal(len(rows.positions), config.hidden_size)
     outcomes = []
-    for each in (ops, OracleOps()):
+    for each in (ops, ReferenceOps()):
         pages = draw.pages(config, NUM_PAGES)
         out = poisoned(len(x), config.num_heads, config.head_dim)
         each.queries(x.clone(), attention, model.rope, rows, pages, out)
@@ -149,7 +149,7 @@ def assert_attends(model: DeviceModel, ops: Ops, name: str, poison: float = math
     for window in (None, 64):
         attention = replace(layer_of(model).attention, window=window)
         outcomes = []
-        for each in (ops, OracleOps()):
+        for each in (ops, ReferenceOps()):
             out = poisoned(*queries.shape)
             each.attend(queries.clone(), attention, rows, pages, out)
             outcomes.append(out[in_use(rows)])
@@ -164,7 +164,7 @@ def test_products_that_add(model: DeviceModel, ops: Ops, name: str, num_rows: in
     residual = draw.normal(num_rows, weight.values.shape[0])
     found, expected = residual.clone(), residual.clone()
     ops.add_product(x, weight, found)
-    OracleOps().add_product(x, weight, expected)
+    ReferenceOps().add_product(x, weight, expected)
     assert distance(found, expected) < bound(model, num_rows)
 
 
@@ -176,7 +176,7 @@ def test_parts_that_devices_add(model: DeviceModel, ops: PartOps, name: str, num
     residual = draw.normal(num_rows, num_out)
     inputs = [draw.normal(num_rows, num_in) for _ in range(2)]
     outcomes = []
-    for each in (ops, OracleOps()):
+    for each in (ops, ReferenceOps()):
         parts = poisoned(2, num_rows, num_out, dtype=torch.float32)
         for x, part in zip(inputs, parts, strict=True):
             each.part(x.clone(), weight, part)
@@ -192,7 +192,7 @@ def test_gate_and_up(model: DeviceModel, ops: Ops, num_rows: int) -> None:
     draw, layer = Draw(4), layer_of(model)
     x = draw.normal(num_rows, model.config.hidden_size)
     outcomes = []
-    for each in (ops, OracleOps()):
+    for each in (ops, ReferenceOps()):
         out = poisoned(num_rows, model.config.intermediate_size)
         each.gate_up(x.clone(), layer.mlp_norm, layer.gate_up, out)
         outcomes.append(out)
@@ -221,7 +221,7 @@ def test_prompts_are_exact_but_for_their_rounding(
     residual = draw.normal(num_rows, weight.values.shape[0])
     found, expected = residual.clone(), residual.clone()
     ops.add_product(x, weight, found)
-    OracleOps().add_product(x, weight, expected)
+    ReferenceOps().add_product(x, weight, expected)
     assert distance(found, expected) < CLOSE
 
 
@@ -230,7 +230,7 @@ def test_logits(model: DeviceModel, ops: Ops, num_rows: int) -> None:
     draw = Draw(5)
     x = draw.normal(num_rows, model.config.hidden_size)
     outcomes = []
-    for each in (ops, OracleOps()):
+    for each in (ops, ReferenceOps()):
         out = poisoned(num_rows, model.config.vocab_size, dtype=torch.float32)
         each.logits(x.clone(), model.norm, model.head, out)
         outcomes.append(out)
@@ -292,9 +292,9 @@ def assert_rows_stand_alone(
     stored = draw.pages(config, NUM_PAGES, rows, poison)
     x = draw.normal(MAX_ROWS, config.hidden_size)
 
-    def outcome(chosen: list[int], num_lanes: int) -> list[Tensor]:
+    def outcome(chosen: list[int], num_seqs: int) -> list[Tensor]:
         """Of these rows; with several lanes, each is a sequence of its own in the same pages."""
-        where = Rows(rows.positions[chosen].clone(), rows.tables.expand(num_lanes, -1).contiguous())
+        where = Rows(rows.positions[chosen].clone(), rows.tables.expand(num_seqs, -1).contiguous())
         pages = LayerPages(stored.keys.clone(), stored.values.clone())
         queries = poisoned(len(chosen), config.num_heads, config.head_dim)
         ops.queries(x[chosen].clone(), attention, model.rope, where, pages, queries)

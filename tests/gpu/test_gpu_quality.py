@@ -18,8 +18,8 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops.reference_ops import OracleOps
-from llm_engine.cuda.steps.cuda_graph import EagerGraphs
+from llm_engine.cuda.ops.reference_ops import ReferenceOps
+from llm_engine.cuda.steps.graph_runner import EagerGraphs
 from llm_engine.cuda.weights import load_model
 from tests.gpu import ground
 
@@ -42,7 +42,7 @@ def logits(backend: CudaBackend, token_ids: tuple[int, ...]) -> Tensor:
 
 def plain(model: DeviceModel, num_pages: int = 512) -> CudaBackend:
     """By plain torch, which looks at positions: no graph can hold that."""
-    return ground.backend(model, ops=OracleOps(), graphs=EagerGraphs(), num_pages=num_pages)
+    return ground.backend(model, ops=ReferenceOps(), graphs=EagerGraphs(), num_pages=num_pages)
 
 
 def divergence(found: Tensor, expected: Tensor) -> float:

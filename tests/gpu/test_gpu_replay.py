@@ -13,7 +13,7 @@ import torch
 from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.steps.cuda_graph import EagerGraphs
+from llm_engine.cuda.steps.graph_runner import EagerGraphs
 from tests.gpu import ground
 from tests.gpu.schedules import CONTEXT, NUM_PAGES, Schedule
 

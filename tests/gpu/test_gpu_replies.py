@@ -14,7 +14,8 @@ from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request, RequestId
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.speculative.ngram import Draft, Drafter, NgramDrafter
+from llm_engine.speculative.drafter import Draft, Drafter
+from llm_engine.speculative.ngram import NgramDrafter
 from tests.gpu import ground
 
 pytestmark = ground.pytestmark

@@ -25,7 +25,7 @@ def drawn(ops: Ops, logits: torch.Tensor, rows: list[int], seed: int) -> list[in
     out = torch.full((len(rows), 1), -1, dtype=torch.int32, device=device)
     positions = torch.tensor(rows, dtype=torch.int32, device=device)
     sampling = lane_sampling([PARAMS[m] for m in rows], [seed + m for m in rows], device)
-    ops.lanes.sample(logits[rows], positions, sampling, out)
+    ops.step.sample(logits[rows], positions, sampling, out)
     return out.flatten().tolist()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Backend, Plan, StepHandle
-from llm_engine.backends.wrapper import BackendAround
+from llm_engine.backends.wrapper import BackendWrapper
 from llm_engine.config import SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request
@@ -108,7 +108,7 @@ def test_ten_thousand_requests_leave_memory_as_it_was(backend: CudaBackend) -> N
     assert memory() == settled
 
 
-class Hungry(BackendAround):
+class Hungry(BackendWrapper):
     """Now and then wants more memory than any GPU has."""
 
     is_hungry = False

@@ -1,11 +1,11 @@
-"""Builds the virtual environment that `make` works in. Needs nothing but Python and its pip.
+"""Set-up of the virtual environment of `make`. Needs only Python and its pip.
 
-    python3 -m agent.bootstrap .venv --extra piper --extra dev
+    python3 -m agent.cli.setup.bootstrap .venv --extra piper --extra dev
 
-What was installed leaves a stamp made of pyproject.toml, constraints.txt and the extras; while it
-fits, this returns at once. torch is by far the largest part and comes from wherever pip's own
-settings say, so pip is asked first and the answer is told before anything is downloaded. A torch
-that is in the environment already is kept.
+An installation leaves a stamp made of pyproject.toml, constraints.txt and the extras; while it
+matches, the set-up returns at once. torch is by far the largest part and comes from the index of
+pip's settings, so pip is queried first, and size and origin are printed before anything is
+downloaded. A torch that is in the environment already is kept.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _CUDA_GB: Final = 3.0
 
 
 class BootstrapError(Exception):
-    """Something that the user has to mend; the message says how."""
+    """A problem that the operator can solve; the message says how."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0 when the environment is ready."""
+    """Run the set-up. Returns 0 when the environment is ready, else 2."""
     parser = argparse.ArgumentParser(
         prog="agent.cli.setup.bootstrap", description=__doc__.split("\n")[0]
     )
@@ -60,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
-    """Make `venv` hold halfsec with these extras, and those it had before."""
+    """Install halfsec into `venv` with these extras, and those it had before. Raises
+    BootstrapError."""
     if sys.version_info < _OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:3]))
         raise BootstrapError(
@@ -89,7 +90,7 @@ def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
 
 
 def fingerprint() -> str:
-    """Changes whenever something else would be installed."""
+    """Hash of everything that decides what is installed."""
     digest = hashlib.sha256(str(ROOT).encode())
     for name in ("pyproject.toml", "constraints.txt"):
         digest.update((ROOT / name).read_bytes())
@@ -97,6 +98,7 @@ def fingerprint() -> str:
 
 
 def read_stamp(venv: Path) -> dict[str, Any]:
+    """The stamp of the last installation; empty without one."""
     try:
         stamp = json.loads((venv / STAMP_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -105,11 +107,12 @@ def read_stamp(venv: Path) -> dict[str, Any]:
 
 
 def python_of(venv: Path) -> Path:
+    """The interpreter of an environment."""
     return venv / "bin" / "python"
 
 
 def create(venv: Path) -> None:
-    """A working environment with pip; one that broke off half made is made again."""
+    """Create an environment with pip, unless it works already. Raises BootstrapError."""
     if python_of(venv).exists() and _pip_works(venv):
         return
     print(f"Creating {venv} with Python {sys.version.split()[0]}", flush=True)
@@ -127,7 +130,7 @@ def _pip_works(venv: Path) -> bool:
 
 
 def installed_torch(venv: Path) -> str | None:
-    """The version of torch in the environment, "2.13.0+cpu" or so."""
+    """The version of torch in the environment, like "2.13.0+cpu"; None without torch."""
     code = "import importlib.metadata as m; print(m.version('torch'))"
     command = [str(python_of(venv)), "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -135,19 +138,20 @@ def installed_torch(venv: Path) -> str | None:
 
 
 def is_new_enough(version: str) -> bool:
+    """True where this version of torch is supported."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     return numbers >= _OLDEST_TORCH
 
 
 def keep_torch(constraints: str, installed: str | None) -> str:
-    """The constraints with torch held at what is installed, if that will do."""
+    """The constraints with torch pinned to the installed version, if it is supported."""
     if installed is None or not is_new_enough(installed):
         return constraints
     return re.sub(r"(?m)^torch==.*$", f"torch=={installed}", constraints)
 
 
 def torch_notice(venv: Path, installed: str | None, torch_index: str) -> str:
-    """What the user is told about torch before anything is downloaded."""
+    """Notice about torch, printed before anything is downloaded."""
     if installed and is_new_enough(installed):
         return f"torch {installed} is installed and stays."
     replaced = f"torch {installed} is too old and will be replaced. " if installed else ""
@@ -188,16 +192,17 @@ def _ask_pip(venv: Path, torch_index: str) -> tuple[str, str, bool]:
 
 
 def _applies_here(requirement: str) -> bool:
-    """Whether a requirement's marker holds, as far as torch's markers go: the system's name."""
+    """True where the marker of a requirement holds. torch's markers name the system only."""
     return ("Linux" not in requirement and "linux" not in requirement) or sys.platform == "linux"
 
 
 def pip(venv: Path, *arguments: str) -> None:
+    """Run pip of the environment. Raises BootstrapError."""
     try:
         run_pip(python_of(venv), *arguments)
     except PipError as error:
         raise BootstrapError(
-            f"pip failed: {error} Once the cause is mended, run the same again."
+            f"pip failed: {error} Once the cause is removed, run the same again."
         ) from None
 
 

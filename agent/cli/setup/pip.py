@@ -1,8 +1,8 @@
-"""Runs pip so that a user sees what is being downloaded and, where it fails, why.
+"""Runner of pip with a status line of downloads, and with the cause where it fails.
 
-pip tells of every package in several lines; here they become one that is overwritten on a terminal
-(elsewhere: a line for each large download). All of it is kept and shown where pip fails, with the
-cause put first into words: pip buries "no network" under what it concludes from finding nothing.
+pip prints several lines for every package; here they become one that is overwritten on a terminal
+(elsewhere: a line for each large download). The whole output is kept and shown where pip fails,
+with the cause as a sentence: pip reports a missing network only as a package that can't be found.
 
 Needs only the standard library: the set-up runs it before anything is installed.
 """
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final, TextIO
 
 _MAX_LINES: Final = 2000
-"""Of pip's output that are kept; a set-up has about 200."""
+"""Lines of pip's output that are kept; a set-up has about 200."""
 _LARGE_MB: Final = 10.0
-"""A download to be told of where there is no terminal: at 1 MB/s it takes ten seconds."""
+"""Smallest download with a line of its own without a terminal: at 1 MB/s it takes ten seconds."""
 _RAW_PROGRESS: Final = (24, 1)
-"""The pip that learned to report progress in a form for programs."""
+"""First version of pip with a progress format for programs."""
 
 _DOWNLOADING: Final = re.compile(r"\s*Downloading (\S+) \((\d+(?:\.\d+)?) ([kMG]?B)\)")
 _PROGRESS: Final = re.compile(r"Progress (\d+) of (\d+)")
@@ -37,7 +37,7 @@ _NOT_FOUND: Final = re.compile(r"No matching distribution found for (\S+)")
 
 
 class PipError(Exception):
-    """pip could not do it. The message says why, as far as its output tells."""
+    """pip failed. The message has the reason, as far as its output shows it."""
 
 
 def run_pip(python: Path | str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
@@ -74,7 +74,7 @@ def run_pip(python: Path | str, *arguments: str, env: Mapping[str, str] | None =
 
 
 def explain(output: str) -> str:
-    """Why pip failed: the end of a sentence, its full stop or question mark included."""
+    """The cause of a failure: the end of a sentence, with its full stop or question mark."""
     if "No space left on device" in output:
         return "the disk is full."
     if _UNREACHABLE.search(output):
@@ -101,7 +101,7 @@ def _progress_bar(base: list[str]) -> str:
 
 
 class StatusLine:
-    """What pip is doing now."""
+    """Status line of the current download."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -1,7 +1,8 @@
-"""A caller made of recordings: speaks them in real time, listens, and times what it hears.
+"""Simulated caller: speaks recordings in real time, plays the answers, and measures latency at the
+ear.
 
-As a microphone would, it sends 20 ms every 20 ms for as long as the call lasts, silence where it
-has nothing to say. Frame n is due at start + (n + 1) * 20 ms: a sample can't be sent before it was
+Like a microphone, it sends 20 ms every 20 ms for as long as the call lasts, silence where there is
+nothing to say. Frame n is due at start + (n + 1) * 20 ms: a sample can't be sent before it was
 spoken, and due times that are computed from the start do not drift. What arrives is played by a
 simulated loudspeaker (`playback.py`), so every time here is that of a person's ear:
 
@@ -10,52 +11,41 @@ simulated loudspeaker (`playback.py`), so every time here is that of a person's 
 
 The rule for "last voiced" is `asr.audio.last_voiced_sample`, the one that the server uses.
 
-All decisions are made on the microphone's tick, by one task; the other only takes events in.
+Where the connection breaks, the loudspeaker stops, as a person hears nothing more; once it is back
+the caller reports how much was played, so that the agent knows what was heard. Speech in between is
+lost.
+
+All decisions are made on the microphone's tick, by one task; the other only receives events.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from agent.client import events as ev
 from agent.client.errors import CallEndedError
 from latency_budget.account.clock import Clock, SystemClock
 
 from .microphone import FRAME_MS, Microphone, RecordingError, load_recording
-from .playback import NS_PER_S, SimulatedPlayback
-from .playback_reports import PlaybackReports
-from .reconnect import Gap
+from .playback import NS_PER_S, Position, SimulatedPlayback
+from .playback_reports import CallPort, PlaybackReports
 from .spoken_turn import Int16, SpokenTurn
 
 __all__ = ["CallPort", "Caller", "RecordingError", "SpokenTurn", "load_recording"]
 
 NS_PER_MS: Final = 1_000_000
 REST_MS: Final = 300
-"""Quiet after a reply before it counts as over: the server's account of the turn comes behind it,
-and people don't answer faster."""
+"""Quiet after a reply before it counts as over: the server's report of the turn follows it, and
+people don't answer faster."""
 
 TOO_LATE: Final = "response_cancel_not_active"
-"""The reply that was to be cut short had just ended by itself."""
+"""Error code of a cancellation that came just after the reply had ended."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class CallPort(Protocol):
-    """What a caller needs of a call. `agent.client.Call` is one."""
-
-    extensions: bool
-
-    @property
-    def input_rate_hz(self) -> int: ...
-    def events(self) -> AsyncIterator[ev.ClientEvent]: ...
-    async def send_audio(self, pcm: Int16, rate_hz: int) -> bool: ...
-    async def report_playback(self, item_id: str, played_ms: int) -> None: ...
-    async def truncate(self, item_id: str, audio_end_ms: int) -> None: ...
-    async def cancel(self) -> None: ...
-
-
 class Caller:
-    """One caller on one call. `run` must be running for anything to happen."""
+    """One caller on one call. Works while `run` runs."""
 
     def __init__(
         self,
@@ -67,41 +57,44 @@ class Caller:
         record: bool = True,
         cut_after_s: float | None = None,
     ) -> None:
-        """`on_event` sees every event as it comes. `record` keeps what was said
-        and heard. `cut_after_s`:
-        has enough of each answer once so much of it was heard, and cancels the rest."""
+        """`on_event` is called with every event. `record` keeps what was said and heard.
+        `cut_after_s`: cancels each answer once so many seconds of it were heard."""
         self.exchanges: list[SpokenTurn] = []
         self.loudspeaker = SimulatedPlayback(record=record)
         self.microphone = Microphone(call.input_rate_hz, record=record)
         self.closed: ev.Closed | None = None
-        """How the call ended, once it has."""
+        """The end of the call; None before it."""
         self._call = call
         self._clock = SystemClock() if clock is None else clock
         self._sleep = sleep
         self._on_event = on_event or (lambda event: None)
         self._current: SpokenTurn | None = None
-        """The one that was begun last: what comes back belongs to it."""
+        """The turn that was begun last: transcripts and replies belong to it."""
         self._open_replies: dict[str, SpokenTurn | None] = {}
         self._unanswered = False
-        """The server has heard speech, and no reply has begun since."""
-        self._restless_ns = 0
-        """When there was last something to say, to hear or to wait for."""
+        """The server has detected speech, and no reply has begun since."""
+        self._last_busy_ns = 0
+        """Last time with something to say, to play or to wait for."""
         self._awaited: Callable[[int], bool] = lambda now_ns: False
         self._met = asyncio.Event()
         self._gives_up_ns = 0
         self._stopping = False
         self._reports = PlaybackReports(call)
-        self.gap = Gap(call, self.loudspeaker, self.exchanges, self._open_replies)
-        """Where the connection breaks."""
+        self.num_resumed = 0
+        """Times that the call went on after the connection had broken."""
+        self.num_restarted = 0
+        """Times that another call began in its place: the agent has forgotten everything."""
+        self._stopped_at: Position | None = None
+        """Playback position when the connection broke."""
         self._cut_after_ns = None if cut_after_s is None else round(cut_after_s * NS_PER_S)
         self._cut: set[str] = set()
 
     def say(
         self, pcm: Int16, rate_hz: int, voiced_s: float | None = None, *, is_aside: bool = False
     ) -> SpokenTurn:
-        """Speak int16 [n] with the next frame, or when all before it is said. `voiced_s`: up to
-        where it is voiced, if that is known better than it can be heard. `is_aside`: no answer is
-        wanted, and what comes back belongs to the exchange before."""
+        """Speak int16 [n] with the next frame, or after the recordings before it. `voiced_s`: end
+        of the speech in it, where that is known better than by its level. `is_aside`: no answer is
+        wanted, and what comes back belongs to the turn before."""
         exchange = self.microphone.add(pcm, rate_hz, voiced_s)
         if not is_aside:
             self.exchanges.append(exchange)
@@ -119,15 +112,15 @@ class Caller:
         return exchange
 
     async def wait_quiet(self, patience_s: float) -> bool:
-        """Until all is said, answered and played, and has been for a moment. False where that took
-        longer than `patience_s`. One task at a time may wait. Raises CallEndedError."""
+        """Wait until everything is said, answered and played, for REST_MS. Returns False where that
+        takes longer than `patience_s`. One task at a time may wait. Raises CallEndedError."""
         return await self.wait_until(self.is_quiet, patience_s)
 
     async def wait_until(self, awaited: Callable[[int], bool], patience_s: float) -> bool:
-        """Until something is so, given the time in ns; it is asked with every frame. Otherwise as
+        """Wait for a condition, which is called with the time in ns at every frame. Otherwise like
         `wait_quiet`."""
-        self._restless_ns = self._clock.now_ns()
-        self._gives_up_ns = self._restless_ns + round(patience_s * NS_PER_S)
+        self._last_busy_ns = self._clock.now_ns()
+        self._gives_up_ns = self._last_busy_ns + round(patience_s * NS_PER_S)
         self._awaited = awaited
         self._met.clear()
         await self._met.wait()
@@ -136,30 +129,30 @@ class Caller:
         return awaited(self._clock.now_ns())
 
     def is_quiet(self, now_ns: int) -> bool:
-        """Nothing to say, to hear or to wait for since a moment."""
+        """True where there was nothing to say, to play or to wait for during REST_MS."""
         if (
             self.microphone.busy
             or self._unanswered
             or self._open_replies
             or self.loudspeaker.playing(now_ns)
         ):
-            self._restless_ns = now_ns
-        return now_ns - self._restless_ns >= REST_MS * NS_PER_MS
+            self._last_busy_ns = now_ns
+        return now_ns - self._last_busy_ns >= REST_MS * NS_PER_MS
 
     def stop(self) -> None:
-        """Put the microphone down: `run` returns. The call stays open."""
+        """Stop speaking and listening: `run` returns. The call stays open."""
         self._stopping = True
 
     async def run(self) -> None:
         """Speak and listen until `stop`, or until the call ends."""
         try:
             async with asyncio.TaskGroup() as group:
-                ears = group.create_task(self._listen())
+                listening = group.create_task(self._listen())
                 try:
                     await self._speak()
-                    ears.cancel()
+                    listening.cancel()
                 except CallEndedError:
-                    await ears  # they hear how it ended
+                    await listening  # it receives the reason of the end
         finally:
             self._met.set()
 
@@ -191,8 +184,8 @@ class Caller:
             self._met.set()
 
     async def _cut_short(self, since_ns: int) -> None:
-        """Cancel what has been audible since then, unless it came too early: a caller who is cut in
-        on goes on speaking."""
+        """Cancel replies that have been audible since then, unless they came too early: a caller
+        who is cut in on goes on speaking."""
         exchange = self._current
         if exchange is None or exchange.last_voiced_ns is None:
             return
@@ -203,7 +196,7 @@ class Caller:
                 self.microphone.hush()
                 await self._call.cancel()
 
-    # --- the ears ---
+    # --- events ---
 
     async def _listen(self) -> None:
         async for event in self._call.events():
@@ -232,12 +225,12 @@ class Caller:
                 case ev.ReplyDone():
                     await self._reply_done(event)
                 case ev.Reconnecting() | ev.Resumed() | ev.Restarted():
-                    self._unanswered = await self.gap.take(event)
+                    self._unanswered = await self._connection_changed(event)
                 case _:
-                    self._take_note(event)
+                    self._note(event)
 
-    def _take_note(self, event: ev.ClientEvent) -> None:
-        """What belongs to the exchange that was begun last."""
+    def _note(self, event: ev.ClientEvent) -> None:
+        """Assign an event to the turn that was begun last."""
         exchange = self._current
         if isinstance(event, ev.ReplyStarted):
             self._unanswered = False
@@ -267,8 +260,28 @@ class Caller:
             exchange.errors.append(event.error_message)
         exchange.account(self.loudspeaker)
 
+    async def _connection_changed(self, event: ev.Reconnecting | ev.Resumed | ev.Restarted) -> bool:
+        """Returns True where there is something to wait for: the connection, or a reply."""
+        match event:
+            case ev.Reconnecting(at_ns=at_ns):
+                self._stopped_at = self.loudspeaker.flush(at_ns) or self._stopped_at
+                self._open_replies.clear()
+                for exchange in self.exchanges:
+                    exchange.account(self.loudspeaker)
+                return True
+            case ev.Resumed(will_answer=will_answer):
+                self.num_resumed += 1
+                stopped, self._stopped_at = self._stopped_at, None
+                if stopped is not None:
+                    await self._call.truncate(stopped.item_id, stopped.played_ms)
+                return will_answer
+            case ev.Restarted():
+                self.num_restarted += 1
+                self._stopped_at = None
+                return False
+
     async def _fall_silent(self, at_ns: int, *, barged_in: bool = False) -> None:
-        """Stop playing and tell the server how much was heard."""
+        """Stop playing, and report how much was heard."""
         position = self.loudspeaker.flush(at_ns)
         if position is None:
             return

@@ -1,5 +1,5 @@
-"""A microphone fed from recordings: 20 ms at a time, silence where there is nothing to say. Pure
-but for `load_recording`."""
+"""Simulated microphone: plays recordings in frames of 20 ms, and silence between them. Pure except
+for `load_recording`."""
 
 from collections import deque
 from pathlib import Path
@@ -22,12 +22,12 @@ Float32 = npt.NDArray[np.float32]
 
 
 class RecordingError(ValueError):
-    """A file that can't be spoken. The message names it and says what is wrong."""
+    """The file can't be read as a recording. The message has its name and the reason."""
 
 
 def load_recording(path: Path) -> tuple[Int16, int]:
-    """WAV, FLAC or OGG of any rate and channel count to int16 [n], mono, and its rate: 16 kHz, of
-    which speech recognition uses all. Raises RecordingError."""
+    """Read WAV, FLAC or OGG of any rate and channel count. Returns int16 [n], mono, and its rate,
+    16 kHz: speech recognition uses no more. Raises RecordingError."""
     try:
         return _to_int16(read_file(path)), VOICED_RATE_HZ
     except (AudioError, OSError) as error:
@@ -35,19 +35,19 @@ def load_recording(path: Path) -> tuple[Int16, int]:
 
 
 class Microphone:
-    """Speaks recordings one after the other, at the call's rate."""
+    """Queue of recordings that are spoken one after the other, at the call's rate."""
 
     def __init__(self, rate_hz: int, *, record: bool = False) -> None:
-        """`record` keeps what was given out."""
+        """`record` keeps all frames."""
         self.rate_hz = rate_hz
         self.started_ns: int | None = None
-        """When the first frame begins; None before it was asked for."""
+        """Start of the first frame; None before it."""
         self._record = record
         self._given: list[Int16] = []
         self._frame = rate_hz * FRAME_MS // 1000
         self._waiting: deque[SpokenTurn] = deque()
         self._speaking: tuple[SpokenTurn, int] | None = None
-        """The recording in hand, and how many of its samples were spoken."""
+        """The recording being spoken, and the number of its samples so far."""
         self._count = 0
 
     @property
@@ -55,8 +55,8 @@ class Microphone:
         return self._speaking is not None or bool(self._waiting)
 
     def add(self, pcm: Int16, rate_hz: int, voiced_s: float | None = None) -> SpokenTurn:
-        """Speak int16 [n] after all that was added before. `voiced_s`: up to where it is voiced, if
-        that is known better than it can be heard."""
+        """Queue int16 [n]. `voiced_s`: end of the speech in it, where that is known better than by
+        its level."""
         sound = pcm.astype(np.float32) / np.float32(32768)
         wire = _to_int16(_resample(sound, rate_hz, self.rate_hz))
         heard = _resample(sound, rate_hz, VOICED_RATE_HZ)
@@ -72,12 +72,12 @@ class Microphone:
         return exchange
 
     def hush(self) -> None:
-        """Leave the rest of the recording in hand unsaid."""
+        """Stop the recording that is being spoken."""
         self._speaking = None
 
     def frame(self, at_ns: int) -> tuple[Int16, SpokenTurn | None]:
-        """The 20 ms that begin at `at_ns`, and the exchange that begins with them, if one does.
-        Each frame begins where the one before ends."""
+        """The frame that begins at `at_ns`, and the turn that begins with it, if one does. Each
+        frame begins where the one before ends."""
         if self.started_ns is None:
             self.started_ns = at_ns
         frame, begun = self._next(at_ns)
@@ -86,7 +86,7 @@ class Microphone:
         return frame, begun
 
     def recording(self) -> Int16:
-        """All that was given out, from the first frame on. Only with `record`."""
+        """All frames from the first one on. Only with `record`."""
         return np.concatenate([np.zeros(0, np.int16), *self._given])
 
     def _next(self, at_ns: int) -> tuple[Int16, SpokenTurn | None]:

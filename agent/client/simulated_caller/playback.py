@@ -1,10 +1,10 @@
-"""What came out of the caller's loudspeaker, and when. Simulated, pure.
+"""Simulated loudspeaker: when each sample of a reply is heard. Pure.
 
 A client plays a reply from the moment its first sample arrives. Each later piece follows without a
 gap if it arrived in time and at once if it did not: pacing and transport that are too slow are
-heard as holes here, as they would be by a person. A flush (barge-in) takes back all that was not
-played yet, the rest of the piece that is playing included. A reply that is ducked is played on,
-quietly (`ducking.py`): what is recorded is what would be heard.
+heard as gaps, as by a person. A flush (barge-in) removes all that was not played yet, the rest of
+the piece that is playing included. A ducked reply is played on quietly (`ducking.py`); recordings
+have it as it would be heard.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from .ducking import Ducking
 Int16 = npt.NDArray[np.int16]
 
 AUDIBLE: Final = 327
-"""1 % of full scale. Latencies end at the first sample above it; part of their definition."""
+"""Threshold of audible samples, 1 % of full scale. Latencies end at the first sample above it: it
+is part of their definition."""
 NS_PER_S: Final = 1_000_000_000
 
 
@@ -29,49 +30,50 @@ class _Piece:
     rate_hz: int
     start_ns: int
     first_sample: int
-    """Of the item."""
+    """Position in the item."""
     num_samples: int
-    """That were or will be played."""
+    """Samples that were or will be played."""
     pcm: Int16 | None
-    """None where recordings are not kept."""
+    """Samples; None where recordings are not kept."""
 
     @property
     def end_ns(self) -> int:
         return self.start_ns + self.num_samples * NS_PER_S // self.rate_hz
 
     def played(self, now_ns: int) -> int:
-        """Samples out of the loudspeaker by then."""
+        """Number of samples played by then."""
         elapsed = max(0, now_ns - self.start_ns) * self.rate_hz // NS_PER_S
         return min(self.num_samples, elapsed)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far an item has been played."""
+    """Playback position in an item."""
 
     item_id: str
     played_ms: int
 
 
 class SimulatedPlayback:
-    """One caller's. Calls come in order of time. Without `record` only a few numbers are kept."""
+    """Loudspeaker of one caller. Methods are called in order of time. Without `record` only a few
+    numbers are kept."""
 
     def __init__(self, *, record: bool = True) -> None:
         self._record = record
         self._pieces: list[_Piece] = []
         self._arrived: dict[str, int] = {}
-        """Samples of each item so far."""
+        """Number of samples received, by item."""
         self._onsets: dict[str, int] = {}
-        """When each reply's first audible sample is or was played."""
+        """Playback time of the first audible sample, by response."""
         self._played_s: dict[str, float] = {}
         self._ducked: dict[str, Ducking] = {}
-        """Of each item that was ever to be played quietly."""
+        """Levels by item, for items that were ever ducked."""
         self._flushed: Position | None = None
         self.underruns_ns = 0
-        """Silence inside of replies because the next piece was late."""
+        """Total silence within replies because the next piece was late."""
 
     def push(self, response_id: str, item_id: str, pcm: Int16, rate_hz: int, at_ns: int) -> None:
-        """A piece of a reply has arrived."""
+        """Add a piece of a reply that arrived at `at_ns`."""
         if not len(pcm):
             return
         first_sample = self._arrived.get(item_id, 0)
@@ -92,7 +94,7 @@ class SimulatedPlayback:
             self._onsets.setdefault(response_id, onset_ns)
 
     def flush(self, at_ns: int) -> Position | None:
-        """Stop at once. How far the item that was playing has got; None where all was quiet."""
+        """Stop at once. Returns the position in the item that was playing; None where none was."""
         if self.dry_ns <= at_ns:
             return None
         position = self.position(at_ns)
@@ -106,25 +108,26 @@ class SimulatedPlayback:
         return position
 
     def duck(self, item_id: str, at_ns: int) -> None:
-        """Play this item quietly from now on."""
+        """Duck this item from `at_ns` on."""
         if self._record:
             self._ducked.setdefault(item_id, Ducking()).duck(at_ns)
 
     def unduck(self, item_id: str, at_ns: int) -> None:
-        """Play this item as it is again."""
+        """End the ducking of this item."""
         if item_id in self._ducked:
             self._ducked[item_id].unduck(at_ns)
 
     @property
     def dry_ns(self) -> int:
-        """When the last sample has been played; 0 before the first."""
+        """End of the last sample; 0 before the first."""
         return self._pieces[-1].end_ns if self._pieces else 0
 
     def playing(self, now_ns: int) -> bool:
         return now_ns < self.dry_ns
 
     def has_sound_left(self, now_ns: int) -> bool:
-        """Whether there is more to be played than silence, as far as recordings are kept."""
+        """True where audible samples are left to play; always True where recordings are not
+        kept."""
         return any(
             piece.pcm is None
             or bool((np.abs(piece.pcm[piece.played(now_ns) : piece.num_samples]) > AUDIBLE).any())
@@ -133,14 +136,15 @@ class SimulatedPlayback:
         )
 
     def reply_heard(self, now_ns: int) -> str | None:
-        """The response whose sound comes out just now; None where there is silence."""
+        """The response that is playing now; None where none is."""
         for piece in reversed(self._pieces):
             if piece.start_ns <= now_ns < piece.end_ns:
                 return piece.response_id
         return None
 
     def position(self, now_ns: int) -> Position | None:
-        """Of the item that is playing, else of the last one; None before the first sample."""
+        """Position in the item that is playing, else in the last one; None before the first
+        sample."""
         if self._flushed is not None:
             return self._flushed
         for piece in reversed(self._pieces):
@@ -150,7 +154,7 @@ class SimulatedPlayback:
         return None
 
     def onset_ns(self, response_id: str) -> int | None:
-        """When the first audible sample of a reply is or was played; None where none was."""
+        """Playback time of the first audible sample of a reply; None without one."""
         return self._onsets.get(response_id)
 
     def played_s(self, response_id: str) -> float:
@@ -158,9 +162,8 @@ class SimulatedPlayback:
         return self._played_s.get(response_id, 0.0)
 
     def recording(self, rate_hz: int, start_ns: int | None = None) -> Int16:
-        """All that was played in the rate of the replies, from `start_ns` or the first sample to
-        the last, with silence in between. Replies in another rate are left out. Only with
-        `record`."""
+        """All replies of this rate as they were played, from `start_ns` or the first sample to the
+        last, with silence in between. Only with `record`."""
         pieces = [piece for piece in self._pieces if piece.rate_hz == rate_hz]
         if not pieces:
             return np.zeros(0, np.int16)

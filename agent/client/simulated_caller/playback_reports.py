@@ -1,31 +1,39 @@
-"""What a caller tells the server of its playback, and how often."""
+"""Playback reports of the simulated caller, and the port by which it uses a call."""
 
+from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
-from .playback import Position, SimulatedPlayback
+from agent.client import events as ev
+
+from .playback import Int16, Position, SimulatedPlayback
 
 REPORT_MS: Final = 200
-"""Between reports of playback. History is cut to what was heard, and a word takes about 300 ms."""
+"""Interval of the reports. History is cut to what was heard, and a word takes about 300 ms."""
 
 
-class ReportPort(Protocol):
-    """What is needed of a call."""
+class CallPort(Protocol):
+    """A call, as the simulated caller uses it: `agent.client.Call`, or a fake of the tests."""
 
     extensions: bool
 
+    @property
+    def input_rate_hz(self) -> int: ...
+    def events(self) -> AsyncIterator[ev.ClientEvent]: ...
+    async def send_audio(self, pcm: Int16, rate_hz: int) -> bool: ...
+    async def cancel(self) -> None: ...
     async def report_playback(self, item_id: str, played_ms: int) -> None: ...
     async def truncate(self, item_id: str, audio_end_ms: int) -> None: ...
 
 
 class PlaybackReports:
-    """Belongs to one caller."""
+    """Playback reports of one caller."""
 
-    def __init__(self, call: ReportPort) -> None:
+    def __init__(self, call: CallPort) -> None:
         self._call = call
         self._reported: Position | None = None
 
     async def running(self, speaker: SimulatedPlayback, now_ns: int) -> None:
-        """Say how far the reply has got, if it is time to."""
+        """Report the position in the reply, if a report is due."""
         position = speaker.position(now_ns)
         if position is None or not self._call.extensions or position == self._reported:
             return
@@ -35,7 +43,7 @@ class PlaybackReports:
             await self._report(position)
 
     async def stopped(self, position: Position) -> None:
-        """Say where the loudspeaker was stopped: the rest was never heard."""
+        """Report where the loudspeaker was stopped: the rest was never heard."""
         if self._call.extensions:
             await self._report(position)
         else:

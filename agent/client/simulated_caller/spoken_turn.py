@@ -1,4 +1,4 @@
-"""One recording spoken to the agent, and what came back."""
+"""One recording spoken to the agent, with its replies and latencies."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,45 +16,44 @@ Int16 = npt.NDArray[np.int16]
 
 @dataclass(slots=True)
 class SpokenTurn:
-    """One recording spoken, and what came back. Filled while it happens."""
+    """One spoken recording and its answer; filled in while the call goes on."""
 
     number: int
-    """From 1."""
+    """Number of the recording, from 1."""
     pcm: Int16
-    """In the call's rate."""
+    """int16 [n] at the call's rate."""
     voiced_samples: int | None
-    """Of `pcm`, up to and with the last voiced one; None for a recording without speech."""
+    """Samples up to the end of the last voiced one; None for a recording without speech."""
     onset_samples: int = 0
-    """Of `pcm`, before the first voiced one."""
+    """Samples before the first voiced one."""
     started_ns: int | None = None
-    """When its first sample was spoken; None while it waits for its turn."""
+    """Time of the first sample; None while it waits."""
     last_voiced_ns: int | None = None
     caller_text: str = ""
-    """As the server understood it."""
+    """The server's transcript."""
     agent_text: str = ""
     replies: list[str] = field(default_factory=list)
     """Response ids, in order."""
     reports: list[dict[str, Any]] = field(default_factory=list)
-    """The server's accounts of its turns: more than one where it took a pause for the end."""
+    """The server's reports of its turns: several where it took a pause for the end."""
     errors: list[str] = field(default_factory=list)
     e2e_ear_ms: float | None = None
-    """None where nothing was heard after the last voiced sample."""
+    """From the last voiced sample to the first audible sample; None without an answer."""
     cut_in: bool = False
     interrupted: bool = False
     reopened: bool = False
-    """A reply was begun before the last voiced sample: a pause was taken for the end."""
+    """A reply began before the last voiced sample: the server took a pause for the end."""
     silenced_ms: float | None = None
-    """From its first voiced sample to the silence of the reply that it interrupted."""
+    """From the first voiced sample until the interrupted reply was silent, in ms."""
     ducked_ms: float | None = None
-    """The same until that reply had been turned down, to stay so until it fell silent or ended.
-    None: it was not, as for clients that don't duck."""
+    """From the first voiced sample until the interrupted reply was ducked, to stay so until it was
+    silent or ended. None: it was not ducked."""
     is_aside: bool = False
-    """Said while the agent speaks, and wants no answer."""
+    """Spoken while the agent speaks; no answer is wanted."""
     has_aside: bool = False
-    """Something was said aside while it was being answered: what is understood from there on is
-    not part of it."""
+    """An aside was spoken while it was being answered: later transcripts are not part of it."""
     reply_s: float = 0.0
-    """Of speech that came out of the loudspeaker."""
+    """Seconds of the answer that were played."""
 
     @property
     def answered(self) -> bool:
@@ -62,24 +61,24 @@ class SpokenTurn:
 
     @property
     def e2e_raw_ms(self) -> float | None:
-        """At the ear, had the server held nothing back on purpose."""
+        """`e2e_ear_ms` less the time in which the server held the reply back on purpose."""
         if self.e2e_ear_ms is None:
             return None
         return self.e2e_ear_ms - (self.reports[-1].get("paced_ms", 0.0) if self.reports else 0.0)
 
     @property
     def opener(self) -> bool:
-        """The server put words in front of an answer that was late."""
+        """The server played a prepared phrase in front of a late answer."""
         return any(report.get("opener", False) for report in self.reports)
 
     @property
     def stopped_ms(self) -> float | None:
-        """From its first voiced sample until the caller heard the other one stop: it was turned
-        down, or fell silent. None where it interrupted nothing."""
+        """From the first voiced sample until the interrupted reply was ducked or silent, in ms.
+        None where it interrupted none."""
         return self.silenced_ms if self.ducked_ms is None else self.ducked_ms
 
     def turn_json(self) -> dict[str, Any]:
-        """The server's last account, with what only the ear knows put in."""
+        """JSON of the turn: the server's last report, with the times at the ear."""
         report = self.reports[-1] if self.reports else {}
         return {
             "turn": report.get("turn", self.number),
@@ -97,53 +96,54 @@ class SpokenTurn:
         }
 
     def begin(self, at_ns: int, rate_hz: int) -> None:
-        """Its first sample is spoken at `at_ns`."""
+        """Set the time of the first sample."""
         self.started_ns = at_ns
         if self.voiced_samples is not None:
             self.last_voiced_ns = at_ns + self.voiced_samples * NS_PER_S // rate_hz
 
     def reply_began(self, response_id: str, at_ns: int) -> None:
-        """A reply to it has been announced."""
+        """Add a reply that the server announced."""
         self.replies.append(response_id)
         self.reopened |= self.last_voiced_ns is not None and at_ns < self.last_voiced_ns
 
     def silenced(self, at_ns: int, rate_hz: int) -> None:
-        """What was playing is silent. An answer to its own beginning was a cut-in, no barge-in."""
+        """Record that the interrupted reply is silent. Where the reply answers the beginning of
+        this recording, it is a cut-in and not a barge-in."""
         onset_ns = self.onset_ns(rate_hz)
         if onset_ns is not None and self.silenced_ms is None and not self.replies:
             self.silenced_ms = (at_ns - onset_ns) / NS_PER_MS
 
     def ducked(self, at_ns: int, rate_hz: int) -> None:
-        """What was playing is being turned down from now on."""
+        """Record that the interrupted reply is being ducked from now on."""
         onset_ns = self.onset_ns(rate_hz)
         is_first = self.ducked_ms is None and self.silenced_ms is None
         if onset_ns is not None and is_first and not self.replies:
             self.ducked_ms = (at_ns + FALL_NS - onset_ns) / NS_PER_MS
 
     def unducked(self) -> None:
-        """It is as loud as before: that was not where it stopped."""
+        """Record that the ducking ended: the reply was not stopped there."""
         if self.silenced_ms is None and not self.replies:
             self.ducked_ms = None
 
     def onset_ns(self, rate_hz: int) -> int | None:
-        """When its first voiced sample was spoken."""
+        """Time of the first voiced sample; None before it is spoken."""
         if self.started_ns is None:
             return None
         return self.started_ns + self.onset_samples * NS_PER_S // rate_hz
 
     def understood(self, text: str) -> None:
-        """The server has made these words of it, behind others."""
+        """Append a transcript."""
         if not self.has_aside:
             self.caller_text = f"{self.caller_text} {text}".strip()
 
     def reported(self, turn: dict[str, Any]) -> None:
-        """The server's account of a turn. That of an answer to something said aside is not its."""
+        """Add the server's report of a turn, unless it is of an aside."""
         known = [report.get("turn") for report in self.reports]
         if not (self.has_aside and known) or turn.get("turn") in known:
             self.reports.append(turn)
 
     def account(self, speaker: SimulatedPlayback) -> None:
-        """Take the times at the ear from what has been or will be played."""
+        """Compute the times at the ear from the onsets of the replies."""
         if self.last_voiced_ns is None:
             return
         spoken_ns = self.last_voiced_ns

@@ -1,9 +1,8 @@
-"""A call as one stereo file: the caller on the left, the agent on the right, on one time axis.
+"""Stereo recording of a simulated call: caller left, agent right, on one time axis.
 
-The left is what the microphone gave out, each sample where it was spoken; the right is what came
-out of the loudspeaker, each sample where it was played. Both count from the microphone's first
-sample, so that the distance of two sounds in the file is what a person at the caller's end would
-have measured with a tape recorder between mouth and ear.
+The left channel has each sample where it was spoken, the right one each sample where it was played.
+Both count from the microphone's first sample, so that the distance of two sounds in the file is the
+latency that a person at the caller's end would have measured.
 """
 
 from pathlib import Path
@@ -19,8 +18,8 @@ from .spoken_turn import Int16
 
 
 def stereo(microphone: Microphone, loudspeaker: SimulatedPlayback) -> Int16:
-    """int16 [n, 2] at the microphone's rate. Both have to have recorded. Replies in another rate
-    are left out."""
+    """Both channels as int16 [n, 2] at the microphone's rate. Both parts need `record`. Replies of
+    another rate are left out."""
     spoken = microphone.recording()
     heard = loudspeaker.recording(microphone.rate_hz, microphone.started_ns)
     sound = np.zeros((max(len(spoken), len(heard)), 2), np.int16)
@@ -30,7 +29,7 @@ def stereo(microphone: Microphone, loudspeaker: SimulatedPlayback) -> Int16:
 
 
 def write_stereo(path: Path, sound: Int16, rate_hz: int) -> None:
-    """As a WAV of 16 bits. Raises BenchError."""
+    """Write a WAV of 16 bits. Raises BenchError."""
     try:
         soundfile.write(path, sound, rate_hz, format="WAV", subtype="PCM_16")
     except (OSError, soundfile.SoundFileError) as error:

@@ -12,7 +12,7 @@ PERCENTILES: Final = (50, 90, 95, 99)
 
 def summarize_exchanges(exchanges: Sequence[SpokenTurn]) -> dict[str, Any]:
     """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
-    in ms at the ear; `e2e_raw_ms`: had the server held nothing back on purpose."""
+    in ms at the ear; `e2e_raw_ms`: less the time held back on purpose."""
     timed = [exchange for exchange in exchanges if not exchange.cut_in]
     cut_ins = sum(exchange.cut_in for exchange in exchanges)
     return {
@@ -26,7 +26,7 @@ def summarize_exchanges(exchanges: Sequence[SpokenTurn]) -> dict[str, Any]:
 
 
 def percentiles_ms(values: Iterable[float | None]) -> dict[str, float | None]:
-    """`{p50, p90, p95, p99}` of the values that are known; each None where none is."""
+    """`{p50, p90, p95, p99}` of the known values; None without any."""
     ordered = sorted(round(value * 1e6) for value in values if value is not None)
     return {
         f"p{rank}": percentile(ordered, rank) / 1e6 if ordered else None for rank in PERCENTILES

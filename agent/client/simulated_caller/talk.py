@@ -1,4 +1,4 @@
-"""`halfsec talk`: play recordings to the server as a caller would, and show what came of it."""
+"""`halfsec talk`: play recordings to a server in real time, and show the latency of the answers."""
 
 import argparse
 import asyncio
@@ -45,18 +45,18 @@ class TalkError(HalfsecError):
 
 @dataclass(slots=True)
 class Talk:
-    """A call that was held."""
+    """Result of one call."""
 
     session_id: str
     exchanges: list[SpokenTurn]
     reply: npt.NDArray[np.int16]
-    """All that was heard, int16 [n] at `REPLY_RATE_HZ`."""
+    """The agent's audio as it was heard, int16 [n] at `REPLY_RATE_HZ`."""
     trace: str = ""
     """JSON lines; empty where the server keeps none."""
     errors: list[str] = field(default_factory=list)
 
     def records(self) -> tuple[TurnRecord, ...]:
-        """The server's account of every turn, from its trace."""
+        """The server's record of every turn, from its trace."""
         return records_of(read_trace(self.trace.splitlines()).marks()) if self.trace else ()
 
     def report(self) -> dict[str, Any]:
@@ -77,9 +77,9 @@ async def hold_call(
     on_event: Callable[[ev.ClientEvent], None] | None = None,
     on_wait: Callable[[ConnectError], None] | None = None,
 ) -> Talk:
-    """Say each recording in real time and hear the answer before saying the next.
+    """Speak each recording in real time, and play its answer before the next.
 
-    Raises ConnectError. A call that ends early gives what there was, with an error.
+    Raises ConnectError. A call that ends early gives the result so far, with an error.
     """
     errors: list[str] = []
     options: dict[str, Any] = {"model": model, "api_key": entry.api_key, "tls": entry.tls}
@@ -93,7 +93,7 @@ async def hold_call(
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
-        if caller.gap.num_restarted:
+        if caller.num_restarted:
             errors.append("The connection broke, and the agent has forgotten what was said before.")
         if model is not None and (unknown := await _unknown_agent(url, model, entry)):
             errors.append(unknown)
@@ -109,7 +109,7 @@ async def fetch_trace(url: str, session_id: str, entry: Entry = WITHOUT_KEY) -> 
 
 
 async def _unknown_agent(url: str, agent: str, entry: Entry) -> str | None:
-    """What to say where the server has no such agent; it lets its default one answer."""
+    """Error message where the server has no such agent: then its default agent answers."""
     answer = await _get(url, "/v1/models", entry)
     try:
         listed = answer.json()["data"] if answer is not None else []
@@ -125,7 +125,7 @@ async def _unknown_agent(url: str, agent: str, entry: Entry) -> str | None:
 
 
 async def _get(url: str, path: str, entry: Entry) -> httpx.Response | None:
-    """What the voice socket's server says at another path; None where it has nothing there."""
+    """GET another path of the voice socket's server; None for an error or any status but 200."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     address = urlunsplit((scheme, parts.netloc, path, "", ""))
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             entry=entry,
             wait_s=options.wait,
             on_event=None if options.json else _show_live,
-            on_wait=_Waiting(options.wait).tell,
+            on_wait=_Waiting(options.wait).show,
         )
     )
     if options.out is not None:
@@ -220,7 +220,7 @@ def _load(path: Path) -> tuple[npt.NDArray[np.int16], int]:
 
 
 def _check_place(path: Path) -> None:
-    """A call takes its time: say beforehand what it can't be written to."""
+    """Check an output path before the call. Raises TalkError."""
     if path.is_dir():
         raise TalkError(f"Can't write {path}: it is a directory.")
     if not path.parent.is_dir():
@@ -228,15 +228,15 @@ def _check_place(path: Path) -> None:
 
 
 class _Waiting:
-    """Says why there is no call yet, once for each reason."""
+    """Prints why there is no call yet, once for each reason."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
-        self._told = ""
+        self._printed = ""
 
-    def tell(self, error: ConnectError) -> None:
-        if str(error) != self._told:
-            self._told = str(error)
+    def show(self, error: ConnectError) -> None:
+        if str(error) != self._printed:
+            self._printed = str(error)
             print(f"{error} Waiting up to {self._wait_s:g} s.", file=sys.stderr, flush=True)
 
 

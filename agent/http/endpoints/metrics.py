@@ -153,10 +153,14 @@ class Metrics:
         if calls.recorder is not None:
             text = "1 where calls can be recorded."
             yield _gauge("recorder_ok", text, float(calls.recorder.problem is None))
+            text = "The most sound that one call ever had waiting for the disk."
+            yield _gauge("recorder_waiting_peak_seconds", text, calls.recorder.peak_waiting_s)
         if calls.store is not None:
             store = calls.store
             text = "Turns that are not in the file yet."
             yield _gauge("store_turns_waiting", text, store.waiting)
+            text = "The most turns that ever waited at a time."
+            yield _gauge("store_turns_waiting_peak", text, store.peak_waiting)
             yield _counter("store_turns_lost", "Turns that could not be kept.", store.lost)
             yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
         if calls.exporter is not None:
@@ -273,6 +277,8 @@ def _exports(exporter: TraceExporter) -> Iterator[Metric]:
     yield lost
     yield _counter("trace_export_failures", "Attempts to export that failed.", exporter.failures)
     yield _gauge("traces_waiting", "Traces that are not exported yet.", exporter.waiting)
+    text = "The most traces that ever waited at a time."
+    yield _gauge("traces_waiting_peak", text, exporter.peak_waiting)
     yield _gauge("traces_ok", "1 where traces arrive.", float(exporter.problem is None))
 
 

@@ -15,7 +15,7 @@ from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
-from llm_engine.grammar import Grammar, Schema
+from llm_engine.structured_output.grammar import Grammar, Schema
 
 MAX_MESSAGES: Final = 4096
 """More do not fit into any context."""

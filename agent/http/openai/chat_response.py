@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from llm_engine.chat.call_reader import Arguments, CallBegun, CallReader, Event, Words
+from llm_engine.chat.call_reader import (
+    ArgumentsDelta,
+    CallReader,
+    CallStarted,
+    ReplyEvent,
+    TextDelta,
+)
 from llm_engine.core.output import FinishReason, TokenChunk, Usage
 
 _FINISH: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
@@ -46,9 +52,9 @@ class Completion:
         text = ""
         calls: list[dict[str, Any]] = []
         for event in (event for chunk in chunks for event in self._events(chunk)):
-            if isinstance(event, Words):
+            if isinstance(event, TextDelta):
                 text += event.text
-            elif isinstance(event, CallBegun):
+            elif isinstance(event, CallStarted):
                 calls.append(self._call(event, len(calls)))
             else:
                 calls[-1]["function"]["arguments"] += event.text
@@ -68,16 +74,16 @@ class Completion:
             "usage": _usage(last.usage),
         }
 
-    def _events(self, chunk: TokenChunk) -> list[Event]:
+    def _events(self, chunk: TokenChunk) -> list[ReplyEvent]:
         if self._reader is None:
-            return [Words(chunk.text)] if chunk.text else []
+            return [TextDelta(chunk.text)] if chunk.text else []
         events = self._reader.push(chunk.text)
         return events if chunk.finish_reason is None else [*events, *self._reader.flush()]
 
-    def _written(self, event: Event) -> dict[str, Any]:
-        if isinstance(event, Words):
+    def _written(self, event: ReplyEvent) -> dict[str, Any]:
+        if isinstance(event, TextDelta):
             return {"content": event.text}
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStarted):
             self._num_calls += 1
             index = self._num_calls - 1
             call = {"index": index, **self._call(event, index)}
@@ -86,11 +92,11 @@ class Completion:
                 if self._has_begun
                 else {"content": None, "tool_calls": [call]}
             )
-        assert isinstance(event, Arguments)
+        assert isinstance(event, ArgumentsDelta)
         call = {"index": self._num_calls - 1, "function": {"arguments": event.text}}
         return {"tool_calls": [call]}
 
-    def _call(self, begun: CallBegun, index: int) -> dict[str, Any]:
+    def _call(self, begun: CallStarted, index: int) -> dict[str, Any]:
         function = {"name": begun.name, "arguments": ""}
         return {"id": f"call_{self._call_id}_{index}", "type": "function", "function": function}
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from latency_budget.account.budget import TARGET_MS
+
 from .conversation import Item, ItemReference, Modality
 
 AudioEncoding = Literal["pcm16", "pcmu", "pcma"]
@@ -69,7 +71,7 @@ class SessionSettings:
     """None: as many as the reply takes ("inf")."""
     pace_ms: int = 0
     """An answer is not heard before so long after the caller's last word."""
-    budget_ms: int = 500
+    budget_ms: int = TARGET_MS
     """What may lie between the caller's last word and the first audible answer."""
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"

@@ -84,7 +84,7 @@ class BudgetActions:
     def speech_began(self, *, is_overlap: bool) -> None:
         """Do what the turn that the caller begins calls for. `is_overlap`: the agent can be heard,
         and partial words tell whether to go on."""
-        standing = self._policy.standing()
+        standing = self._policy.active()
         if is_overlap:
             standing = tuple(t for t in standing if t.action is not Action.SKIP_PARTIALS)
         actions = {taken.action for taken in standing if not taken.left_out}

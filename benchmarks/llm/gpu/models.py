@@ -13,11 +13,11 @@ from llm_engine.config import ModelConfig, Precision, SamplingParams
 from llm_engine.cuda import memory
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.device import FP8_CAPABILITY, Device
-from llm_engine.cuda.memory import Room, Storage, plan_memory
+from llm_engine.cuda.memory import MemoryBudget, Storage, plan_memory
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops.interface import Ops
 from llm_engine.cuda.quantization.quantize import BLOCK
-from llm_engine.cuda.steps.cuda_graph import CudaGraphs, EagerGraphs, Graphs
+from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 
 from .driving import Session
@@ -87,9 +87,9 @@ class Target:
         """As a service has them; without FlashInfer, kernels of our own attend. `options` of
         `TritonOps`, of no importance to a rehearsal."""
         if self.found is None:
-            from llm_engine.cuda.ops.reference_ops import OracleOps
+            from llm_engine.cuda.ops.reference_ops import ReferenceOps
 
-            return OracleOps()
+            return ReferenceOps()
         from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.ops.triton_ops import TritonOps
 
@@ -225,7 +225,7 @@ class Lab:
         if self.target.is_gpu:
             page = PAGE_SIZE * memory.token_bytes(subject.config, subject.storage)
             free_bytes, _ = torch.cuda.mem_get_info(self.target.device)
-            room = Room(free_bytes, PAGE_SIZE, self.context_length, num_pages * page)
+            room = MemoryBudget(free_bytes, PAGE_SIZE, self.context_length, num_pages * page)
             plan_memory(subject.config, subject.storage, room, name=subject.name)
         return num_pages
 

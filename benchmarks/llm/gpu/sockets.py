@@ -19,7 +19,7 @@ import numpy as np
 
 from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import Backend, StepHandle, StepResult
-from llm_engine.backends.wrapper import BackendAround
+from llm_engine.backends.wrapper import BackendWrapper
 from llm_engine.config import SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.engine_thread import EngineThread
@@ -142,7 +142,7 @@ async def _reply(worker: EngineThread, core: EngineCore, num_tokens: int) -> lis
             return arrivals
 
 
-class _Stamped(BackendAround):
+class _Stamped(BackendWrapper):
     """Notes when each step was collected."""
 
     def __init__(self, backend: Backend) -> None:

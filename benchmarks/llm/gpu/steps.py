@@ -14,11 +14,10 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import PageId, SequenceRows, Slot
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE
-from llm_engine.cuda.forward import Scratch
-from llm_engine.cuda.memory import Room, plan_memory
+from llm_engine.cuda.memory import MemoryBudget, plan_memory
+from llm_engine.cuda.model import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages
-from llm_engine.cuda.steps.captured_steps import DecodeStep, PromptStep, StepContext
-from llm_engine.cuda.steps.graph_runner import GraphRunner
+from llm_engine.cuda.steps.graph_runner import DecodeStep, GraphRunner, PrefillStep, StepContext
 from llm_engine.cuda.steps.logit_masks import MaskBuffers
 from llm_engine.cuda.steps.step_inputs import StepInputs
 
@@ -61,16 +60,16 @@ def intervals(loaded: Loaded) -> Iterator[Figure]:
     alone = graph_ms(loaded, min(target.num_steps, 1000))
     yield Figure("graph alone p50", percentile(alone, 0.5), "ms", limit)
     yield Figure("graph alone p99", percentile(alone, 0.99), "ms", limit)
-    for num_lanes in (2, 4, 8):
-        several = lanes_ms(loaded, num_lanes, min(target.num_steps, 200))
-        yield Figure(f"graph of {num_lanes} sequences", percentile(several, 0.5), "ms", limit)
+    for num_seqs in (2, 4, 8):
+        several = lanes_ms(loaded, num_seqs, min(target.num_steps, 200))
+        yield Figure(f"graph of {num_seqs} sequences", percentile(several, 0.5), "ms", limit)
     for name, sampling in SAMPLINGS.items():
         with quiet():
             found = interval_ms(loaded.session(sampling), min(target.num_steps, 1000))
         yield Figure(f"ITL p50, {name}", percentile(found, 0.5), "ms", limit)
-        for num_lanes in (1, 8):
-            drawn = lanes_ms(loaded, num_lanes, min(target.num_steps, 200), sampling)
-            what = "graph alone" if num_lanes == 1 else f"graph of {num_lanes} sequences"
+        for num_seqs in (1, 8):
+            drawn = lanes_ms(loaded, num_seqs, min(target.num_steps, 200), sampling)
+            what = "graph alone" if num_seqs == 1 else f"graph of {num_seqs} sequences"
             yield Figure(f"{what}, {name}", percentile(drawn, 0.5), "ms", limit)
 
 
@@ -109,14 +108,14 @@ def graph_ms(loaded: Loaded, num_steps: int) -> list[float]:
 
 @torch.inference_mode()
 def lanes_ms(
-    loaded: Loaded, num_lanes: int, num_steps: int, sampling: SamplingParams | None = None
+    loaded: Loaded, num_seqs: int, num_steps: int, sampling: SamplingParams | None = None
 ) -> list[float]:
     """The same for so many sequences, which all read the same keys and values."""
-    step, sequences = _recorded(loaded, num_lanes, sampling or SamplingParams())
+    step, sequences = _recorded(loaded, num_seqs, sampling or SamplingParams())
     choose = partial(step.replay, GraphRunner.choice_for(sequences))
     found: list[float] = []
     while len(found) < num_steps:
-        step.lanes.send(sequences)
+        step.inputs.send(sequences)
         for _ in range(4):
             choose()
         stretch = min(STRETCH - 4, num_steps - len(found))
@@ -129,13 +128,13 @@ def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
     """Milliseconds of the recorded step that reads so many tokens of a prompt, nothing before
     them."""
     num_pages = -(-num_rows // PAGE_SIZE)
-    machinery = _machinery(loaded, num_rows, num_pages)
-    lanes = StepInputs(1, num_rows, num_pages, loaded.target.device)
+    context = _machinery(loaded, num_rows, num_pages)
+    inputs = StepInputs(1, num_rows, num_pages, loaded.target.device)
     pages = [PageId(page) for page in range(num_pages)]
     tokens = tuple(place % loaded.subject.config.vocab_size for place in range(num_rows))
-    with machinery.graphs.running():
-        step = PromptStep(machinery, lanes, (num_rows,))
-        lanes.send([SequenceRows(Slot(0), tokens, 0, 0, SamplingParams(), 0, pages=pages)])
+    with context.graphs.running():
+        step = PrefillStep(context, inputs, (num_rows,))
+        inputs.send([SequenceRows(Slot(0), tokens, 0, 0, SamplingParams(), 0, pages=pages)])
         return _timed(loaded, partial(step.replay, num_rows, None), repeats + 2)[2:]
 
 
@@ -228,7 +227,7 @@ def memory(loaded: Loaded) -> Iterator[Figure]:
     device, num_pages = target.device, loaded.backend.layout.num_pages
     page = loaded.kv_bytes(PAGE_SIZE)
     context_length = loaded.model.rope.cos.shape[0]
-    room = Room(1 << 50, PAGE_SIZE, context_length, num_pages * page)
+    room = MemoryBudget(1 << 50, PAGE_SIZE, context_length, num_pages * page)
     plan = plan_memory(subject.config, subject.storage, room)
     yield Figure("weights", loaded.model.step_bytes / 1e9, "GB", note="read in every step")
     yield Figure("reckoned in all", plan.total / 1e9, "GB")
@@ -252,17 +251,17 @@ def _step_limit_ms(loaded: Loaded) -> float:
 
 
 def _recorded(
-    loaded: Loaded, num_lanes: int, sampling: SamplingParams
+    loaded: Loaded, num_seqs: int, sampling: SamplingParams
 ) -> tuple[DecodeStep, list[SequenceRows]]:
     """A step of its own, apart from the backend's, and what to send to it."""
     num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
-    machinery = _machinery(loaded, MAX_ROWS, num_pages)
-    with machinery.graphs.running():
-        step = DecodeStep(machinery, StepInputs(num_lanes, 1, num_pages, loaded.target.device), 1)
+    context = _machinery(loaded, MAX_ROWS, num_pages)
+    with context.graphs.running():
+        step = DecodeStep(context, StepInputs(num_seqs, 1, num_pages, loaded.target.device), 1)
     pages = [PageId(page) for page in range(num_pages)]
     rows = [
         SequenceRows(Slot(lane), (lane + 1,), CONTEXT, 1, sampling, 0, pages=pages)
-        for lane in range(num_lanes)
+        for lane in range(num_seqs)
     ]
     return step, rows
 

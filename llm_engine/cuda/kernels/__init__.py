@@ -1,1 +1,1 @@
-"""Triton kernels. Importing this needs Triton; nothing else of the project does so."""
+"""Triton kernels. Importing this package needs Triton."""

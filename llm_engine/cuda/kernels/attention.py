@@ -1,11 +1,11 @@
-"""Attention over pages, for a few rows as for prompts.
+"""Paged attention kernel, for decode rows and for prompts.
 
-A program has up to `TILE` rows of queries: those heads that share a key-value head, of one lane's
-rows. It goes over every `NUM_SPLITS`th chunk of keys, beginning with the chunk of its own number.
-So which keys are summed where depends on their positions only, and a row's sums are the same bits
-whatever other rows are beside it: chunks that it does not see multiply by one and add zero.
+A program has up to `TILE` rows of queries: the heads that share a key-value head, of one sequence's
+rows. It processes every `NUM_SPLITS`th chunk of keys, beginning with the chunk of its own number.
+So the order of summation depends on positions only, and a row's sums are the same bits in any
+company: chunks that it does not see multiply by one and add zero.
 
-The last of the programs that share rows puts the parts together, always in the same order
+The last of the programs that share rows combines the partial results, always in the same order
 ("flash decoding", Dao et al. 2023, in one kernel).
 """
 
@@ -22,7 +22,7 @@ def places(
     table, at, is_written, kv_head,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Where keys and values of positions `at` begin."""
+    """Offsets of the keys and values of positions `at`."""
     page = tl.load(
         table + at // PAGE_SIZE, mask=is_written, other=0, cache_modifier=".cg"
     ).to(tl.int64)  # fmt: skip
@@ -35,8 +35,8 @@ def fetch_chunk(
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Ask for a chunk's keys and values. Cache lines of positions that nobody asked for are
-    replaced by the first one's, which is asked for anyway, or is harmless."""
+    """Prefetch a chunk's keys and values. Positions outside the range are replaced by the first
+    one, whose lines are prefetched anyway, or harmless."""
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     is_written = (at >= first) & (at <= last)
     where = places(table, at, is_written, kv_head, KV_HEADS, DIM, PAGE_SIZE)
@@ -55,11 +55,11 @@ def attend_chunk(
     PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """One step of the softmax that is known only in the end: the largest score, the sum of the
-    exponentials and the weighted sum of values, each so far."""
+    """One step of the online softmax: the largest score, the sum of exponentials and the weighted
+    sum of values, each so far."""
     column = tl.arange(0, BLOCK_D)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
-    # Nothing else is read: what was never written may be NaN, which times zero is NaN.
+    # Only written positions are read: others may be NaN, which times zero is NaN.
     written = (at >= first) & (at <= last)
     where = places(table, at, written, kv_head, KV_HEADS, DIM, PAGE_SIZE)
     wide = column < DIM
@@ -95,7 +95,7 @@ def attend_chunks(
     PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, NUM_SPLITS: tl.constexpr, TILE: tl.constexpr,
     CHUNK: tl.constexpr, TYPE: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """Every `NUM_SPLITS`th chunk from `begin`."""
+    """Attend to every `NUM_SPLITS`th chunk from `begin`."""
     biggest = tl.full((TILE,), float("-inf"), tl.float32)
     sums = tl.zeros((TILE,), tl.float32)
     mixed = tl.zeros((TILE, BLOCK_D), tl.float32)
@@ -108,17 +108,17 @@ def attend_chunks(
 
 
 @triton.jit
-def put_together(
+def combine_parts(
     mixtures, maxima, totals, out, first_row, kv_head, num_members, begin,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     NUM_SPLITS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The parts of a tile's rows, as if there had been one part; some rows at a time, all their
-    parts at once, as each time takes as long as memory is away: once, though a part that saw
-    nothing has written no more than that. The rest of it, which may be NaN, is read and dropped."""
+    """Combine the partial results of a tile's rows; some rows at a time, all their parts at once,
+    so that each costs one trip to memory. A part that saw no key has written only its maximum; the
+    rest of it, which may be NaN, is read and dropped."""
     column = tl.arange(0, BLOCK_D)
     part = tl.arange(0, NUM_SPLITS)
-    end = tl.minimum(begin + TILE, num_members)  # beyond it is another tile's, perhaps unwritten
+    end = tl.minimum(begin + TILE, num_members)  # what follows is another tile's, perhaps unwritten
     for start in range(begin, end, AT_ONCE):
         member = start + tl.arange(0, AT_ONCE)
         inside = member < end
@@ -148,7 +148,7 @@ def put_together(
 
 @triton.jit
 def write(out, spot, sums, mixed, kept):
-    """Zeros for a row that saw nothing."""
+    """Normalize and store rows; zeros for a row that saw no key."""
     result = mixed / tl.where(sums > 0, sums, 1.0)[:, None]
     tl.store(out + spot, result.to(out.dtype.element_ty), mask=kept)
 
@@ -164,22 +164,22 @@ def attend_kernel(
     TILE: tl.constexpr, CHUNK: tl.constexpr, AT_ONCE: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: tiles of rows of all lanes, key-value heads, splits."""
+    """Attention. Programs: tiles of rows of all sequences, key-value heads, splits."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     num_members = num_queries * GROUP
-    tiles_of_lane = tl.cdiv(num_members, TILE)
-    lane, kv_head, split = tl.program_id(0) // tiles_of_lane, tl.program_id(1), tl.program_id(2)
-    begin_member = tl.program_id(0) % tiles_of_lane * TILE
+    tiles_of_seq = tl.cdiv(num_members, TILE)
+    seq, kv_head, split = tl.program_id(0) // tiles_of_seq, tl.program_id(1), tl.program_id(2)
+    begin_member = tl.program_id(0) % tiles_of_seq * TILE
     member = begin_member + tl.arange(0, TILE)
     inside = member < num_members
-    row = lane * num_queries + member // GROUP
+    row = seq * num_queries + member // GROUP
     where = row * HEADS + kv_head * GROUP + member % GROUP
     column = tl.arange(0, BLOCK_D)
     kept = inside[:, None] & (column < DIM)[None, :]
     spot = where.to(tl.int64)[:, None] * DIM + column[None, :]
 
     # Positions and tables are older than the kernel before, which stores this step's keys: they can
-    # be read already, and all other keys asked for.
+    # be read already, and all other keys prefetched.
     position = tl.load(positions + row, mask=inside, other=-1, cache_modifier=".cg")
     last = tl.max(position, axis=0)
     first = 0
@@ -188,7 +188,7 @@ def attend_kernel(
         first = tl.maximum(lowest - WINDOW + 1, 0)
     begin = first // CHUNK
     begin += (split + NUM_SPLITS - begin % NUM_SPLITS) % NUM_SPLITS
-    table = tables + lane * table_width
+    table = tables + seq * table_width
     if PDL:
         fetch_chunk(
             keys, values, table, begin, kv_head, first, last,
@@ -208,8 +208,8 @@ def attend_kernel(
         part = mixtures + at.to(tl.int64)[:, None] * BLOCK_D + column[None, :]
         tl.store(part, mixed, mask=has_any[:, None] & kept, cache_modifier=".cg")
         if is_last(counters + tl.program_id(0) * KV_HEADS + kv_head, NUM_SPLITS):
-            put_together(
-                mixtures, maxima, totals, out, lane * num_queries, kv_head, num_members,
+            combine_parts(
+                mixtures, maxima, totals, out, seq * num_queries, kv_head, num_members,
                 begin_member, HEADS, GROUP, DIM, BLOCK_D, NUM_SPLITS, TILE, AT_ONCE,
             )  # fmt: skip
     else:

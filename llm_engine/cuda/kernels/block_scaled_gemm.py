@@ -1,7 +1,7 @@
-"""Products of many rows with 8-bit weights, both sides scaled by blocks of columns.
+"""Prefill product kernel with 8-bit weights and activations, both scaled by blocks of columns.
 
-Both are 8-bit floats, so that the matrix units take them as they lie, at twice the rate of 16 bits.
-What a block of columns gives is a sum of its own; the rows' scales times the weights' are applied
+Both are 8-bit floats, so that the matrix units take them directly, at twice the rate of 16 bits.
+Each block of columns has a sum of its own; the rows' scales times the weights' are applied
 where it joins the others, one multiplication and addition for each number. That keeps sums exact as
 well: Hopper's matrix units add 8-bit products with about 14 bits, which does for 128 of them and
 not for thousands (DeepSeek-V3, arXiv 2412.19437, section 3.3.2).
@@ -20,9 +20,9 @@ def _with_block(
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, ONE_SCALE: tl.constexpr,
     EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """`total [BLOCK_M, BLOCK_N]` and the product of `left [BLOCK_M, COLUMNS]`, whose rows have
+    """Add to `total [BLOCK_M, BLOCK_N]` the product of `left [BLOCK_M, COLUMNS]`, whose rows have
     scales `left_scales`, with the weight's rows `at`, which begin with `first`."""
-    if SCALE_COLUMNS < IN:  # asked for before the product, so that they are there behind it
+    if SCALE_COLUMNS < IN:  # loaded before the product, to hide their latency
         ACROSS: tl.constexpr = (IN + SCALE_COLUMNS - 1) // SCALE_COLUMNS
         block = step * COLUMNS // SCALE_COLUMNS
         if ONE_SCALE:
@@ -46,7 +46,7 @@ def _finished(
     total, scales, bias, at, IN: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """With the scales of whole rows, and the bias."""
+    """Apply the scales of whole rows and the bias."""
     if SCALE_COLUMNS >= IN:
         total *= tl.load(scales + at // SCALE_ROWS)[None, :]
     if bias is not None:
@@ -68,7 +68,7 @@ def blocks_kernel(
     `x [M, blocks * COLUMNS]` has zeros behind its `IN` columns; `x_scales [blocks, M]`. For rows
     beyond the last, on either side, that one is taken again: loads need no mask for them.
     """
-    # The programs that begin together share rows of the weight, which come from memory once.
+    # Programs that begin together share rows of the weight, which come from memory once.
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     first = tl.program_id(1) * BLOCK_N
     n = first + tl.arange(0, BLOCK_N)

@@ -1,21 +1,22 @@
-"""What all kernels do: wait for the kernel before, fetch ahead, and prepare what is multiplied."""
+"""Helpers of all kernels: programmatic dependent launch, prefetch, operands, split reductions."""
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 EMULATED = bool(triton.knobs.runtime.interpret)
-"""Whether kernels run in Triton's interpreter. That is decided when they are imported."""
+"""True if kernels run in Triton's interpreter. Fixed when they are imported."""
 
 
 @triton.jit
 def wait_for_inputs(PDL: tl.constexpr, IS_SHORT: tl.constexpr = True):
-    """To be called once by every program, before it reads what another kernel has written and
-    before it writes anything: a kernel launched with programmatic dependent launch begins while
-    the one before it still runs. Nothing reaches further back, as that one has waited too.
+    """Wait for the kernel before this one. Every program calls it once, before it reads what
+    another kernel has written and before it writes anything: a kernel launched with programmatic
+    dependent launch begins while the one before it still runs. Earlier kernels have ended, as that
+    one has waited too.
 
-    From here on the kernel after this one may begin to fetch its weights; where this one is not
-    short, from `let_next_begin` on.
+    From here on the next kernel may begin to prefetch its weights; where this kernel is not short,
+    from `let_next_begin` on.
     """
     if PDL:
         gdc_wait()
@@ -25,16 +26,16 @@ def wait_for_inputs(PDL: tl.constexpr, IS_SHORT: tl.constexpr = True):
 
 @triton.jit
 def let_next_begin(PDL: tl.constexpr):
-    """Once in every program, behind `wait_for_inputs`: when all have come here or have ended, the
-    kernel after this one begins. What it fetches much too early is gone from L2 when it is wanted,
-    washed out by what this one reads; and its programs take the places of this one's."""
+    """Let the next kernel begin once every program has come here or has ended. Called once in every
+    program, behind `wait_for_inputs`. Too early, the next kernel's prefetches are evicted from L2
+    by this one's reads before they are used, and its programs take this one's slots."""
     if PDL:
         gdc_launch_dependents()
 
 
 @triton.jit
 def fetch_ahead(pointers):
-    """Bring the cache lines of these addresses into L2, without waiting for them."""
+    """Prefetch the cache lines of these addresses into L2, without waiting."""
     tl.inline_asm_elementwise(
         "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
         "=r,l",
@@ -47,11 +48,11 @@ def fetch_ahead(pointers):
 
 @triton.jit
 def operand(x, TYPE: tl.constexpr, EMULATED: tl.constexpr):
-    """`x` as the matrix units take it.
+    """Convert `x` to the matrix units' type.
 
-    Halves have a smaller range than the numbers that they come from: what is beyond becomes the
-    largest, in the one instruction that converts two numbers. `EMULATED`: rounded likewise, but in
-    float32; Triton's interpreter cannot multiply bfloat16.
+    float16 has a smaller range than float32: values beyond saturate, in the one instruction that
+    converts two numbers. `EMULATED`: rounded likewise, but kept in float32; Triton's interpreter
+    cannot multiply bfloat16.
     """
     if TYPE == tl.float16 and x.dtype == tl.float32:
         if EMULATED:
@@ -73,9 +74,9 @@ def operand(x, TYPE: tl.constexpr, EMULATED: tl.constexpr):
 
 @triton.jit
 def is_last(counter, NUM: tl.constexpr):
-    """Whether of `NUM` programs this is the last one to get here; what the others have written
-    before they came here is then visible. The counter is zero again after the last."""
-    tl.debug_barrier()  # the counting is one thread's, the writing was everyone's
+    """True in the last of `NUM` programs to get here; what the others have written before is then
+    visible. The last one resets the counter."""
+    tl.debug_barrier()  # one thread counts, all threads have written
     last = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == NUM - 1
     if last:
         tl.store(counter, 0)

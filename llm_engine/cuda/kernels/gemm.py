@@ -1,21 +1,21 @@
-"""Products of a few rows with a large weight, and what follows on them.
+"""Fused product kernels: a few rows times a large weight, with norm, scales, bias and SwiGLU.
 
 A program has `BLOCK_N` rows of the weight, which are the rows of its tile for the matrix units;
-the activations' rows are the tile's columns, filled up to `ROWS`. So a row's result is the outcome
-of the same instructions for each number of rows and for each place among them.
+the activations' rows are the tile's columns, padded to `ROWS`. So a row's result comes from the
+same instructions for any number of rows and any index among them.
 
-The weight is read once and in order; 8-bit values become what the matrix units take in registers.
-A norm needs no pass of its own: the sum of squares is gathered beside the product, and the root
-multiplies in the end, as the scales of rows do.
+The weight is read once and in order; 8-bit values are converted in registers. A norm needs no pass
+of its own: the sum of squares is accumulated beside the product, and its root multiplies at the
+end, as the scales of rows do.
 
 *Pieces.* Each of a program's `PIECES` warps multiplies a piece of the columns, in a dot product
-that has the pieces for its first axis, and sums of its own, which are added in the end. Were it the
-rows of the weight that the warps divide, each would need all of the activations, and convert them
-again: more than half of the instructions for 8-bit weights. The sums of 32 rows and more would
-take too many registers, there the warps share one (`llm_engine/cuda/ops/gemm_tiles.py`).
+that has the pieces for its first axis, and sums of its own, which are added at the end. If
+the warps divided the weight's rows instead, each would need all activations and convert them again:
+more than half of the instructions for 8-bit weights. The sums of 32 rows and more would take too
+many registers; there the warps share one (`ops/gemm_tiles.py`).
 
 *Pairs.* Where two outputs belong together (gate and up, the halves of a head), half of a tile's
-rows are the first ones, the other half their partners: `pair_rows`.
+rows are the first outputs, the other half their partners: `pair_rows`.
 """
 
 import triton
@@ -24,9 +24,9 @@ import triton.language as tl
 from .common import fetch_ahead, is_last, let_next_begin, operand, wait_for_inputs
 
 NORM_RANGE = tl.constexpr(8.0)
-"""By what numbers that are normalized at the end, and large before, are divided where they become
-halves: a few channels of some models' residual reach 10,000 before the norm's weight multiplies
-them, and halves end at 65,504. A power of two: nothing is rounded but numbers below 0.0005."""
+"""Divisor of activations before they become float16, where they are normalized only at the end: a
+few channels of some models' residual reach 10,000 before the norm's weight multiplies them, and
+float16 ends at 65,504. A power of two: only numbers below 0.0005 are rounded by it."""
 
 
 @triton.jit
@@ -38,11 +38,11 @@ def accumulate(
     TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """`[BLOCK_N, ROWS]`, float32: rows `at` of the weight times `x * norm`, over `SPAN` columns
-    from `begin`; and `[ROWS]`, the sums of the squares of x.
+    """Accumulate `[BLOCK_N, ROWS]`, float32: rows `at` of the weight times `x * norm`, over `SPAN`
+    columns from `begin`; and `[ROWS]`, the sums of the squares of x.
 
-    Scales that change along a row are applied, of which each piece has one; scales of whole rows
-    are not. The next kernel may begin after `NEXT_AT` quarters of the columns, 0 to 3.
+    Scales that change along a row are applied, one for each piece; scales of whole rows are not.
+    The next kernel may begin after `NEXT_AT` quarters of the columns, 0 to 3.
     """
     PIECE: tl.constexpr = BLOCK_K // PIECES
     columns = tl.arange(0, PIECES)[:, None] * PIECE + tl.arange(0, PIECE)[None, :]
@@ -89,7 +89,7 @@ def accumulate(
 
 @triton.jit
 def weight_block(pointers, inside, IS_WHOLE: tl.constexpr):
-    """A block of the weight, which nobody reads again."""
+    """Load a block of the weight; it is read only once, so it is evicted first."""
     if IS_WHOLE:
         return tl.load(pointers, eviction_policy="evict_first")
     else:
@@ -98,7 +98,7 @@ def weight_block(pointers, inside, IS_WHOLE: tl.constexpr):
 
 @triton.jit
 def norm_weights(norm, k, inside, TYPE: tl.constexpr):
-    """The norm's weight at columns `k`, for numbers that become `TYPE`."""
+    """Norm weights at columns `k`, for activations that become `TYPE`."""
     weights = tl.load(norm + k, mask=inside, other=0.0)
     if TYPE == tl.float16:
         weights /= NORM_RANGE
@@ -107,7 +107,7 @@ def norm_weights(norm, k, inside, TYPE: tl.constexpr):
 
 @triton.jit
 def zeros(PIECES: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
-    """Sums to begin with: `[PIECES, BLOCK_N, ROWS]`, of one piece `[BLOCK_N, ROWS]`."""
+    """Zero sums: `[PIECES, BLOCK_N, ROWS]`, for one piece `[BLOCK_N, ROWS]`."""
     if PIECES > 1:
         return tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
     else:
@@ -116,7 +116,7 @@ def zeros(PIECES: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def multiply(left, right, total, PIECES: tl.constexpr):
-    """`total` and `left [PIECES, BLOCK_N, k] @ right [PIECES, k, ROWS]`."""
+    """`total + left [PIECES, BLOCK_N, k] @ right [PIECES, k, ROWS]`."""
     if PIECES == 1:
         left = tl.reshape(left, left.shape[1:])
         right = tl.reshape(right, right.shape[1:])
@@ -128,7 +128,7 @@ def finished(
     total, squares, scales, norm, bias, at, EPS: tl.constexpr, IN: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A product with its scales of rows, its norm and its bias."""
+    """Apply scales of rows, norm and bias to a product."""
     if scales is not None and SCALE_COLUMNS >= IN:
         total *= tl.load(scales + at // SCALE_ROWS)[:, None]
     if norm is not None:
@@ -140,14 +140,15 @@ def finished(
 
 @triton.jit
 def pair_rows(first, DISTANCE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """`[BLOCK_N]`: rows of the weight, given `[BLOCK_N / 2]` first ones."""
+    """Rows of the weight `[BLOCK_N]`, given `[BLOCK_N / 2]` first ones: these and their
+    partners."""
     offset = tl.arange(0, 2) * DISTANCE
     return tl.reshape(offset[:, None] + first[None, :], (BLOCK_N,))
 
 
 @triton.jit
 def pairs(total, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
-    """The firsts and the partners of `[BLOCK_N, ROWS]`, `[BLOCK_N / 2, ROWS]` each."""
+    """Split `[BLOCK_N, ROWS]` into first outputs and partners, `[BLOCK_N / 2, ROWS]` each."""
     halves = tl.reshape(total, (2, BLOCK_N // 2, ROWS))
     return tl.split(tl.permute(halves, (1, 2, 0)))
 
@@ -209,8 +210,8 @@ def divided_kernel(
     PDL: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` += product, or = product unless it `ADDS`. The columns of the weight are
-    divided among `NUM_SPLITS` programs; the last one to be done adds their sums, always in the same
-    order."""
+    divided among `NUM_SPLITS` programs; the last one to finish adds their sums, always in the same
+    order (split-K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     at = tl.minimum(n, OUT - 1)
@@ -258,8 +259,8 @@ def _write(
 def add_parts_kernel(
     parts, residual, num_numbers, COUNT: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """`residual` += each of `parts [COUNT, num_numbers]`, in their order. Begins when all before it
-    has ended: that is a library's exchange of the parts, maybe on streams of its own."""
+    """`residual` += each of `parts [COUNT, num_numbers]`, in their order. No dependent launch: the
+    kernel before it is a library's all-gather, maybe on streams of its own."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kept = at < num_numbers
     total = tl.load(residual + at, mask=kept, other=0.0).to(tl.float32)

@@ -1,4 +1,4 @@
-"""Rows of prompts, made ready for their products."""
+"""Prologue kernels of prefill: normalization, 8-bit rounding, and numbers of keys."""
 
 import triton
 import triton.language as tl
@@ -11,9 +11,9 @@ def ready_kernel(
     x, norm, out, scales, num_rows, EPS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     BLOCK: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A row normalized, where there is a norm, and in 8-bit floats, where there are `scales
-    [WIDTH / GROUP, M]`: so many columns share one, and the largest of them becomes the type's
-    largest. `out [M, PADDED]` has zeros behind the row."""
+    """Normalize a row, where there is a norm, and round it to 8-bit floats, where there are `scales
+    [WIDTH / GROUP, M]`: `GROUP` columns share one, and their largest becomes the type's largest.
+    `out [M, PADDED]` has zeros behind the row."""
     wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, BLOCK // GROUP)
@@ -34,12 +34,12 @@ def ready_kernel(
 
 @triton.jit
 def lengths_kernel(
-    positions, out, NUM_LANES: tl.constexpr, NUM_QUERIES: tl.constexpr, BLOCK: tl.constexpr,
+    positions, out, NUM_SEQS: tl.constexpr, NUM_QUERIES: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Keys that each lane has when all its rows are there, counted from its first row."""
+    """Number of keys of each sequence with all its rows, computed from its first row."""
     wait_for_inputs(PDL)
-    lane = tl.arange(0, BLOCK)
-    kept = lane < NUM_LANES
-    first = tl.load(positions + lane * NUM_QUERIES, mask=kept, other=0)
-    tl.store(out + lane, tl.maximum(first, 0) + NUM_QUERIES, mask=kept)
+    seq = tl.arange(0, BLOCK)
+    kept = seq < NUM_SEQS
+    first = tl.load(positions + seq * NUM_QUERIES, mask=kept, other=0)
+    tl.store(out + seq, tl.maximum(first, 0) + NUM_QUERIES, mask=kept)

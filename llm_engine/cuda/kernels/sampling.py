@@ -1,28 +1,29 @@
-"""Drawing tokens, as `llm_engine.sampler` describes it, without sorting. What may not be chosen has
-been left out before (`mask_kernel`).
+"""Sampling kernels: draw tokens as `llm_engine.backends.sampler` defines it, without sorting.
+
+Forbidden tokens have been masked before (`mask_kernel`).
 
 Theory of operation
 -------------------
-What `top_k` and `top_p` keep are all tokens heavier than some *cut*, and the first few of those
-that weigh as much as it. A weight is a whole number that float32 can hold, so its bits, read as an
+`top_k` and `top_p` keep all tokens heavier than some *cut*, and the first few of those that weigh
+as much as it. A weight is a whole number that float32 can hold, so its bits, read as an
 integer, are its *rank*: 29 bits that order tokens as their weights do. The cut's rank is found from
 the top, some bits at a time (`narrow_kernel`): programs add up, for each value of the next bits,
-how many tokens have it and what they weigh; the last program of a row finds the value at which,
-from the heaviest down, as much is reached as is wanted, and what is still wanted there. After three
-levels the rank is known, and how many of its tokens are kept. `top_p` wants a share of what `top_k`
-keeps: where there are both, one search follows the other. It begins behind the first level, as the
-sums there are those of all tokens.
+how many tokens have it and their total weight; the last program of a row finds the value at which,
+from the heaviest down, the wanted count or mass is reached, and what is still wanted there. After
+three levels the rank is known, and how many of its tokens are kept. `top_p` wants a share of what
+`top_k` keeps: with both, one search follows the other. The second begins behind the first level, as
+the sums there are those of all tokens.
 
 `draw_kernel` then adds up what is kept in each part of the vocabulary. The last program of a row
 finds the part in which the draw falls, and the token there.
 
-Everything is integers, so that the order in which programs add is of no importance. A row without
-filters is not searched, a greedy row is left as it is: their programs end at once.
+All sums are of integers, so that the order of addition does not matter. A row without filters is
+not searched, a greedy row is left unchanged: their programs end at once.
 
 Each token adds to its level's sums by an atomic operation, and those on one address wait for one
 another. At the first level that is the sixteenth part of a factor of two: of 128 k tokens whose
-logits, divided by the temperature, have a standard deviation of 3, some 700 at most. Of tokens
-that are all alike every one would: that costs time, and nothing else.
+logits, divided by the temperature, have a standard deviation of 3, some 700 at most. With all
+tokens alike, every one would: that costs time, and nothing else.
 """
 
 import triton
@@ -33,10 +34,10 @@ from llm_engine.backends.sampler import UNITS
 from .common import is_last, wait_for_inputs
 
 LEVELS = ((19, 10), (9, 10), (0, 9))
-"""Of a rank: where the bits of a level begin, and how many they are."""
+"""First bit and number of bits of a rank in each level of the search."""
 NUM_STATE = tl.constexpr(4)
-"""Words of 64 bits in which a row's search stands: by what (see below), the rank down to which is
-known what is kept, what is still wanted from there on, the weight of all above it."""
+"""64-bit words of a row's search state: what is counted (see below), the lowest rank that is surely
+kept so far, what is still wanted from there on, the weight of all above it."""
 
 _NOTHING = tl.constexpr(0)
 _TOKENS = tl.constexpr(1)
@@ -54,7 +55,7 @@ def mask_kernel(
     logits, allowed, penalized, penalties,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: rows, blocks of the vocabulary. In place."""
+    """Apply logit masks in place. Programs: rows, blocks of the vocabulary."""
     wait_for_inputs(PDL)
     row = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -80,17 +81,18 @@ def narrow_kernel(
     WIDTH: tl.constexpr, NUM_BLOCKS: tl.constexpr, BLOCK: tl.constexpr, NUM_PARTS: tl.constexpr,
     SHIFT: tl.constexpr, BITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: rows, parts of `NUM_BLOCKS` blocks of the vocabulary. `counts`, `masses`: this
-    level's, zero before; after it too, but for the first level's, which are `first_masses`."""
+    """One level of the search for the cut. Programs: rows, parts of `NUM_BLOCKS` blocks of the
+    vocabulary. `counts`, `masses`: this level's, zero before; zero after it too, except the first
+    level's, which are `first_masses`."""
     wait_for_inputs(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
-    lane = row // num_queries
-    temperature, top_p = tl.load(temperatures + lane), tl.load(top_ps + lane)
-    top_k = tl.load(top_ks + lane).to(tl.int64)
+    seq = row // num_queries
+    temperature, top_p = tl.load(temperatures + seq), tl.load(top_ps + seq)
+    top_k = tl.load(top_ks + seq).to(tl.int64)
     state = states + row * NUM_STATE
     is_first: tl.constexpr = SHIFT == _FIRST_SHIFT
     if is_first:
-        low = lowest_rank(tl.load(min_ps + lane))
+        low = lowest_rank(tl.load(min_ps + seq))
         is_searched = (temperature > 0) & ((top_k > 0) | (top_p < 1))
         by_tokens = top_k > 0
         if (part == 0) & ~is_searched:
@@ -121,7 +123,7 @@ def narrow_kernel(
                 above = wanted * 0
             else:
                 wanted, above = tl.load(state + 2), tl.load(state + 3)
-                tl.debug_barrier()  # all has been read
+                tl.debug_barrier()  # all threads have read
                 tl.store(counts + each, 0)
                 tl.store(masses + each, 0)
             if by != _NOTHING:
@@ -138,7 +140,7 @@ def narrow_kernel(
 
 @triton.jit
 def begun(count, mass, top_k, top_p):
-    """By what is searched at first, and how much is wanted, of all that there is."""
+    """Start of a search: what is counted first, and how much is wanted."""
     is_many = (top_k > 0) & (tl.sum(count, axis=0) > top_k)
     wanted = tl.where(top_p < 1, part_of(tl.sum(mass, axis=0), top_p), _ALL)
     by = tl.where(top_p < 1, _MASS, _NOTHING)
@@ -147,8 +149,8 @@ def begun(count, mass, top_k, top_p):
 
 @triton.jit
 def narrowed(sizes, mass, wanted, above):
-    """At which of a level's values so much of the sizes is reached, from the heaviest down; what is
-    wanted there; what all above weighs."""
+    """Value of a level at which, from the heaviest down, the wanted size is reached; what is still
+    wanted there; the weight of all above."""
     values = tl.arange(0, sizes.shape[0])
     down_to = tl.sum(sizes, axis=0) - tl.cumsum(sizes, axis=0) + sizes
     found = tl.max(tl.where(down_to >= wanted, values, 0), axis=0)
@@ -158,8 +160,8 @@ def narrowed(sizes, mass, wanted, above):
 
 @triton.jit
 def ended(by, low, wanted, above, first_masses, top_p):
-    """At the last level: what is wanted in tokens. Where `top_k` alone has been applied so far, the
-    first level of a search by mass."""
+    """End of the last level: convert what is wanted to tokens. Where only `top_k` has been applied
+    so far, begin a search by mass."""
     weight = weight_of(low).to(tl.int64)
     begins = (by == _TOKENS) & (top_p < 1)
     wanted = tl.where(by == _MASS, (wanted + weight - 1) // weight, wanted)
@@ -189,12 +191,13 @@ def draw_kernel(
     WIDTH: tl.constexpr, NUM_BLOCKS: tl.constexpr, BLOCK: tl.constexpr, NUM_PARTS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: rows, parts of the vocabulary. `counts`, `masses`: the first level's, zero after
-    this. `out` stays as it is for greedy rows, and where nothing weighs anything."""
+    """Draw a token of each row. Programs: rows, parts of the vocabulary. `counts`, `masses`: the
+    first level's, zero after this. `out` is unchanged for greedy rows, and where all weights are
+    0."""
     wait_for_inputs(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
-    lane = row // num_queries
-    temperature = tl.load(temperatures + lane)
+    seq = row // num_queries
+    temperature = tl.load(temperatures + seq)
     if temperature > 0:
         state = states + row * NUM_STATE
         cut, num_ties = tl.load(state + 1).to(tl.int32), tl.load(state + 2)
@@ -212,7 +215,7 @@ def draw_kernel(
         tl.store(sums + at, tl.sum(heavy, axis=0), cache_modifier=".cg")
         tl.store(ties + at, tl.sum(tied, axis=0), cache_modifier=".cg")
         if is_last(counters + row, NUM_PARTS):
-            share = uniform(tl.load(seeds + lane), tl.load(positions + row) + 1)
+            share = uniform(tl.load(seeds + seq), tl.load(positions + row) + 1)
             part, passed, before, num_before = part_passing(
                 sums + row * NUM_PARTS, ties + row * NUM_PARTS, cut, num_ties, share, NUM_PARTS
             )
@@ -229,7 +232,7 @@ def draw_kernel(
                 num_before += tl.sum(is_tied, axis=0)
                 column += BLOCK
             if passed >= 0:
-                tl.store(out + lane * out_width + row % num_queries, token)
+                tl.store(out + seq * out_width + row % num_queries, token)
             each = row * _FIRST_BINS + tl.arange(0, _FIRST_BINS)
             tl.store(counts + each, 0)
             tl.store(masses + each, 0)
@@ -237,9 +240,9 @@ def draw_kernel(
 
 @triton.jit
 def part_passing(sums, ties, cut, num_ties, share, NUM_PARTS: tl.constexpr):
-    """In which part the running sum of what is kept passes its share of the whole: the part; the
-    number to be passed, below 0 where nothing is kept; what is kept before that part, and how many
-    tied ones there are."""
+    """Part in which the running sum of kept weights exceeds its share of the whole. Returns the
+    part; the sum to exceed, below 0 where nothing is kept; the kept weight and the tied tokens
+    before that part."""
     parts = tl.arange(0, NUM_PARTS)
     tied = tl.load(ties + parts, cache_modifier=".cg").to(tl.int64)
     upto = tl.cumsum(tied, axis=0)
@@ -254,14 +257,14 @@ def part_passing(sums, ties, cut, num_ties, share, NUM_PARTS: tl.constexpr):
 
 @triton.jit
 def top_of(biggest, row, NUM_PARTS: tl.constexpr):
-    """The row's largest logit, of what `likeliest_kernel` found in parts."""
+    """The row's largest logit, from the parts of `likeliest_kernel`."""
     found = tl.load(biggest + row * NUM_PARTS + tl.arange(0, NUM_PARTS))
     return tl.max(found, axis=0)
 
 
 @triton.jit
 def weights_at(logits, row, column, top, temperature, WIDTH: tl.constexpr):
-    """Float32, whole numbers. Nothing weighs what is not a number."""
+    """Weights as float32 whole numbers; 0 for NaN."""
     at = row.to(tl.int64) * WIDTH + column
     value = tl.load(logits + at, mask=column < WIDTH, other=float("-inf"))
     behind = (value - top) / temperature
@@ -270,7 +273,7 @@ def weights_at(logits, row, column, top, temperature, WIDTH: tl.constexpr):
 
 @triton.jit
 def rank_of(weight):
-    """Int32; of 0 below 0."""
+    """Rank of a weight, int32; negative for weight 0."""
     return weight.to(tl.int32, bitcast=True) - _ONE
 
 
@@ -286,7 +289,7 @@ def lowest_rank(min_p):
 
 @triton.jit
 def part_of(mass, top_p):
-    """The least of it that top_p asks for."""
+    """Least mass that top_p asks for."""
     part = top_p.to(tl.float64) * mass.to(tl.float64)
     whole = part.to(tl.int64)
     return tl.maximum(whole + (whole.to(tl.float64) < part).to(tl.int64), 1)
@@ -294,7 +297,7 @@ def part_of(mass, top_p):
 
 @triton.jit
 def uniform(seed, position):
-    """`llm_engine.sampler.uniform`."""
+    """`llm_engine.backends.sampler.uniform`, with the same constants."""
     state = seed.to(tl.uint64) * 0x9E3779B97F4A7C15 + position.to(tl.uint64) * 0xD1B54A32D192ED03
     state += 1
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9

@@ -1,9 +1,10 @@
-"""What stands around a forward pass: rows from what the lanes hold, the likeliest tokens, and what
-the lanes hold for the next step. As torch's operations these are a score of launches of two
-microseconds each; as kernels they are three.
+"""Kernels around a forward pass: embedding, greedy choice, and the next step's inputs.
 
-What lanes hold lies in one array, at other offsets for other numbers of lanes: kernels are not made
-anew for each alignment.
+As torch operations these are some twenty launches of two microseconds each; as kernels they are
+three.
+
+The inputs lie in one array, at other offsets for other numbers of sequences: kernels are not
+compiled again for each alignment.
 """
 
 import triton
@@ -20,14 +21,14 @@ def embed_kernel(
     tokens, first_positions, num_rows, table, positions, hidden, num_queries, tokens_width,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: rows, blocks of the embedding's columns."""
+    """Embed rows and compute their positions. Programs: rows, blocks of the embedding's columns."""
     wait_for_inputs(PDL)
     row, block = tl.program_id(0), tl.program_id(1)
-    lane, place = row // num_queries, row % num_queries
+    seq, place = row // num_queries, row % num_queries
     if block == 0:
-        position = tl.load(first_positions + lane) + place
-        tl.store(positions + row, tl.where(place < tl.load(num_rows + lane), position, -1))
-    token = tl.load(tokens + lane * tokens_width + place).to(tl.int64)
+        position = tl.load(first_positions + seq) + place
+        tl.store(positions + row, tl.where(place < tl.load(num_rows + seq), position, -1))
+    token = tl.load(tokens + seq * tokens_width + place).to(tl.int64)
     column = block * BLOCK + tl.arange(0, BLOCK)
     kept = column < WIDTH
     values = tl.load(table + token * WIDTH + column, mask=kept, other=0.0)
@@ -40,8 +41,8 @@ def likeliest_kernel(
     WIDTH: tl.constexpr, NUM_BLOCKS: tl.constexpr, BLOCK: tl.constexpr, NUM_PARTS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: rows, parts of `NUM_BLOCKS` blocks of the vocabulary. The last of a row's programs
-    compares their finds. Of equal logits the first is the likeliest, as for the host."""
+    """Greedy choice. Programs: rows, parts of `NUM_BLOCKS` blocks of the vocabulary. The last of a
+    row's programs compares their results. Of equal logits the first wins, as on the host."""
     wait_for_inputs(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
     column = part * (NUM_BLOCKS * BLOCK) + tl.arange(0, BLOCK)
@@ -76,22 +77,23 @@ def advance_kernel(
     tokens, first_positions, num_rows, first_sampled, chosen, last,
     num_queries, tokens_width, chosen_width, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A program has a lane, in one warp: all has been read before anything is written."""
+    """Verify drafts and make the next step's inputs. A program has one sequence, in one warp: all
+    is read before anything is written."""
     wait_for_inputs(PDL)
-    lane = tl.program_id(0)
+    seq = tl.program_id(0)
     place = tl.arange(0, BLOCK)
     is_draft = (place > 0) & (place < num_queries)
-    row = tl.load(tokens + lane * tokens_width + place, mask=is_draft, other=-1)
-    before = tl.load(chosen + lane * chosen_width + place - 1, mask=is_draft, other=-2)
-    count = tl.load(num_rows + lane)
+    row = tl.load(tokens + seq * tokens_width + place, mask=is_draft, other=-1)
+    before = tl.load(chosen + seq * chosen_width + place - 1, mask=is_draft, other=-2)
+    count = tl.load(num_rows + seq)
     is_right = (before == row) & (place < count)
-    is_right |= place <= tl.load(first_sampled + lane)  # of a prompt, or certain
+    is_right |= place <= tl.load(first_sampled + seq)  # in a prompt, or certain
     first_wrong = tl.min(tl.where(is_draft & ~is_right, place, num_queries), axis=0)
-    token = tl.load(chosen + lane * chosen_width + first_wrong - 1)
-    position = tl.load(first_positions + lane) + first_wrong
+    token = tl.load(chosen + seq * chosen_width + first_wrong - 1)
+    position = tl.load(first_positions + seq) + first_wrong
     tl.debug_barrier()
-    tl.store(tokens + lane * tokens_width, token)
-    tl.store(first_positions + lane, position)
-    tl.store(first_sampled + lane, 0)
-    tl.store(num_rows + lane, tl.minimum(count, 1))  # none stays none
-    tl.store(last + lane, first_wrong - 1)
+    tl.store(tokens + seq * tokens_width, token)
+    tl.store(first_positions + seq, position)
+    tl.store(first_sampled + seq, 0)
+    tl.store(num_rows + seq, tl.minimum(count, 1))  # 0 stays 0
+    tl.store(last + seq, first_wrong - 1)

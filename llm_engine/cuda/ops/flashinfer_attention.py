@@ -1,12 +1,12 @@
-"""Attention of a few rows by FlashInfer's XQA kernel, where it is installed and fits.
+"""Attention of a few rows by FlashInfer's XQA kernel, where it is installed and suitable.
 
-Of FlashInfer's ways to attend, `xqa_batch_decode_with_kv_cache` (0.6.6 to 0.6.18) is the one that a
-CUDA graph can hold: lengths and tables are read on the device, nothing is planned on the host. Its
-prefill of pages needs a host's plan for every step, so prompts stay with our own kernel.
+Of FlashInfer's attention functions, `xqa_batch_decode_with_kv_cache` (0.6.6 to 0.6.18) is the one
+that a CUDA graph can hold: lengths and tables are read on the device, nothing is planned on the
+host. Its paged prefill needs a plan on the host for every step, so prompts use our own kernel.
 
-XQA divides the keys among its programs by the number of lanes and of rows, and may so round a row
-otherwise when it is drafted, or batched. Whether it does is tried out once for each kind of layer:
-where one bit differs, our kernel serves all rows of such layers.
+XQA divides the keys among its programs by the number of sequences and of rows, and may so round a
+row differently when it is drafted or batched. That is tested once for each kind of layer: where one
+bit differs, our kernel serves all rows of such layers.
 
 FlashInfer is imported when an `XqaAttention` is made and nowhere else: several releases crash at
 import on a machine without a GPU, and not with ImportError.
@@ -31,19 +31,20 @@ _PAGE_SIZES = (16, 32, 64, 128)
 _MAX_HEAD_DIM = 256
 
 _WORKSPACE_BYTES = 256 << 20
-"""As in FlashInfer's own tests; the first 8 MB count programs, and must be zero at the start."""
+"""Size of the workspace, as in FlashInfer's own tests; the first 8 MB are counters, and must be
+zero at the start."""
 
 _TRIED_LENGTHS = (9, 64, 129, 1000, 3001)
-"""Keys of the lanes on which rows are compared: within a page, at its edge, behind it, and so many
+"""Numbers of keys with which rows are compared: within a page, at its edge, behind it, and so many
 that they are divided among programs."""
 
 _TRIED_STEPS = ((1, 2), (1, 4), (1, 8), (2, 4), (8, 1))
-"""Lanes and rows of each in the steps whose rows are compared with rows alone."""
+"""Sequences, and rows of each, in the steps whose rows are compared with single rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What XQA is compiled for."""
+    """Kind of layer for which XQA is compiled."""
 
     heads: Heads
     page_size: int
@@ -53,7 +54,8 @@ class _Kind:
 
     @property
     def fits(self) -> bool:
-        """8-bit keys would make XQA multiply in 8 bits, queries and weights too: ours does not."""
+        """True if XQA supports this kind. Not with 8-bit keys: XQA would multiply queries and
+        weights in 8 bits, too, unlike our kernel."""
         dim = self.heads.head_dim
         return (
             self.page_size in _PAGE_SIZES
@@ -65,11 +67,12 @@ class _Kind:
 
 
 class XqaAttention:
-    """Use `xqa_or_none`. The first call for a kind of layer takes seconds (FlashInfer compiles) and
-    reads back to the host: it comes before a graph is captured."""
+    """FlashInfer's XQA kernel; made by `xqa_or_none`. The first call for a kind of layer takes
+    seconds (FlashInfer compiles) and reads back to the host: it must come before a graph is
+    captured."""
 
     def __init__(self, device: torch.device, workspace_bytes: int = _WORKSPACE_BYTES) -> None:
-        """Raises whatever importing FlashInfer raises."""
+        """Import FlashInfer. Raises whatever that raises."""
         from flashinfer.decode import xqa_batch_decode_with_kv_cache
 
         self._xqa: Callable[..., Any] = xqa_batch_decode_with_kv_cache
@@ -79,10 +82,10 @@ class XqaAttention:
         self._masks = {n: _causal_masks(n).to(device) for n in range(2, MAX_ROWS + 1)}
         self._verdicts: dict[_Kind, bool] = {}
         self._counted: tuple[Rows, Attention] | None = None
-        """Whose keys `_lengths` counts: a step's rows, and the first layer that came with them."""
+        """Rows and first layer for which `_lengths` was computed."""
 
     def serves(self, queries: Tensor, layer: Attention, pages: LayerPages) -> bool:
-        """Whether all steps of up to `MAX_ROWS` rows of such a layer are to come here."""
+        """True if this kernel is to compute all steps of up to `MAX_ROWS` rows of such a layer."""
         kind = _Kind(layer.heads, pages.page_size, layer.window, queries.dtype, pages.keys.dtype)
         if kind not in self._verdicts:
             self._verdicts[kind] = kind.fits and self._try(kind)
@@ -91,16 +94,16 @@ class XqaAttention:
     def attend(
         self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
     ) -> None:
-        """As `Ops.attend`, for up to `MAX_ROWS` rows, those of a lane one behind the other. Rows
-        that only fill up are treated as if they went on: pages that a table names for them are
-        read, and must exist. A step's layers come one after another with the same `Rows`."""
-        num_lanes = rows.num_lanes
-        num_queries = len(queries) // num_lanes
+        """`Ops.attend` for up to `MAX_ROWS` rows, those of a sequence at consecutive positions.
+        Padding rows are computed like others: pages that a table names for them are read, and must
+        exist. A step's layers must come one after another with the same `Rows`."""
+        num_seqs = rows.num_seqs
+        num_queries = len(queries) // num_seqs
         lengths = self._count_keys(layer, rows, num_queries)
         mask = None
         if num_queries > 1:
-            mask = self._masks[num_queries][:num_lanes]
-            out = out.view(num_lanes, num_queries, *out.shape[1:])
+            mask = self._masks[num_queries][:num_seqs]
+            out = out.view(num_seqs, num_queries, *out.shape[1:])
         self._xqa(
             query=queries,
             kv_cache=(pages.keys, pages.values),
@@ -119,24 +122,23 @@ class XqaAttention:
         )
 
     def _count_keys(self, layer: Attention, rows: Rows, num_queries: int) -> Tensor:
-        """`[B]`: keys of each lane. Once a step, as its rows are where they are for all layers: for
-        other rows than before, or when the layer that came first comes again, as positions may have
-        changed in place. A graph that is captured has rows of its own, and so counts for itself,
-        whatever was counted before."""
-        lengths = self._lengths[: rows.num_lanes]
+        """Keys of each sequence, `[B]`. Computed once a step, as positions are the same for all
+        layers: for other rows than before, or when the first layer comes again, as positions may
+        have changed in place. A captured graph has rows of its own, and so counts for itself."""
+        lengths = self._lengths[: rows.num_seqs]
         if self._counted is None or self._counted[0] is not rows or self._counted[1] is layer:
             self._counted = rows, layer
             lengths_kernel[1,](
-                positions=rows.positions, out=lengths, NUM_LANES=rows.num_lanes,
+                positions=rows.positions, out=lengths, NUM_SEQS=rows.num_seqs,
                 NUM_QUERIES=num_queries, BLOCK=MAX_ROWS, PDL=False, num_warps=1,
             )  # fmt: skip
         return lengths
 
     def _try(self, kind: _Kind) -> bool:
-        """Whether rows are the same bits alone, drafted and batched."""
+        """True if rows give the same bits alone, drafted and batched."""
         try:
             agree = self._rows_agree(kind)
-        except Exception as error:  # a compiler that is missing, a shape that it refuses
+        except Exception as error:  # a missing compiler, an unsupported shape
             log.warning("attention by our own kernel: FlashInfer fails with %r", error)
             return False
         if not agree:
@@ -148,23 +150,24 @@ class XqaAttention:
         for end in _TRIED_LENGTHS:
             last = range(end - MAX_ROWS, end)
             alone = torch.stack([self._run(trial, [position], 1)[0, 0] for position in last])
-            for num_lanes, num_queries in _TRIED_STEPS:
-                together = self._run(trial, last[-num_queries:], num_lanes)
-                if not all(torch.equal(lane, alone[-num_queries:]) for lane in together):
+            for num_seqs, num_queries in _TRIED_STEPS:
+                together = self._run(trial, last[-num_queries:], num_seqs)
+                if not all(torch.equal(seq, alone[-num_queries:]) for seq in together):
                     return False
         return True
 
-    def _run(self, trial: "_Trial", positions: Sequence[int], num_lanes: int) -> Tensor:
-        """`[lanes, queries, heads, head_dim]`, all lanes being the same sequence."""
-        rows = trial.rows(positions, num_lanes)
+    def _run(self, trial: "_Trial", positions: Sequence[int], num_seqs: int) -> Tensor:
+        """Attention `[num_seqs, queries, heads, head_dim]` of several copies of the trial
+        sequence."""
+        rows = trial.rows(positions, num_seqs)
         queries = trial.queries[rows.positions.long()]
         out = torch.empty_like(queries)
         self.attend(queries, trial.layer, rows, trial.pages, out)
-        return out.view(num_lanes, len(positions), *out.shape[1:])
+        return out.view(num_seqs, len(positions), *out.shape[1:])
 
 
 def xqa_or_none(device: torch.device) -> XqaAttention | None:
-    """None, and a line in the log that says why, where FlashInfer is missing or broken."""
+    """XQA, or None with a log line where FlashInfer is missing or broken."""
     try:
         return XqaAttention(device)
     except Exception as error:
@@ -173,7 +176,7 @@ def xqa_or_none(device: torch.device) -> XqaAttention | None:
 
 
 class _Trial:
-    """A sequence of random keys, with a query for each position."""
+    """Trial sequence of random keys, with a query for each position."""
 
     def __init__(self, kind: _Kind, device: torch.device) -> None:
         heads, size = kind.heads, kind.page_size
@@ -187,18 +190,18 @@ class _Trial:
         shape = len(self._table), heads.num_kv_heads, size, heads.head_dim
         self.pages = LayerPages(normal(*shape), normal(*shape))
         self.queries = normal(len(self._table) * size, heads.num_heads, heads.head_dim)
-        nothing = torch.empty(0, 0)
-        norm, weight = Norm(nothing, 0.0), Matrix(nothing)
+        empty = torch.empty(0, 0)
+        norm, weight = Norm(empty, 0.0), Matrix(empty)
         self.layer = Attention(norm, weight, heads, window=kind.window)
 
-    def rows(self, positions: Sequence[int], num_lanes: int) -> Rows:
-        flat = torch.tensor([*positions] * num_lanes, dtype=torch.int32)
-        tables = self._table.repeat(num_lanes, 1)
+    def rows(self, positions: Sequence[int], num_seqs: int) -> Rows:
+        flat = torch.tensor([*positions] * num_seqs, dtype=torch.int32)
+        tables = self._table.repeat(num_seqs, 1)
         return Rows(flat.to(self._device), tables.to(self._device))
 
 
 def _causal_masks(num_queries: int) -> Tensor:
-    """`[lanes, queries, 2]`, uint16, for as many lanes as fit: bit j of row i says whether draft i
-    sees draft j; 32 bits a row, low half first."""
+    """Causal masks `[num_seqs, queries, 2]`, uint16: bit j of row i is set if draft i sees draft j;
+    32 bits a row, low half first."""
     bits = [[(1 << (row + 1)) - 1, 0] for row in range(num_queries)]
     return torch.tensor([bits] * (MAX_ROWS // num_queries), dtype=torch.int32).to(torch.uint16)

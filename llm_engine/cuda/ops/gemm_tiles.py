@@ -1,8 +1,8 @@
-"""How products are divided among programs.
+"""Tile sizes of matrix products: their division among programs.
 
 For steps the choice may depend on the weight and the device, never on the number of rows up to
-`ops.MAX_ROWS`: other tiles would round otherwise. Prompts may take others. No trial runs at start
-either: a table is the same on every start.
+`MAX_ROWS`: other tiles would round differently. Prompts may use others. There is no autotuning:
+the same rules give the same tiles on every start.
 """
 
 from dataclasses import dataclass, replace
@@ -13,104 +13,106 @@ from .interface import Matrix
 MAX_SPLITS = 8
 
 MIN_BLOCKS = 2
-"""Of columns for one program. With fewer, filling the pipeline and adding up cost more than is
-won; with more, a hidden size of 2048 would leave half of an H200 without a program."""
+"""Blocks of columns for one program of a split product. With fewer, filling the pipeline and adding
+up cost more than they save; with more, a hidden size of 2048 would leave half of an H200 idle."""
 
 NUM_WARPS: Final = 4
-"""Of a program, each with a piece of the columns."""
+"""Warps of a program, each with a piece of the columns."""
 
 _PIECE_BYTES = 64
-"""Of a weight row, for one warp at once. With half of it a loop's own instructions count for twice
-as much; with twice as much, two blocks on their way take all of the shared memory that four
-programs have."""
+"""Bytes of a weight row that one warp loads at once. With half of it a loop's own instructions
+count for twice as much; with twice as much, two blocks in flight take all of the shared memory that
+four programs have."""
 _PIECES = NUM_WARPS
 
 _PIECES_UP_TO = 16
 """Rows of activations for which every warp has a piece and sums of its own. For 64 the four sums
 are 128 of a thread's registers, and it spills; there the warps share one."""
 _FEWEST_COLUMNS = 16
-"""Of a piece: what the matrix units take of 16-bit numbers."""
+"""Least columns of a piece: the depth of the matrix units' 16-bit instruction."""
 _MOST_NUMBERS = 64 * 64
-"""Of activations at once where the warps share the sums: with twice as many, which are 64 for each
-thread to convert, it has all of its 255 registers in use and spills where scales change along a
-row."""
+"""Most activations at once where the warps share the sums: with twice as many, which are 64 for
+each thread to convert, all of its 255 registers are in use, and it spills where scales change along
+a row."""
 
 _ACTIVATION_BYTES = 2
 _NORM_BYTES = 4
 _ROWS_BYTES = 8 * _ACTIVATION_BYTES + _NORM_BYTES
-"""Beside every column of weights: 8 rows of activations, and the norm's weight."""
+"""Bytes loaded with every column of weights: 8 rows of activations, and the norm's weight."""
 
 _FEWEST_STAGES = 3
 """`num_stages` for Triton, of which one is being multiplied: with two there would be one buffer,
 and no program would load while it multiplies."""
 _MOST_STAGES = 9
-"""More make the code long that fills the buffers."""
+"""More stages make the prologue that fills the buffers long."""
 
 _STAGED_BYTES = 96 << 10
-"""On their way for each multiprocessor: 12 MB over an H200, three times what 4.3 TB/s with 0.8
+"""Bytes in flight for each multiprocessor: 12 MB over an H200, three times what 4.3 TB/s with 0.8
 microseconds of latency needs; or three sevenths of less shared memory. With fewer, a program that
-is late holds up its multiprocessor; with more, the next kernel's first programs find no room beside
-these, and can't fetch their weights while these end. (Reckoned, not measured.)"""
+is late stalls its multiprocessor; with more, the next kernel's first programs find no room beside
+these, and can't prefetch their weights while these end. (Calculated, not measured.)"""
 
 _AHEAD_BYTES = 14 << 20
-"""Of weights that all programs ask for before they wait for their inputs. With much more, of the
-50 MB of L2 half, what the kernel before still reads would wash them out again. (Reckoned, not
-measured; a bench compares.)"""
+"""Bytes of weights that all programs prefetch before they wait for their inputs. With much more,
+such as half of the 50 MB of L2, the reads of the kernel before would evict them again. (Calculated,
+not measured; a bench compares.)"""
 _LINE_BYTES = 128
-"""Of L2."""
+"""Cache line of L2."""
 
 SHARED_BYTES = 227 << 10
-"""Of one of Hopper's multiprocessors, for programs."""
+"""Shared memory of one of Hopper's multiprocessors that programs can use."""
 _REGISTERS = 1 << 16
 _RESERVED_BYTES = 1 << 10
-"""Of shared memory, for each program."""
+"""Shared memory reserved by the driver for each program."""
 
 MAX_RESIDENT = 4
-"""Programs on a multiprocessor at once; a thread has up to 128 registers then."""
+"""Programs on a multiprocessor at once, with up to 128 registers for a thread."""
 _MAX_RESIDENT_SHARED = 3
-"""Where the warps share the sums: for four, up to 136 registers of a thread are too many."""
+"""Programs on a multiprocessor where the warps share the sums: their threads need up to 136
+registers, too many for four."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Of one product."""
+    """Tiles of one product."""
 
     block_n: int
-    """Rows of the weight that a program has."""
+    """Rows of the weight in a program."""
     block_k: int
-    """Columns that it multiplies at once."""
+    """Columns that a program multiplies at once."""
     pieces: int
-    """Of `block_k`, each one warp's, whose sums are added in the end; 1: all warps share a sum."""
+    """Pieces of `block_k`, one for each warp, whose sums are added at the end; 1: all warps share a
+    sum."""
     num_splits: int
-    """Programs that share the columns of the same rows."""
+    """Programs that share the columns of the same rows (split-K)."""
     span: int
     """Columns of one program, a multiple of `block_k`; the last may have fewer to do."""
     per_sm: int
     """Programs that are to be resident on a multiprocessor at once."""
     num_stages: int
-    """Blocks of the weight on their way at once and the one that is multiplied."""
+    """Blocks of the weight in flight, and the one that is multiplied."""
     lines_ahead: int
-    """Cache lines of each of its rows that a program asks for before it waits for its inputs: a
+    """Cache lines of each of its rows that a program prefetches before it waits for its inputs: a
     power of two."""
     shared_bytes: int
-    """Of a multiprocessor."""
+    """Shared memory of a multiprocessor."""
     next_at: int = 3
-    """Quarters of its columns after which a program lets the next kernel begin: at once, what that
-    one asks for ahead would be 10 to 30 microseconds older than its use, and of a large weight
-    twice the L2 would have been read since; at the end it would have no time to begin. (Reckoned,
-    not measured.)"""
+    """Quarters of its columns after which a program lets the next kernel begin. At once, that one's
+    prefetches would be 10 to 30 microseconds older than their use, and of a large weight twice the
+    L2 would have been read since; at the end it would have no time to prefetch. (Calculated, not
+    measured.)"""
 
     @property
     def max_registers(self) -> int:
-        """Of a thread, so that `per_sm` programs have them, and beside one or two another kernel's.
-        Told nothing, NVIDIA's assembler may stop at 72 and spill."""
+        """Registers of a thread, so that `per_sm` programs fit, and beside one or two another
+        kernel's. Without a limit NVIDIA's assembler may stop at 72 and spill."""
         num_programs = self.per_sm + (self.per_sm < 3)
         return min(255, _REGISTERS // (num_programs * NUM_WARPS * 32) // 8 * 8)
 
     def for_rows(self, weight: Matrix, num_rows: int) -> "Tiles":
-        """For so many rows of activations, a power of two, which lie beside the weights: as many
-        bytes of weights on their way as for few, if `per_sm` programs have room for them. The same
-        tiles for all numbers of rows up to `ops.MAX_ROWS`."""
+        """Tiles for this many rows of activations, a power of two: as many bytes of weights in
+        flight as for few, if `per_sm` programs have room for them. The same tiles for all numbers
+        of rows up to `MAX_ROWS`."""
         block_k, pieces, per_sm = self.block_k, self.pieces, self.per_sm
         row_bytes, converted_bytes = num_rows * _ACTIVATION_BYTES, 0
         if num_rows > _PIECES_UP_TO:
@@ -129,15 +131,15 @@ class Tiles:
 def product_tiles(
     weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
 ) -> Tiles:
-    """For up to `ops.MAX_ROWS` rows of activations. `divisible`: whether several programs may share
-    the columns. `shared_bytes`: of a multiprocessor. Raises ValueError for scales that no piece of
-    columns fits.
+    """Choose tiles for up to `MAX_ROWS` rows of activations. `divisible`: several programs may
+    share the columns. `shared_bytes`: of a multiprocessor. Raises ValueError for scales that no
+    piece of columns fits.
 
     The four warps divide the columns and not the rows of a tile: each converts a piece of the
     activations, and no number of them is converted twice. There should be enough programs for
     every multiprocessor, all of them resident at once, as a second round leaves most of the device
-    idle at its end. What a multiprocessor may have on its way is divided among the programs that it
-    has on average, so that all go at the same pace, wherever there is one more.
+    idle at its end. The bytes in flight of a multiprocessor are divided among the programs that it
+    has on average, so that all run at the same pace, wherever there is one more.
     """
     num_out, num_in = weight.values.shape
     block_k = _PIECES * _piece_of_columns(weight)
@@ -149,7 +151,7 @@ def product_tiles(
         most = min(MAX_SPLITS, num_blocks // MIN_BLOCKS, 2 * num_sms // num_tiles)
         num_splits = _power_of_two(most)
     span = -(-num_blocks // num_splits) * block_k
-    num_splits = -(-num_in // span)  # a last one may have been left nothing
+    num_splits = -(-num_in // span)  # the last split may be empty
     num_programs = -(-num_out // block_n) * num_splits
     resident = min(num_programs, MAX_RESIDENT * num_sms)
     stage = block_k * (block_n * weight.values.itemsize + _ROWS_BYTES)
@@ -174,31 +176,31 @@ def product_tiles(
 
 @dataclass(frozen=True, slots=True)
 class PromptTiles:
-    """Of a product of a prompt's rows, both sides in 8 bits."""
+    """Tiles of a prefill product, both sides in 8 bits."""
 
     block_m: int
-    """Rows of the prompt that a program has, 64 for each four warps: a wgmma of their own."""
+    """Rows of the prompt in a program, 64 for each four warps: one wgmma."""
     block_n: int
-    """Rows of the weight that it has; of pairs, first ones."""
+    """Rows of the weight in a program; of pairs, first ones."""
     num_stages: int
     """Blocks of columns in shared memory at once: one multiplied, the others on their way."""
     num_warps: int
     block_k: int = 128
-    """Columns that it multiplies at once: as many as share a scale, and as many bytes as the widest
-    swizzle of shared memory has."""
+    """Columns that a program multiplies at once: as many as share a scale, and the width of the
+    widest swizzle of shared memory."""
 
     def stage_bytes(self, *, paired: bool) -> int:
-        """Of one block of columns."""
+        """Bytes of one block of columns."""
         return self.block_k * (self.block_m + self.block_n * (2 if paired else 1))
 
 
 def prompt_tiles(
     num_rows: int, num_out: int, num_sms: int, shared_bytes: int, *, paired: bool
 ) -> PromptTiles:
-    """`num_out`: outputs of each row. `shared_bytes`: that a program can have. Reasoned from the
-    chip's figures and the assembler's, not measured:
+    """Choose tiles of a prefill product. `num_out`: outputs of each row. `shared_bytes`: that a
+    program can have. Derived from the chip's and the assembler's figures, not measured:
 
-    What counts for some hundred rows is what passes from L2 to the multiprocessors. 512 rows times
+    For some hundred rows the traffic from L2 to the multiprocessors is the limit. 512 rows times
     a weight of [28672, 4096] are 60 microseconds of matrix units, and in tiles of 128 x 128 they
     are 0.94 GB, 170 microseconds at 5.5 TB/s. So tiles are as large as registers allow, each number
     of a tile being two in them: its sum, and that of the block of columns at work.
@@ -230,19 +232,19 @@ def prompt_tiles(
 
 
 def attention_splits(num_kv_heads: int, num_sms: int, num_tiles: int = 1) -> int:
-    """Programs that share the keys of the same rows: about one for each multiprocessor and up to
-    16, a power of two. For steps of up to `MAX_ROWS` rows `num_tiles` is not told: rows would
-    depend on their number."""
+    """Number of programs that share the keys of the same rows: about one for each multiprocessor
+    and up to 16, a power of two. For steps of up to `MAX_ROWS` rows `num_tiles` stays 1: results
+    would depend on the number of rows."""
     return _power_of_two(min(16, num_sms // (num_kv_heads * num_tiles)))
 
 
 def _power_of_two(most: int) -> int:
-    """The largest up to `most`, or one."""
+    """Largest power of two up to `most`, at least 1."""
     return 1 << max(0, most.bit_length() - 1)
 
 
 def _fitting(shared_bytes: int, stage: int, converted_bytes: int = 0) -> int:
-    """Programs for which there is shared memory, with the fewest buffers; one at least."""
+    """Programs for which there is shared memory, with the fewest buffers; at least 1."""
     one = (_FEWEST_STAGES - 1) * stage + converted_bytes + _RESERVED_BYTES
     return max(1, shared_bytes // one)
 
@@ -262,7 +264,7 @@ def _piece_of_columns(weight: Matrix) -> int:
 
 
 def _columns_of_a_scale(weight: Matrix, most: int) -> int:
-    """The largest power of two, up to `most`, of columns that never have two scales."""
+    """Largest power of two, up to `most`, of columns that share a scale."""
     across = weight.block[1]
     if weight.scales is None or across >= weight.values.shape[1]:
         return most

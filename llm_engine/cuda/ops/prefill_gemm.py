@@ -1,10 +1,10 @@
-"""Products of more rows than a fused kernel takes: prompts wait for arithmetic, not for weights.
+"""Matrix products of prefill, with more rows than the fused kernels take: bound by arithmetic.
 
 Weights of the activations' type are multiplied by torch's library. 8-bit ones multiply activations
 of 8 bits, which the matrix units do twice as fast: by the library where there is one scale for each
-row, by a kernel of ours where scales change along it, or the library does not take the shape or the
-GPU. A row of activations is normalized and rounded by one kernel before, with one scale, or one for
-each 128 columns.
+row, by our kernel where scales change along it, or the library does not support the shape or GPU. A
+row of activations is normalized and rounded by one kernel before, with one scale, or one for each
+128 columns.
 """
 
 from dataclasses import dataclass
@@ -22,20 +22,22 @@ from .gemm_tiles import prompt_tiles
 from .interface import Matrix, Norm
 
 _LINES_AHEAD = 4
-"""Cache lines of every weight row that a program asks for before it waits for its inputs: 64 KB."""
+"""Cache lines of every weight row that a program prefetches before it waits for its inputs: 64
+KB."""
 
 
 @dataclass(frozen=True, slots=True)
-class PromptProducts:
-    """Of one device. Kernels run on the current stream; what they need is allocated anew."""
+class PrefillGemm:
+    """Prefill products on one device. Kernels run on the current stream; buffers are allocated by
+    each call."""
 
     num_sms: int
     shared_bytes: int
-    """Of shared memory that a program can have."""
+    """Shared memory that a program can have."""
     scales_in_library: bool
-    """Whether torch multiplies 8-bit floats with a scale for each row."""
+    """True if torch multiplies 8-bit floats with a scale for each row."""
     pdl: bool
-    """Whether a kernel may begin before the one before it has ended."""
+    """Programmatic dependent launch: a kernel may begin before the one before it has ended."""
 
     def product(
         self, x: Tensor, norm: Norm | None, weight: Matrix, out: Tensor | None = None
@@ -72,7 +74,7 @@ class PromptProducts:
         return self.scales_in_library and fits and weight.block == (1, weight.values.shape[1])
 
     def _library(self, x: Tensor, norm: Norm | None, weight: Matrix) -> Tensor:
-        """`[M, out]`, of x's type."""
+        """Product by torch's library, `[M, out]`, of x's type."""
         if weight.scales is None:
             ready = x if norm is None else self._ready(x, norm, torch.empty_like(x))
             product = ready @ weight.values.T
@@ -107,8 +109,8 @@ class PromptProducts:
     def _rounded(
         self, x: Tensor, norm: Norm | None, weight: Matrix, group: int
     ) -> tuple[Tensor, Tensor]:
-        """x in 8 bits, zeros filling up the last of its groups of so many columns, and a scale for
-        each, `[groups, M]`."""
+        """x in 8 bits, its last group of columns padded with zeros, and a scale for each group,
+        `[groups, M]`."""
         num_groups = triton.cdiv(x.shape[1], group)
         out = x.new_empty((len(x), num_groups * group), dtype=weight.values.dtype)
         scales = x.new_empty((num_groups, len(x)), dtype=torch.float32)

@@ -1,11 +1,11 @@
-"""The operations in plain torch: slow, on any device, in any type of activations.
+"""Reference implementation of the operations in plain torch: slow, any device, any activation type.
 
-What the kernels are compared with, and what the engine's logic is tested with where there is no
+The kernels are compared with it, and the GPU backend's logic is tested with it where there is no
 GPU. All arithmetic is float32, and rounds once, where it stores.
 
 Up to `MAX_ROWS` rows are computed one by one, each from a copy of its own: libraries choose other
-loops for one row than for several, and other ones for numbers that lie elsewhere in memory, all
-with other roundings. Unlike the kernels this reads positions back to the host.
+loops for one row than for several, and for other alignments, all with other roundings. Unlike the
+kernels this reads positions back to the host.
 """
 
 from collections.abc import Callable
@@ -19,28 +19,28 @@ from llm_engine.checkpoints.fp8 import Fp8Matrix
 from .interface import (
     MAX_ROWS,
     Attention,
-    LaneSampling,
-    LaneState,
     LayerPages,
     Matrix,
     Norm,
     Rope,
     RowMasks,
     Rows,
+    SamplingInputs,
+    StepState,
 )
 from .sampling import masked, sampled
 
 
-class OracleLaneOps:
-    """`LaneOps` to compare with."""
+class ReferenceStepOps:
+    """Reference implementation of `StepOps`."""
 
-    def embed(self, lanes: LaneState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
-        num_queries = len(hidden) // lanes.num_lanes
+    def embed(self, state: StepState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        num_queries = len(hidden) // state.num_seqs
         places = torch.arange(num_queries, dtype=torch.int32, device=hidden.device)
-        here = lanes.first_positions[:, None] + places
-        here = torch.where(places < lanes.num_rows[:, None], here, -1)
+        here = state.first_positions[:, None] + places
+        here = torch.where(places < state.num_rows[:, None], here, -1)
         positions.copy_(here.flatten())
-        hidden.copy_(table[lanes.tokens[:, :num_queries].flatten()])
+        hidden.copy_(table[state.tokens[:, :num_queries].flatten()])
 
     def likeliest(self, logits: Tensor, out: Tensor) -> None:
         out.copy_(logits.argmax(dim=1).view_as(out))
@@ -49,26 +49,26 @@ class OracleLaneOps:
         logits.copy_(masked(logits, masks))
 
     def sample(
-        self, logits: Tensor, positions: Tensor, sampling: LaneSampling, out: Tensor
+        self, logits: Tensor, positions: Tensor, sampling: SamplingInputs, out: Tensor
     ) -> None:
         out.copy_(sampled(logits, positions, sampling).view_as(out))
 
-    def advance(self, lanes: LaneState, chosen: Tensor, last: Tensor) -> None:
+    def advance(self, state: StepState, chosen: Tensor, last: Tensor) -> None:
         places = torch.arange(1, chosen.shape[1], device=chosen.device)
-        is_right = chosen[:, :-1] == lanes.tokens[:, 1 : chosen.shape[1]]
-        is_right &= places < lanes.num_rows[:, None]
-        is_right |= places <= lanes.first_sampled[:, None]
+        is_right = chosen[:, :-1] == state.tokens[:, 1 : chosen.shape[1]]
+        is_right &= places < state.num_rows[:, None]
+        is_right |= places <= state.first_sampled[:, None]
         last.copy_(is_right.int().cumprod(dim=1).sum(dim=1))
-        lanes.tokens[:, :1] = chosen.gather(1, last[:, None].long())
-        lanes.first_positions.add_(last + 1)
-        lanes.first_sampled.zero_()
-        lanes.num_rows.clamp_(max=1)
+        state.tokens[:, :1] = chosen.gather(1, last[:, None].long())
+        state.first_positions.add_(last + 1)
+        state.first_sampled.zero_()
+        state.num_rows.clamp_(max=1)
 
 
-class OracleOps:
-    """`Ops` to compare with."""
+class ReferenceOps:
+    """Reference implementation of `Ops`."""
 
-    lanes = OracleLaneOps()
+    step = ReferenceStepOps()
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -84,8 +84,8 @@ class OracleOps:
             if layer.q_norm is not None and layer.k_norm is not None:
                 queries = normalized(queries, layer.q_norm)
                 keys = normalized(keys, layer.k_norm)
-            turned = [_turned(part, rope, positions) for part in (queries, keys)]
-            return torch.cat((*turned, values), dim=1)
+            rotated = [_rotated(part, rope, positions) for part in (queries, keys)]
+            return torch.cat((*rotated, values), dim=1)
 
         result = _by_rows(projected, x, rows.positions)
         queries, keys, values = result.tensor_split(ends, dim=1)
@@ -96,9 +96,9 @@ class OracleOps:
     def attend(
         self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
     ) -> None:
-        num_queries = len(queries) // rows.num_lanes
+        num_queries = len(queries) // rows.num_seqs
         alone = len(queries) <= MAX_ROWS
-        step = 1 if alone else num_queries  # rows computed together: all are of one lane
+        step = 1 if alone else num_queries  # rows computed together: all are of one sequence
         positions = rows.positions.tolist()
         for start in range(0, len(queries), step):
             chosen = slice(start, start + step)
@@ -154,20 +154,20 @@ class OracleOps:
 
 
 def dense(matrix: Matrix) -> Tensor:
-    """`[out, in]`, float32."""
+    """Weight as float32 `[out, in]`, dequantized."""
     if matrix.scales is None:
         return matrix.values.float()
     return Fp8Matrix(matrix.values, matrix.scales, matrix.block).dequantize()
 
 
 def normalized(x: Tensor, norm: Norm) -> Tensor:
-    """Float32."""
+    """RMS norm, float32."""
     wide = x.float()
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps) * norm.weight
 
 
 def _by_rows(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """`function` of tensors `[M, ...]`, which treats every row alike."""
+    """Apply `function` to tensors `[M, ...]`, row by row for up to `MAX_ROWS` rows."""
     if len(parts[0]) > MAX_ROWS:
         return function(*parts)
     rows = range(len(parts[0]))
@@ -178,8 +178,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return functional.linear(x.float(), weight, bias)
 
 
-def _turned(x: Tensor, rope: Rope, positions: Tensor) -> Tensor:
-    """`x [M, heads, head_dim]`, float32, at the positions."""
+def _rotated(x: Tensor, rope: Rope, positions: Tensor) -> Tensor:
+    """Rotate `x [M, heads, head_dim]`, float32, by the positions."""
     at = positions.clamp(min=0).long()
     cos, sin = rope.cos[at].unsqueeze(1), rope.sin[at].unsqueeze(1)
     first, second = x.chunk(2, dim=-1)
@@ -187,8 +187,8 @@ def _turned(x: Tensor, rope: Rope, positions: Tensor) -> Tensor:
 
 
 def _store(new: Tensor, pages: Tensor, rows: Rows) -> None:
-    """Put `new [M, kv_heads, head_dim]`, float32, in the rows' places."""
-    num_queries = len(new) // rows.num_lanes
+    """Store `new [M, kv_heads, head_dim]`, float32, in the rows' pages."""
+    num_queries = len(new) // rows.num_seqs
     kept = (rows.positions >= 0).nonzero().squeeze(1)
     at = rows.positions[kept].long()
     page = rows.tables[kept // num_queries, at // pages.shape[2]].long()
@@ -196,8 +196,7 @@ def _store(new: Tensor, pages: Tensor, rows: Rows) -> None:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """8-bit floats beyond the largest are the largest, as a GPU's conversion makes them; torch's
-    made them NaN for years."""
+    """Convert; saturate to the largest 8-bit float, as GPUs do. torch made it NaN for years."""
     if dtype == torch.float8_e4m3fn:
         largest = torch.finfo(dtype).max
         x = x.clamp(-largest, largest)
@@ -205,12 +204,13 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _bits(x: Tensor) -> Tensor:
-    """Few operations on 8-bit floats exist, also of those that only move them."""
+    """8-bit floats as bytes: torch lacks most operations on them, even those that only move
+    data."""
     return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
 
 
 def _gathered(pages: Tensor, table: Tensor, first: int, end: int) -> Tensor:
-    """`[kv_heads, end - first, head_dim]`, float32: what a lane has at the positions."""
+    """Gather a sequence's keys or values `[kv_heads, end - first, head_dim]`, float32."""
     page_size = pages.shape[2]
     at = torch.arange(first, end, device=pages.device)
     found = _bits(pages)[table[at // page_size].long(), :, at % page_size]
@@ -220,7 +220,7 @@ def _gathered(pages: Tensor, table: Tensor, first: int, end: int) -> Tensor:
 def _attended(
     queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor, window: int
 ) -> Tensor:
-    """`[rows, heads, head_dim]`, float32; zeros for rows without a position. `positions` count from
+    """Attention, `[rows, heads, head_dim]`, float32; zeros for padding rows. `positions` count from
     the first key."""
     at = torch.arange(keys.shape[1], device=keys.device)
     behind = positions[:, None] - at

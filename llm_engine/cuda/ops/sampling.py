@@ -1,8 +1,8 @@
-"""Choosing tokens on the device by plain torch: `llm_engine.sampler` for many rows at once.
+"""Sampling on the device in plain torch: `llm_engine.backends.sampler` for many rows at once.
 
-The same rules, and the same random number, a hash of (seed, position): from the same logits come
-the same tokens, but for a weight that another exp rounds otherwise. Nothing is read back and no
-shape depends on a value.
+The same rules and the same random number, a hash of (seed, position): the same logits give the same
+tokens, except where another exp rounds a weight differently. Nothing is read back to the host, and
+no shape depends on a value.
 """
 
 import math
@@ -11,23 +11,23 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from llm_engine.backends.sampler import UNITS
+from llm_engine.backends.sampler import MIXES, POSITION_FACTOR, SEED_FACTOR, UNITS
 
-from .interface import LaneSampling, RowMasks
+from .interface import RowMasks, SamplingInputs
 
 
 def _signed(word: int) -> int:
-    """The 64-bit integer that torch, which has signed ones only, writes with the same bits."""
+    """Signed 64-bit integer with the same bits: torch has no unsigned ones."""
     return word - (1 << 64) if word >> 63 else word
 
 
-_SEED_FACTOR: Final = _signed(0x9E3779B97F4A7C15)
-_POSITION_FACTOR: Final = _signed(0xD1B54A32D192ED03)
-_MIXES: Final = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
+_SEED_FACTOR: Final = _signed(SEED_FACTOR)
+_POSITION_FACTOR: Final = _signed(POSITION_FACTOR)
+_MIXES: Final = tuple((shift, _signed(factor)) for shift, factor in MIXES)
 
 
 def masked(logits: Tensor, masks: RowMasks) -> Tensor:
-    """`LaneOps.mask`, as `[M, vocab]`."""
+    """Logits `[M, vocab]` after `StepOps.mask`."""
     num_logits = logits.shape[1]
     logits = torch.where(_bits(masks.allowed, num_logits), logits, -math.inf)
     penalty = masks.penalty[:, None]
@@ -35,8 +35,8 @@ def masked(logits: Tensor, masks: RowMasks) -> Tensor:
     return torch.where(_bits(masks.penalized, num_logits), lowered, logits)
 
 
-def sampled(logits: Tensor, positions: Tensor, sampling: LaneSampling) -> Tensor:
-    """`LaneOps.sample`, as `[M]` int64."""
+def sampled(logits: Tensor, positions: Tensor, sampling: SamplingInputs) -> Tensor:
+    """Tokens `[M]` int64 of `StepOps.sample`."""
     num_queries = len(logits) // len(sampling.seeds)
 
     def by_row(values: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def sampled(logits: Tensor, positions: Tensor, sampling: LaneSampling) -> Tensor
 
 
 def uniform(seed: Tensor, position: Tensor) -> Tensor:
-    """`llm_engine.sampler.uniform` of each pair, float64."""
+    """`llm_engine.backends.sampler.uniform` of each pair, float64."""
     state = seed * _SEED_FACTOR + position.long() * _POSITION_FACTOR + 1
     for shift, factor in _MIXES:
         state = (state ^ _shifted(state, shift)) * factor
@@ -70,18 +70,18 @@ def uniform(seed: Tensor, position: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, places: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """Logical shift to the right."""
     return (words >> places) & ((1 << (64 - places)) - 1)
 
 
 def _weights(logits: Tensor, temperature: Tensor) -> Tensor:
-    """`[M, vocab]` int64. Nothing weighs what is not a number."""
+    """Weights `[M, vocab]` int64; 0 for NaN."""
     behind = (logits - logits.amax(dim=1, keepdim=True)) / temperature
     return torch.where(behind <= 0, behind.exp() * UNITS, 0.0).long()
 
 
 def _bits(packed: Tensor, num_bits: int) -> Tensor:
-    """`[M, num_bits]` bool."""
+    """Unpack bits to `[M, num_bits]` bool."""
     places = torch.arange(8, device=packed.device, dtype=torch.uint8)
     bits = (packed[:, :, None] >> places) & 1
     return bits.flatten(1)[:, :num_bits].bool()

@@ -1,8 +1,8 @@
-"""The operations by kernels of our own.
+"""The operations by our Triton kernels.
 
-Up to `FUSED_ROWS` rows take a fused kernel each; up to `MAX_ROWS` of them the very same one, so
-that a row's result is the same bits however many there are. Longer prompts take the products of
-`prefill_gemm.py`, with normalizing before and placing behind them.
+Up to `FUSED_ROWS` rows take one fused kernel for each operation; up to `MAX_ROWS` rows the same
+compiled one, so that a row's result is the same bits in any company. Longer prompts take the
+products of `prefill_gemm.py`, with normalization before and cache writes behind them.
 
 Kernels run on the current stream. They share a workspace: one instance serves one stream.
 """
@@ -29,23 +29,24 @@ from llm_engine.cuda.kernels.qkv_rope import place_kernel, queries_kernel
 from .flashinfer_attention import XqaAttention
 from .gemm_tiles import NUM_WARPS, Tiles, attention_splits, product_tiles
 from .interface import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Rope, Rows
-from .prefill_gemm import PromptProducts
-from .triton_step_inputs import TritonLaneOps
+from .prefill_gemm import PrefillGemm
+from .triton_step_inputs import TritonStepOps
 
 FUSED_ROWS = 64
-"""Rows that a kernel takes at once. The weight's bytes still count most then: 64 rows of an 8B
+"""Rows that a fused kernel takes. The weight's bytes still count most then: 64 rows of an 8B
 model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory."""
 
 _ADDED_AT_ONCE = 512
-"""Numbers of devices' parts that a program adds: a row of 8192 occupies 16 multiprocessors."""
+"""Elements of the devices' partial sums that a program adds: a row of 8192 occupies 16
+multiprocessors."""
 
 _MIXED_AT_ONCE = 1 << 14
-"""Numbers of attention's parts that a program puts together at once, half of its registers: with
-fewer, the rows of a draft take more trips to memory, one behind the other."""
+"""Elements of attention's partial results that a program combines at once, half of its registers:
+with fewer, the rows of a draft take more trips to memory, one behind the other."""
 
 
 class Divide(Protocol):
-    """What `product_tiles` is."""
+    """Signature of `product_tiles`."""
 
     def __call__(
         self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int
@@ -53,14 +54,15 @@ class Divide(Protocol):
 
 
 _NUM_COUNTERS = 1 << 14
-"""One for each tile of outputs whose columns are divided, and of queries whose keys are."""
+"""Counters of the workspace: one for each tile of outputs with split columns, and of queries with
+split keys."""
 
 _TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Memory that kernels need between their programs, made once."""
+    """Memory that kernels need between their programs, allocated once."""
 
     floats: Tensor
     """Float32."""
@@ -73,8 +75,8 @@ class Workspace:
         return cls(torch.empty(num_floats, dtype=torch.float32, device=device), counters)
 
     def take(self, *sizes: int, num_counters: int = 0) -> list[Tensor]:
-        """So many floats each, aligned to 64 bytes. Raises ValueError if there aren't enough, or
-        not enough counters."""
+        """Buffers of these numbers of floats, aligned to 64 bytes. Raises ValueError without enough
+        floats or counters."""
         rounded = [-(-size // 16) * 16 for size in sizes]
         for name, has, needs in (
             ("floats", len(self.floats), sum(rounded)),
@@ -88,13 +90,12 @@ class Workspace:
 class TritonOps:
     """`Ops` on an NVIDIA GPU, or slowly, for tests, in Triton's interpreter.
 
-    `attention`: what serves few rows instead of our kernel, where it serves such layers.
-    `halves`: what 8-bit weights become for the matrix units. Float16 takes one instruction for two
-    of them, bfloat16 three, but has the range of float32: activations beyond 65504 are cut.
-    `divide`: how products are divided; `dependent`: whether kernels may begin before the one before
-    has ended, where the device knows how; `by_library`: whether torch multiplies prompts in 8 bits
-    with a scale for each row, where it can, or the kernel of ours that does it with other scales. A
-    bench compares.
+    `attention`: replaces our kernel for few rows, for layers that it serves. `halves`: type of
+    8-bit weights in the matrix units. Float16 takes one instruction for two of them, bfloat16
+    three, but has the range of float32: with float16, activations beyond 65504 are cut. `divide`:
+    division of products among programs. `dependent`: allow programmatic dependent launch where the
+    device has it. `by_library`: prompts in 8 bits with a scale for each row are multiplied by
+    torch, where it can, instead of by our kernel. A bench compares these.
     """
 
     def __init__(
@@ -117,14 +118,14 @@ class TritonOps:
         capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
         self._pdl = dependent and capability >= (9, 0)
         self._shared_bytes = _shared_bytes(capability)
-        self._prompts = PromptProducts(
+        self._prompts = PrefillGemm(
             self._num_sms,
             self._shared_bytes,
             scales_in_library=by_library and (not self._on_gpu or capability >= (9, 0)),
             pdl=self._pdl,
         )
         self._workspace = Workspace.on(device, num_floats)
-        self.lanes = TritonLaneOps(device, dependent=self._pdl)
+        self.step = TritonStepOps(device, dependent=self._pdl)
 
     def queries(
         self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
@@ -133,7 +134,7 @@ class TritonOps:
         places = {
             **{"queries": out, "keys": pages.keys, "values": pages.values},
             **{"cos": rope.cos, "sin": rope.sin, "positions": rows.positions},
-            **{"tables": rows.tables, "num_queries": len(x) // rows.num_lanes},
+            **{"tables": rows.tables, "num_queries": len(x) // rows.num_seqs},
             **{"table_width": rows.tables.shape[1], "PAGE_SIZE": pages.page_size},
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads},
             "HALF": heads.head_dim // 2,
@@ -168,9 +169,9 @@ class TritonOps:
             return
         heads = layer.heads
         group = heads.num_heads // heads.num_kv_heads
-        num_queries = len(queries) // rows.num_lanes
+        num_queries = len(queries) // rows.num_seqs
         tile = max(16, min(64, triton.next_power_of_2(group * MAX_ROWS)))
-        num_tiles = rows.num_lanes * triton.cdiv(num_queries * group, tile)
+        num_tiles = rows.num_seqs * triton.cdiv(num_queries * group, tile)
         num_splits = attention_splits(heads.num_kv_heads, self._num_sms, 1 if few else num_tiles)
         block_d = max(16, triton.next_power_of_2(heads.head_dim))
         num_parts = len(queries) * heads.num_heads * num_splits if num_splits > 1 else 0
@@ -227,7 +228,7 @@ class TritonOps:
             self._plain(x, norm, weight, out)
 
     def _product(self, x: Tensor, norm: Norm, weight: Matrix) -> Tensor:
-        """Float32 and in the workspace for few rows, else of the activations' type."""
+        """Projection, float32 and in the workspace for few rows, else of the activations' type."""
         if len(x) > FUSED_ROWS:
             return self._prompts.product(x, norm, weight)
         shape = (len(x), weight.values.shape[0])
@@ -263,7 +264,7 @@ class TritonOps:
         return self._divide(weight, self._num_sms, divisible=divisible, shared_bytes=shared_bytes)
 
     def _of_weight(self, x: Tensor, weight: Matrix, tiles: Tiles) -> dict[str, Any]:
-        """What all products of ours are told, by the kernels' names for it."""
+        """Arguments common to our product kernels, by parameter name."""
         if not x.is_contiguous():
             raise ValueError("the activations' rows do not lie one behind the other")
         num_in = weight.values.shape[1]
@@ -283,24 +284,24 @@ class TritonOps:
         }
 
     def _dependent(self) -> dict[str, bool]:
-        """Whether a kernel may begin before the one before it has ended."""
+        """Launch options: a kernel may begin before the one before it has ended."""
         return {"PDL": self._pdl, "launch_pdl": self._pdl}
 
 
 def _num_multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
-        return 1  # of no importance to the interpreter but for how programs are divided
+        return 1  # matters to the interpreter only for how programs are divided
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
     return count
 
 
 def _shared_bytes(capability: tuple[int, int]) -> int:
-    """Of shared memory that one program can have: CUDA C++ Programming Guide, technical
-    specifications per compute capability."""
+    """Shared memory that one program can have: CUDA C++ Programming Guide, technical specifications
+    per compute capability."""
     return (99 if capability[0] in (8, 12) else 227) << 10
 
 
 def _padded(num_rows: int) -> int:
-    """Columns of a tile. The same for all numbers of rows up to `MAX_ROWS`, which is as many as the
-    matrix units' narrowest instruction has."""
+    """Columns of a tile: the same for all numbers of rows up to `MAX_ROWS`, the width of the matrix
+    units' narrowest instruction."""
     return max(MAX_ROWS, int(triton.next_power_of_2(num_rows)))

@@ -1,4 +1,4 @@
-"""What stands around a forward pass, by kernels of our own: `LaneOps` beside `TritonOps`."""
+"""Operations around a forward pass by our Triton kernels: `StepOps` beside `TritonOps`."""
 
 from typing import Any, Final
 
@@ -15,22 +15,22 @@ from llm_engine.cuda.kernels.sampling import (
 )
 from llm_engine.cuda.kernels.step_inputs import advance_kernel, embed_kernel, likeliest_kernel
 
-from .interface import MAX_ROWS, LaneSampling, LaneState, RowMasks
+from .interface import MAX_ROWS, RowMasks, SamplingInputs, StepState
 
 _MAX_PARTS: Final = 128
-"""Programs that look through one row's logits: of a vocabulary of 128,256 each has one block, and
-each multiprocessor of an H200 one program. Fewer would have more to add up one after another; more
-would make the last one, which puts their finds together, read more."""
+"""Programs that scan one row's logits: of a vocabulary of 128,256 each has one block, and each
+multiprocessor of an H200 one program. Fewer would have more to add up one after another; more would
+make the last one, which combines their results, read more."""
 _BLOCK: Final = 1024
 _COLUMNS: Final = 1024
-"""Of an embedding, for one program."""
+"""Columns of an embedding for one program."""
 
 
-class TritonLaneOps:
-    """`LaneOps` on an NVIDIA GPU, or in Triton's interpreter. One instance serves one stream."""
+class TritonStepOps:
+    """`StepOps` on an NVIDIA GPU, or in Triton's interpreter. One instance serves one stream."""
 
     def __init__(self, device: torch.device, *, dependent: bool) -> None:
-        """`dependent`: whether a kernel may begin before the one before it has ended."""
+        """`dependent`: a kernel may begin before the one before it has ended."""
         self._dependent = {"PDL": dependent, "launch_pdl": dependent}
 
         def zeros(width: int, dtype: torch.dtype) -> Tensor:
@@ -45,12 +45,12 @@ class TritonLaneOps:
         self._counts = [zeros(num_bins, torch.int32) for _ in ("first", "others")]
         self._masses = [zeros(num_bins, torch.int64) for _ in ("first", "others")]
 
-    def embed(self, lanes: LaneState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
+    def embed(self, state: StepState, table: Tensor, positions: Tensor, hidden: Tensor) -> None:
         width = table.shape[1]
         embed_kernel[len(hidden), triton.cdiv(width, _COLUMNS)](
-            tokens=lanes.tokens, first_positions=lanes.first_positions, num_rows=lanes.num_rows,
+            tokens=state.tokens, first_positions=state.first_positions, num_rows=state.num_rows,
             table=table, positions=positions, hidden=hidden,
-            num_queries=len(hidden) // lanes.num_lanes, tokens_width=lanes.tokens.stride(0),
+            num_queries=len(hidden) // state.num_seqs, tokens_width=state.tokens.stride(0),
             WIDTH=width, BLOCK=_COLUMNS, num_warps=4, **self._dependent,
         )  # fmt: skip
 
@@ -69,7 +69,7 @@ class TritonLaneOps:
         )  # fmt: skip
 
     def sample(
-        self, logits: Tensor, positions: Tensor, sampling: LaneSampling, out: Tensor
+        self, logits: Tensor, positions: Tensor, sampling: SamplingInputs, out: Tensor
     ) -> None:
         self.likeliest(logits, out)
         num_rows, divided = len(logits), self._divided(logits)
@@ -91,16 +91,16 @@ class TritonLaneOps:
             **divided,
         )  # fmt: skip
 
-    def advance(self, lanes: LaneState, chosen: Tensor, last: Tensor) -> None:
-        advance_kernel[lanes.num_lanes,](
-            tokens=lanes.tokens, first_positions=lanes.first_positions, num_rows=lanes.num_rows,
-            first_sampled=lanes.first_sampled, chosen=chosen, last=last,
-            num_queries=chosen.shape[1], tokens_width=lanes.tokens.stride(0),
+    def advance(self, state: StepState, chosen: Tensor, last: Tensor) -> None:
+        advance_kernel[state.num_seqs,](
+            tokens=state.tokens, first_positions=state.first_positions, num_rows=state.num_rows,
+            first_sampled=state.first_sampled, chosen=chosen, last=last,
+            num_queries=chosen.shape[1], tokens_width=state.tokens.stride(0),
             chosen_width=chosen.stride(0), BLOCK=MAX_ROWS, num_warps=1, **self._dependent,
         )  # fmt: skip
 
     def _divided(self, logits: Tensor) -> dict[str, Any]:
-        """How each row's logits are divided among programs."""
+        """Arguments for the division of each row's logits among programs."""
         width = logits.shape[1]
         num_blocks = triton.cdiv(width, _BLOCK)
         num_parts = min(triton.next_power_of_2(num_blocks), _MAX_PARTS)

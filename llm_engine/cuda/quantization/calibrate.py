@@ -1,12 +1,12 @@
-"""Rounding weights to 8 bits so that what a layer says of real text changes least.
+"""Calibration (GPTQ): rounds weights to 8 bits so that a layer's outputs on real text change least.
 
-Rounded one after another, each weight's error is made up for by those of its row that are still to
-be rounded, as far as their inputs go together (GPTQ, arXiv 2210.17323; inputs of large size first).
-It costs a pass of some thousand tokens through each layer and a Cholesky factor of its inputs'
-second moments. A layer's inputs come from the layers before it as they will be: rounded already.
+Weights are rounded one after another; each one's error is compensated by those of its row that are
+still to be rounded, as far as their inputs correlate (GPTQ, arXiv 2210.17323; inputs of large size
+first). It costs a pass of some thousand tokens through each layer and a Cholesky factor of its
+inputs' second moments. A layer's inputs come from the layers before it after their rounding.
 
 Measured by `halfsec bench quality` on SmolLM2 135M, a small model whose wide vocabulary makes its
-head as delicate as its body: see `benchmarks/`.
+LM head as sensitive as its body: see `benchmarks/`.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from .emulation import Emulation
 from .quantize import LARGEST, quantize
 
 _DAMPING = 0.01
-"""Of the mean of the moments, added to each: less, and inputs that the text happens to lack make
-the factor unstable; more, and less is made up for. GPTQ's own choice."""
+"""Share of the mean of the moments that is added to each. Lower: inputs that the text happens to
+lack make the factor unstable. Higher: less is compensated. GPTQ's own choice."""
 _PANEL = 128
-"""Columns whose errors are passed on together: the rest of the matrix is read once for them."""
+"""Columns whose errors are propagated together: the rest of the matrix is read once for them."""
 
 
 class Calibration:
-    """A text on its way through the layers, in one sequence or several."""
+    """Runs a text through the layers, in one sequence or several, and rounds each on the way."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Calibration:
         token_ids: Sequence[Sequence[int]],
         block: tuple[int, int],
     ) -> None:
-        """`block`: what shares a scale. Of sequences longer than the rope's tables the first part
-        is taken."""
+        """`block`: rows and columns that share a scale. Sequences longer than the rotary tables are
+        cut."""
         self._emulation = Emulation(rope, embedding.dtype)
         length = len(rope.cos)
         self._rows = [
@@ -49,7 +49,8 @@ class Calibration:
         self._block = block
 
     def layer(self, layer: DeviceLayer, *, rounds: bool) -> DeviceLayer:
-        """The text goes through the next layer: what was floats is 8-bit then, if it `rounds`."""
+        """Run the text through the next layer; `rounds`: round its float weights to 8 bits
+        first."""
         if not rounds:
             self._rows = [self._emulation.layer(rows, layer) for rows in self._rows]
             return layer
@@ -67,7 +68,7 @@ class Calibration:
         return DeviceLayer(attention, out, layer.mlp_norm, gate_up, down)
 
     def head(self, norm: Norm, head: Matrix) -> Matrix:
-        """The head, behind all layers."""
+        """Round the LM head, behind all layers."""
         return self._rounded(head, [self._emulation.normed(rows, norm) for rows in self._rows])
 
     def _add(self, inputs: list[Tensor], weight: Matrix) -> None:
@@ -84,8 +85,8 @@ class Calibration:
 
 
 def compensated(weight: Tensor, moments: Tensor, block: tuple[int, int]) -> Fp8Matrix:
-    """8-bit floats of `[out, in]` whose products with inputs of these second moments `[in, in]` are
-    close. Scales are those of `quantize`. Raises ModelError for NaN and infinity."""
+    """Round `[out, in]` to 8-bit floats with error compensation for inputs with these second
+    moments `[in, in]`. Scales are those of `quantize`. Raises ModelError for NaN and infinity."""
     plain = quantize(weight, block)
     rows, columns = plain.block
     num_rows, num_columns = weight.shape
@@ -111,8 +112,8 @@ def compensated(weight: Tensor, moments: Tensor, block: tuple[int, int]) -> Fp8M
 
 
 def _inverse_factor(moments: Tensor) -> Tensor:
-    """The upper Cholesky factor of the inverse: how an error is passed on to the columns behind."""
-    damping = (_DAMPING * moments.diagonal().mean()).clamp(min=1e-20)  # of zeros as well
+    """Upper Cholesky factor of the inverse: how an error is propagated to the columns behind."""
+    damping = (_DAMPING * moments.diagonal().mean()).clamp(min=1e-20)  # also for zeros
     identity = torch.eye(len(moments), device=moments.device)
     lower = torch.linalg.cholesky(moments + damping * identity)
     upper: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)

@@ -1,10 +1,10 @@
-"""What a GPU calculates, in plain torch: whole texts at once, rounded where the GPU rounds.
+"""Emulation of the GPU's arithmetic in plain torch: whole texts at once, rounded where it rounds.
 
-Operands are of the activations' type or 8-bit floats, sums are float32, and between two operations
-stands the activations' type, as `llm_engine/cuda/ops/interface.py` has it. Products are made in
-float32 of operands that were
-rounded before, so that only the order of sums differs from the kernels. That settles on a CPU what
-8 bits cost in quality; it is slow, keeps nothing, and serves no request.
+Operands are of the activations' type or 8-bit floats, sums are float32, and the activations' type
+stands between two operations, as in `ops/interface.py`. Products are computed in float32 from
+rounded operands, so that only the order of sums differs from the kernels. It serves calibration,
+training of draft heads, and measuring on a CPU what 8 bits cost in quality. It is slow, has no KV
+cache, and serves no request.
 """
 
 from dataclasses import dataclass
@@ -22,28 +22,27 @@ from .quantize import LARGEST, quantize
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """What is 8-bit beside the weights."""
+    """Tensors that are rounded to 8 bits besides the weights."""
 
     activations: bool = False
-    """Inputs of products with 8-bit weights, as prompts have them
-    (`llm_engine/cuda/ops/prefill_gemm.py`): a token
-    has one scale, or one for as many columns as the weight's. The head, of which a prompt needs one
-    row, takes them as they are."""
+    """Inputs of products with 8-bit weights, as in prefill (`ops/prefill_gemm.py`): a token has one
+    scale, or one for as many columns as the weight's. Not those of the LM head, which a prompt
+    needs for one row only."""
     cache: bool = False
     """Keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """The parts of a layer. Rows `[T, ...]` are a text from position 0."""
+    """Operations of a layer. Rows `[T, ...]` are a text from position 0."""
 
     rope: Rope
     dtype: torch.dtype
-    """Of activations."""
+    """Type of activations."""
     arithmetic: Arithmetic = Arithmetic()
 
     def layer(self, rows: Tensor, layer: DeviceLayer) -> Tensor:
-        """The residual behind a layer."""
+        """Residual stream behind a layer."""
         attention = layer.attention
         attended = self.attended(self.normed(rows, attention.norm), attention)
         rows = self.added(rows, attended, layer.out)
@@ -54,14 +53,14 @@ class Emulation:
         return _rms(rows.float(), norm).to(self.dtype)
 
     def attended(self, rows: Tensor, layer: Attention) -> Tensor:
-        """`[T, heads * head_dim]` of normalized rows."""
+        """Attention of normalized rows, `[T, heads * head_dim]`."""
         heads, num_rows = layer.heads, len(rows)
         sizes = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
         qkv = self._product(rows, layer.qkv).view(num_rows, sum(sizes), heads.head_dim)
         queries, keys, values = torch.split(qkv, sizes, dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             queries, keys = _rms(queries, layer.q_norm), _rms(keys, layer.k_norm)
-        queries, keys = (_turned(part, self.rope).to(self.dtype) for part in (queries, keys))
+        queries, keys = (_rotated(part, self.rope).to(self.dtype) for part in (queries, keys))
         keys, values = self._stored(keys), self._stored(values.to(self.dtype))
         by_head = [part.float().transpose(0, 1)[None] for part in (queries, keys, values)]
         attended = F.scaled_dot_product_attention(
@@ -75,7 +74,7 @@ class Emulation:
         return attended[0].transpose(0, 1).reshape(num_rows, -1).to(self.dtype)
 
     def inner(self, rows: Tensor, gate_up: Matrix) -> Tensor:
-        """`[T, inner]` of normalized rows."""
+        """MLP activations of normalized rows, `[T, inner]`."""
         gate, up = self._product(rows, gate_up).chunk(2, dim=1)
         return (F.silu(gate) * up).to(self.dtype)
 
@@ -95,7 +94,7 @@ class Emulation:
 
 @torch.inference_mode()
 def hidden(model: DeviceModel, token_ids: Tensor, arithmetic: Arithmetic) -> Tensor:
-    """The residual `[T, hidden]` behind the last layer, for tokens `[T]` from position 0."""
+    """Residual stream `[T, hidden]` behind the last layer, for tokens `[T]` from position 0."""
     emulation = Emulation(model.rope, model.embedding.dtype, arithmetic)
     rows = model.embedding[token_ids]
     for layer in model.layers:
@@ -105,7 +104,7 @@ def hidden(model: DeviceModel, token_ids: Tensor, arithmetic: Arithmetic) -> Ten
 
 @torch.inference_mode()
 def logits(model: DeviceModel, rows: Tensor) -> Tensor:
-    """`[T, vocab]` float32 of what `hidden` returned."""
+    """Logits `[T, vocab]` float32 of the rows from `hidden`."""
     emulation = Emulation(model.rope, model.embedding.dtype)
     return product(emulation.normed(rows, model.norm), model.head)
 
@@ -122,13 +121,13 @@ def _rms(rows: Tensor, norm: Norm) -> Tensor:
     return F.rms_norm(rows, (rows.shape[-1],), norm.weight, norm.eps)
 
 
-def _turned(heads: Tensor, rope: Rope) -> Tensor:
+def _rotated(heads: Tensor, rope: Rope) -> Tensor:
     cos, sin = (table[: len(heads), None] for table in (rope.cos, rope.sin))
     first, second = heads.chunk(2, dim=2)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=2)
 
 
 def _mask(rows: Tensor, window: int) -> Tensor:
-    """Which keys each row sees."""
+    """Mask of the keys that each row sees."""
     seen = torch.ones(len(rows), len(rows), dtype=torch.bool, device=rows.device)
     return seen.tril().triu(1 - window)

@@ -1,10 +1,11 @@
-"""Making 8-bit floats of weights, and putting such matrices one below the other.
+"""Quantizes weights to 8-bit floats (E4M3), and joins such matrices, one below the other.
 
-A scale is the largest weight that shares it, over 448, the largest number of E4M3: nothing is cut
-off, and no weight is further from what is stored than half a step of E4M3. Searching 17 scales for
-the least squared error instead takes 3 to 4 % off it (SmolLM2 135M, every row), 2 % off the error:
-the numbers are floating, so that a scale only moves which weights are rounded more. Not worth its
-time. Blocks are no better than rows, for the same reason. `halfsec bench quality` gives the price.
+A scale is the largest weight that shares it, over 448, the largest number of E4M3: nothing is
+clipped, and no weight is further from its stored value than half a step of E4M3. Searching 17
+scales for the least squared error instead takes 3 to 4 % off it (SmolLM2 135M, every row), 2 % off
+the error: the numbers are floating, so that a scale only moves which weights are rounded more. Not
+worth its time. Blocks are no better than rows, for the same reason. `halfsec bench quality` gives
+the price.
 """
 
 from collections.abc import Sequence
@@ -16,20 +17,20 @@ from llm_engine.checkpoints.fp8 import Fp8Matrix
 from llm_engine.errors import ModelError
 
 LARGEST = 448.0
-"""Of E4M3."""
+"""Largest number of E4M3."""
 BLOCK = 128, 128
-"""The only block that the kernels know, beside a whole row."""
+"""Rows and columns that share a scale: the only block that the kernels support, besides a row."""
 ONE_A_ROW = 1, 0
-"""Asks for one scale for each output, whatever the number of inputs."""
+"""One scale for each output, for any number of inputs."""
 
 _SMALLEST_SCALE = 1e-12
-"""For rows of zeros, or nearly: dividing by less would leave the range of float32."""
+"""Smallest scale, for rows of zeros, or nearly: a smaller divisor would overflow float32."""
 _PIECE = 1 << 24
-"""Weights that are converted at a time: 64 MB as float32, a few times over."""
+"""Weights converted at a time: 64 MB as float32, a few times over."""
 
 
 def quantize(weight: Tensor, block: tuple[int, int] = ONE_A_ROW) -> Fp8Matrix:
-    """8-bit floats of any floating `[out, in]`, on its device: the same on every one.
+    """Quantize any floating `[out, in]` on its device; the result is the same on all devices.
 
     `block` is `BLOCK` or `ONE_A_ROW`; of activations, (1, columns). Raises ModelError for NaN and
     infinity.
@@ -47,7 +48,7 @@ def quantize(weight: Tensor, block: tuple[int, int] = ONE_A_ROW) -> Fp8Matrix:
         scales[grid_rows] = found
         spread = found.repeat_interleave(rows, 0)[: len(part)]
         spread = spread.repeat_interleave(columns, 1)[:, :num_columns]
-        # What is divided by its own largest can round to a little more than that.
+        # A weight divided by its own scale can round to a little more than the largest.
         values[first : first + piece] = (part / spread).clamp_(-LARGEST, LARGEST).to(values.dtype)
     if not bool(scales.isfinite().all()):
         raise ModelError("a weight is NaN or infinite")
@@ -55,7 +56,7 @@ def quantize(weight: Tensor, block: tuple[int, int] = ONE_A_ROW) -> Fp8Matrix:
 
 
 def _largest(weight: Tensor, rows: int, columns: int) -> Tensor:
-    """The largest magnitude in each block, `[blocks down, blocks across]`; NaN if it has one."""
+    """Largest magnitude in each block, `[blocks down, blocks across]`; NaN if it contains one."""
     num_rows, num_columns = weight.shape
     padding = 0, -num_columns % columns, 0, -num_rows % rows
     padded = torch.nn.functional.pad(weight.abs(), padding) if any(padding) else weight.abs()
@@ -64,13 +65,13 @@ def _largest(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def join(parts: Sequence[Fp8Matrix | Tensor], block: tuple[int, int]) -> Fp8Matrix:
-    """One matrix of several, one below the other, each 8-bit already or still floats.
+    """Join matrices, one below the other, each 8-bit already or still floats.
 
     8-bit parts stay bit for bit what they were wherever one grid of scales can hold them all: one
     scale for a whole matrix is one for each of its rows, and blocks of 128 x 128 fit together when
-    no part ends inside one. Otherwise all is quantized anew, by `block`: keeping it as floats would
-    read twice the bytes in every step, and such checkpoints are rare. Floats get the grid of the
-    parts that are quantized, or `block`.
+    no part ends inside one. Otherwise everything is quantized again, by `block`: floats would
+    double the bytes of every step, and such checkpoints are rare. Float parts get the grid of the
+    quantized ones, or `block`.
 
     Raises ModelError.
     """
@@ -88,13 +89,13 @@ def join(parts: Sequence[Fp8Matrix | Tensor], block: tuple[int, int]) -> Fp8Matr
     if len(done) == 1:
         return done[0]
     values, scales = ([getattr(part, name) for part in done] for name in ("values", "scales"))
-    # As bytes, which every device can join.
+    # As bytes, which torch can concatenate on every device.
     joined = torch.cat([each.view(torch.uint8) for each in values]).view(torch.float8_e4m3fn)
     return Fp8Matrix(joined, torch.cat(scales), done[0].block)
 
 
 def check(matrix: Fp8Matrix) -> bool:
-    """Whether stored 8-bit floats are numbers, all of them. E4M3 has two NaNs and no infinity."""
+    """True if no stored 8-bit float is NaN. E4M3 has two NaNs and no infinity."""
     return not bool(((matrix.values.view(torch.uint8) & 0x7F) == 0x7F).any())
 
 

@@ -1,36 +1,37 @@
-"""How a plan is cut into steps of sizes that there are graphs for. Pure."""
+"""Cuts a plan into steps of captured sizes. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llm_engine.backends.base import SequenceRows
+from llm_engine.cuda.memory import MAX_PROMPT_ROWS
 from llm_engine.cuda.ops.interface import MAX_ROWS
 
-LANES = (1, 2, 4, 8)
-"""Sequences in a step."""
+BATCH_SIZES = (1, 2, 4, MAX_ROWS)
+"""Sequences of a decode step with a row each: captured batch sizes."""
 
-QUERIES = (1, 2, 4, 8)
-"""Rows of a lone sequence."""
+DRAFT_SIZES = (1, 2, 4, MAX_ROWS)
+"""Rows of a single sequence in a decode step: captured sizes of a draft and its certain token."""
 
-PROMPT_ROWS = (16, 32, 64, 128, 256, 512)
-"""Rows of a part of a prompt. Longer ones are read in several parts."""
+PROMPT_ROWS = (16, 32, 64, 128, 256, MAX_PROMPT_ROWS)
+"""Rows of a prefill step: captured sizes. Longer prompts take several."""
 
 
-def groups(
+def split_plan(
     sequences: Sequence[SequenceRows], longest: int = PROMPT_ROWS[-1]
 ) -> Iterator[tuple[SequenceRows, ...]]:
-    """Cut into steps: those with one row together, the parts of the others, of at most `longest`
-    rows, one after another."""
-    lone = [rows for rows in sequences if len(rows.token_ids) == 1]
-    for first in range(0, len(lone), LANES[-1]):
-        yield tuple(lone[first : first + LANES[-1]])
+    """Yield steps: sequences with one row together, then the parts of the others, of at most
+    `longest` rows, one after another."""
+    single = [rows for rows in sequences if len(rows.token_ids) == 1]
+    for first in range(0, len(single), BATCH_SIZES[-1]):
+        yield tuple(single[first : first + BATCH_SIZES[-1]])
     for rows in sequences:
         if len(rows.token_ids) > 1:
             yield from ((part,) for part in _parts(rows, longest))
 
 
 def _parts(rows: SequenceRows, longest: int) -> Iterator[SequenceRows]:
-    """Steps of one sequence: a prompt chooses behind its last row only."""
+    """Yield the steps of one sequence: a prefill step chooses after its last row only."""
     num_rows = len(rows.token_ids)
     if num_rows <= MAX_ROWS:
         yield rows
@@ -47,7 +48,7 @@ def split(rows: SequenceRows, size: int) -> Iterator[SequenceRows]:
 
 
 def _cut(rows: SequenceRows, start: int, end: int) -> SequenceRows:
-    """Rows `start` to `end` of these, with what is said of each."""
+    """Rows `start` to `end`, with their sampling, masks and bans."""
     first_sampled = len(rows.token_ids) - rows.num_sampled
     num_before = max(0, start - first_sampled)
     num_sampled = max(0, end - max(start, first_sampled))

@@ -1,7 +1,7 @@
-"""Draft heads on the device: drafted where the tokens were chosen, in the same graph.
+"""Draft heads on the device, run inside the captured step that chooses the tokens.
 
-The arithmetic is that of `llm_engine.draft_heads`, by the operations of the decoder itself. A draft
-needs no precision of its own: what is drafted only decides how many rows were of use.
+The arithmetic is that of `llm_engine.models.medusa_heads`, by the operations of the decoder itself.
+Precision does not matter for replies: a draft only decides how many rows are accepted.
 """
 
 import math
@@ -25,10 +25,10 @@ class _Head:
 
 
 class DeviceHeads:
-    """Heads of one model, and the buffers in which they work: for one sequence at a time."""
+    """Heads of one model and their buffers, for one sequence at a time."""
 
     def __init__(self, heads: DraftHeads, model: DeviceModel) -> None:
-        """The model's own head is read where it lies: rows of a narrower one are copied."""
+        """Copies the LM head's rows of the tokens that can be drafted."""
         like, shape = model.embedding, heads.shape
         self.count = shape.num_heads
         self._model = model
@@ -43,10 +43,10 @@ class DeviceHeads:
         self._embedded = buffer(shape.hidden_size, like.dtype)
         self._inner = buffer(shape.inner_size, like.dtype)
         self._logits = buffer(shape.num_tokens, torch.float32)
-        self._place = buffer(1, torch.int32)
+        self._best = buffer(1, torch.int32)
 
     def draft(self, ops: Ops, hidden: Tensor, token: Tensor, out: Tensor) -> None:
-        """The likeliest tokens after `token [1]`, which was chosen behind the row `hidden [1,
+        """Draft the likeliest tokens after `token [1]`, which was chosen after the row `hidden [1,
         hidden]` of the residual stream, into `out [1, count]`; all int32."""
         norm = self._model.norm
         wide = hidden.float()
@@ -58,21 +58,21 @@ class DeviceHeads:
             ops.gate_up(self._state, head.norm, head.gate_up, self._inner)
             ops.add_product(self._inner, head.down, self._state)
             ops.logits(self._state, head.out_norm, self._output, self._logits)
-            ops.lanes.likeliest(self._logits, self._place)
-            token = self._tokens.index_select(0, self._place[0])
+            ops.step.likeliest(self._logits, self._best)
+            token = self._tokens.index_select(0, self._best[0])
             out[:, index] = token
 
 
 def heads_bytes(shape: HeadsShape) -> int:
-    """What heads take of a device's memory: their weights in bfloat16, and as wide a float32 row of
-    the model's head for every token they know, at the most."""
+    """Most bytes that heads take on a device: their weights in bfloat16, and a float32 row of the
+    LM head for every token that can be drafted."""
     weights = sum(math.prod(each) for name, each in shape.shapes().items() if name != "tokens")
     return 2 * weights + 4 * shape.num_tokens * shape.hidden_size
 
 
 def step_bytes(shape: HeadsShape, model: DeviceModel) -> int:
-    """Bytes that drafting adds to what a step reads: each head's matrices, and for each once more
-    the rows of the model's head that can be drafted."""
+    """Bytes that drafting adds to what a step reads: the matrices of each head and, for each, the
+    LM head's rows of the tokens that can be drafted."""
     size = model.embedding.itemsize
     layer = shape.hidden_size**2 + 3 * shape.inner_size * shape.hidden_size
     row = model.head.num_bytes // shape.vocab_size
@@ -98,7 +98,8 @@ def _on_device(head: DraftHead, eps: float, like: Tensor) -> _Head:
 
 
 def _rows(matrix: Matrix, rows: Tensor, dtype: torch.dtype) -> Matrix:
-    """Some rows of a head. Scales of whole rows go along; blocks would not stay blocks."""
+    """Some rows of an LM head. Scales of whole rows are copied; with scales of blocks the rows are
+    dequantized."""
     if matrix.scales is None:
         return Matrix(matrix.values[rows])
     values = matrix.values.view(torch.uint8)[rows].view(matrix.values.dtype)

@@ -1,11 +1,11 @@
-"""The step that is launched before it is asked for.
+"""Overlap scheduling: launches the likely next decode step before the engine asks for it.
 
 When a step has been launched that continues replies, the next one is launched behind it at once:
-the tokens it needs are on the device already. If the engine's next plan is just that, which it is
-unless a reply ends, is cut off, or others come in, its outcome is under way and the device has
-never waited for the host. If not, nothing is lost but the time of a step: it wrote keys and values
-behind what any sequence holds, in pages that the sequence owned when it was launched, and whoever
-uses these places later writes them first.
+the tokens that it needs are on the device already. If the engine's next plan is exactly that, as it
+is unless a reply ends, is cancelled, or others join, its result is under way and the device never
+waited for the host. If not, only the time of a step is lost: it wrote keys and values behind what
+any sequence holds, in pages that the sequence owned when it was launched, and the next step that
+uses these positions writes them first.
 
 A plan is the step that was launched ahead if it continues the same sequences, in the same order,
 the same way, with the tokens that the step before chose (and drafted, where there are heads), at
@@ -17,27 +17,26 @@ from dataclasses import dataclass
 
 from llm_engine.backends.base import SequenceRows
 
-from .captured_steps import Choice, DecodeStep
-from .graph_runner import GraphRunner, Group
+from .graph_runner import Choice, DecodeStep, GraphRunner, LaunchedStep
 from .logit_masks import needs_masks
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A step that nobody has asked for yet."""
+class _StepAhead:
+    """A step that was launched before the engine asked for it."""
 
-    before: Group
+    before: LaunchedStep
     """The step that it follows."""
     num_rows: int
-    """Of each sequence: 1, or one more than there are heads."""
+    """Rows of each sequence: 1, or one more than there are heads."""
     pages: tuple[dict[int, int], ...]
-    """For each sequence where its rows may stand: page by place in the table."""
-    group: Group
+    """Pages in which each sequence's rows may stand, by index in the block table."""
+    launched: LaunchedStep
     choice: Choice
     step: DecodeStep
 
-    def is_for(self, sequences: Sequence[SequenceRows], page_size: int) -> bool:
-        """Whether these rows are what was computed."""
+    def matches(self, sequences: Sequence[SequenceRows], page_size: int) -> bool:
+        """True if this step computes exactly these rows."""
         if len(sequences) != len(self.before.sequences):
             return False
         known = zip(self.before.sequences, self.before.continuations(), self.pages, strict=True)
@@ -52,75 +51,76 @@ class _Ahead:
                 and not needs_masks(rows)
             )
             if not is_next or any(
-                rows.pages[place] != pages.get(place)
-                for place in _places(rows.first_position, self.num_rows, page_size)
+                rows.pages[index] != pages.get(index)
+                for index in _page_indices(rows.first_position, self.num_rows, page_size)
             ):
                 return False
         return True
 
 
 class OverlapScheduler:
-    """Launches it, and tells whether it is what is wanted. One thread."""
+    """Launches the next step ahead, and recognizes the plan that asks for it. One thread."""
 
     def __init__(
-        self, steps: GraphRunner, page_size: int, context_length: int, num_heads: int
+        self, runner: GraphRunner, page_size: int, context_length: int, num_heads: int
     ) -> None:
-        self._steps = steps
+        self._runner = runner
         self._page_size = page_size
         self._context_length = context_length
         self.num_drafted = num_heads
-        self._ahead: _Ahead | None = None
+        self._ahead: _StepAhead | None = None
 
     @property
     def lookahead(self) -> int:
-        """Tokens behind those of a step for which it wants room: the rows of the next step, the
-        first of which may stand as far behind as all drafts are right."""
+        """Tokens behind those of a step for which pages should be reserved: the rows of the next
+        step, the first of which may stand as far behind as all drafts are right."""
         return 1 + self.num_drafted
 
-    def forget(self) -> None:
-        """What was launched is for nobody."""
+    def discard(self) -> None:
+        """Forget the step that was launched ahead."""
         self._ahead = None
 
-    def take(self, sequences: tuple[SequenceRows, ...]) -> Group | None:
-        """What was launched, if it is this; the next is then ahead."""
+    def take(self, sequences: tuple[SequenceRows, ...]) -> LaunchedStep | None:
+        """Return the step that was launched ahead if it is this one, and launch the next behind."""
         ahead = self._ahead
-        if ahead is None or not ahead.is_for(sequences, self._page_size):
+        if ahead is None or not ahead.matches(sequences, self._page_size):
             return None
-        group = Group(sequences, ahead.group.answer, ahead.group.num_queries)
-        self._follow(group, ahead.step, ahead.choice, ahead.num_rows)
-        return group
+        launched = LaunchedStep(sequences, ahead.launched.tokens, ahead.launched.num_queries)
+        self._launch_next(launched, ahead.step, ahead.choice, ahead.num_rows)
+        return launched
 
-    def after(self, group: Group) -> None:
-        """Go on behind a step that was launched, if it continued replies the usual way."""
-        sequences = group.sequences
+    def after(self, launched: LaunchedStep) -> None:
+        """Launch the next step behind this one, if it is a decode step without masks."""
+        sequences = launched.sequences
         num_rows = len(sequences[0].token_ids)
-        is_usual = all(len(rows.token_ids) == rows.num_sampled == num_rows for rows in sequences)
-        if not is_usual or num_rows not in (1, 1 + self.num_drafted):
+        is_decode = all(len(rows.token_ids) == rows.num_sampled == num_rows for rows in sequences)
+        if not is_decode or num_rows not in (1, 1 + self.num_drafted):
             return
-        choice = self._steps.choice_for(sequences)
+        choice = self._runner.choice_for(sequences)
         if choice is not Choice.MASKED:
-            step = self._steps.step_for(len(sequences), num_rows)
-            self._follow(group, step, choice, num_rows)
+            step = self._runner.step_for(len(sequences), num_rows)
+            self._launch_next(launched, step, choice, num_rows)
 
-    def _follow(self, group: Group, step: DecodeStep, choice: Choice, num_rows: int) -> None:
-        """Launch what comes after these sequences, where there is room for it."""
+    def _launch_next(
+        self, launched: LaunchedStep, step: DecodeStep, choice: Choice, num_rows: int
+    ) -> None:
+        """Launch the step that continues these sequences, where their pages have room for it."""
         self._ahead = None
         known: list[dict[int, int]] = []
-        for rows in group.sequences:
+        for rows in launched.sequences:
             # The next rows begin behind the first of these, or as late as behind the last.
             first, count = rows.first_position + 1, 2 * num_rows - 1
-            places = _places(first, count, self._page_size)
-            is_beyond = first + count > self._context_length or places[-1] >= len(rows.pages)
-            if is_beyond:
+            indices = _page_indices(first, count, self._page_size)
+            if first + count > self._context_length or indices[-1] >= len(rows.pages):
                 return
-            known.append({place: rows.pages[place] for place in places})
-        for lane, pages in enumerate(known):
-            for place, page in pages.items():
-                step.lanes.set_page(lane, place, page)
-        following = self._steps.replay(step, choice, group.sequences)
-        self._ahead = _Ahead(group, num_rows, tuple(known), following, choice, step)
+            known.append({index: rows.pages[index] for index in indices})
+        for seq, pages in enumerate(known):
+            for index, page in pages.items():
+                step.inputs.set_page(seq, index, page)
+        following = self._runner.replay(step, choice, launched.sequences)
+        self._ahead = _StepAhead(launched, num_rows, tuple(known), following, choice, step)
 
 
-def _places(first_position: int, num_rows: int, page_size: int) -> range:
-    """Places in a table of so many rows' pages."""
+def _page_indices(first_position: int, num_rows: int, page_size: int) -> range:
+    """Indices in the block table of the pages of these rows."""
     return range(first_position // page_size, (first_position + num_rows - 1) // page_size + 1)

@@ -1,13 +1,13 @@
-"""What the host tells a step about its sequences: one buffer, one copy to the device.
+"""Inputs of a captured step: one pinned ring buffer on the host, one H2D copy per step.
 
-A step has a fixed number of *lanes*, each with room for a fixed number of rows; a lane without a
-sequence has no rows. All that the host has to say stands in one array of 32-bit words, which goes
-to the device in one asynchronous copy and is read there through views. The device changes it as a
-step ends (`LaneOps.advance`): the tokens it chose are the next step's rows, at the next positions,
-so that the next step can begin before the host has seen them.
+A step has a fixed number of sequences, each with a fixed number of rows; unused sequences have no
+rows. All inputs stand in one array of 32-bit words, which goes to the device in one asynchronous
+copy and is read there through views. The device updates it at the end of a step
+(`StepOps.advance`): the chosen tokens become the next step's rows, at the next positions, so that
+the next step can begin before the host has seen them.
 
-The host's copies are a ring of page-locked arrays: one must not be written as long as it may not
-have been copied yet.
+The host's copies are a ring of page-locked arrays: one must not be overwritten before it has been
+copied.
 """
 
 from collections.abc import Sequence
@@ -20,44 +20,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows
-from llm_engine.cuda.ops.interface import LaneSampling, LaneState, Rows
+from llm_engine.cuda.ops.interface import Rows, SamplingInputs, StepState
 
 RING: Final = 8
-"""Steps that may be on their way to the device."""
+"""Steps whose inputs may be on their way to the device."""
 
 _MASK: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Views:
-    """Named parts of one array of int32 words, on the host or on the device."""
+    """Named views of one array of int32 words, on the host or on the device."""
 
     seeds: Tensor
-    """`[B]`, int64: first, as they want to lie on multiples of 8 bytes."""
+    """`[B]`, int64: first, as they need an alignment of 8 bytes."""
     tokens: Tensor
     """`[B, Q]`, int32."""
     first_positions: Tensor
-    """`[B]`, int32: of a lane's first row."""
+    """`[B]`, int32: position of each sequence's first row."""
     num_rows: Tensor
-    """`[B]`, int32: rows that are in use, 0 to Q."""
+    """`[B]`, int32: rows in use, 0 to Q."""
     first_sampled: Tensor
-    """`[B]`, int32: the first row behind which a token is wanted; those before are of a prompt."""
+    """`[B]`, int32: the first row after which a token is wanted; those before belong to a
+    prompt."""
     top_k: Tensor
     temperature: Tensor
     top_p: Tensor
     min_p: Tensor
     tables: Tensor
-    """`[B, pages]`, int32."""
+    """Block tables, `[B, pages]`, int32."""
 
 
-def _views(words: Tensor, num_lanes: int, num_queries: int, num_pages: int) -> _Views:
-    sizes = [2 * num_lanes, num_lanes * num_queries, *[num_lanes] * 7, num_lanes * num_pages]
+def _views(words: Tensor, num_seqs: int, num_queries: int, num_pages: int) -> _Views:
+    sizes = [2 * num_seqs, num_seqs * num_queries, *[num_seqs] * 7, num_seqs * num_pages]
     seeds, tokens, first, count, sampled, top_k, heat, top_p, min_p, tables = torch.split(
         words, sizes
     )
     return _Views(
         seeds=seeds.view(torch.int64),
-        tokens=tokens.view(num_lanes, num_queries),
+        tokens=tokens.view(num_seqs, num_queries),
         first_positions=first,
         num_rows=count,
         first_sampled=sampled,
@@ -65,21 +66,21 @@ def _views(words: Tensor, num_lanes: int, num_queries: int, num_pages: int) -> _
         temperature=heat.view(torch.float32),
         top_p=top_p.view(torch.float32),
         min_p=min_p.view(torch.float32),
-        tables=tables.view(num_lanes, num_pages),
+        tables=tables.view(num_seqs, num_pages),
     )
 
 
-def _num_words(num_lanes: int, num_queries: int, num_pages: int) -> int:
-    return num_lanes * (2 + num_queries + 7 + num_pages)
+def _num_words(num_seqs: int, num_queries: int, num_pages: int) -> int:
+    return num_seqs * (2 + num_queries + 7 + num_pages)
 
 
 class _HostCopy:
-    """One of the ring: a page-locked array, and when it was last copied from."""
+    """Entry of the ring: a page-locked array, and the event of its last copy."""
 
-    def __init__(self, num_lanes: int, num_queries: int, num_pages: int, *, pinned: bool) -> None:
-        size = _num_words(num_lanes, num_queries, num_pages)
+    def __init__(self, num_seqs: int, num_queries: int, num_pages: int, *, pinned: bool) -> None:
+        size = _num_words(num_seqs, num_queries, num_pages)
         self.words = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-        views = _views(self.words, num_lanes, num_queries, num_pages)
+        views = _views(self.words, num_seqs, num_queries, num_pages)
         self.arrays: dict[str, NDArray[np.generic]] = {
             name: getattr(views, name).numpy() for name in _Views.__dataclass_fields__
         }
@@ -87,57 +88,57 @@ class _HostCopy:
 
 
 class StepInputs:
-    """The inputs of steps of `num_lanes` sequences with up to `num_queries` rows each."""
+    """The inputs of steps of `num_seqs` sequences with up to `num_queries` rows each."""
 
     def __init__(
-        self, num_lanes: int, num_queries: int, num_pages: int, device: torch.device
+        self, num_seqs: int, num_queries: int, num_pages: int, device: torch.device
     ) -> None:
-        """`num_pages`: of the longest sequence."""
-        shape = num_lanes, num_queries, num_pages
-        self.num_lanes, self.num_queries = num_lanes, num_queries
+        """`num_pages`: pages of the longest sequence."""
+        shape = num_seqs, num_queries, num_pages
+        self.num_seqs, self.num_queries = num_seqs, num_queries
         self._device = device
         is_cuda = device.type == "cuda"
         self._words = torch.zeros(_num_words(*shape), dtype=torch.int32, device=device)
         self._on_device = _views(self._words, *shape)
         self._ring = [_HostCopy(*shape, pinned=is_cuda) for _ in range(RING)]
-        self._turn = 0
+        self._next = 0
         self._tables = self._ring[0].arrays["tables"].copy()
-        """What the device's tables hold."""
-        self._positions = torch.zeros(num_lanes * num_queries, dtype=torch.int32, device=device)
+        """Mirror of the device's block tables."""
+        self._positions = torch.zeros(num_seqs * num_queries, dtype=torch.int32, device=device)
         there = self._on_device
-        self.state = LaneState(
+        self.state = StepState(
             there.tokens, there.first_positions, there.num_rows, there.first_sampled
         )
-        self.sampling = LaneSampling(
+        self.sampling = SamplingInputs(
             there.temperature, there.top_k, there.top_p, there.min_p, there.seeds
         )
 
     # --- on the host ---
 
     def send(self, sequences: Sequence[SequenceRows]) -> None:
-        """Let the next step's lanes be these sequences, in this order; further lanes stay empty."""
-        copy = self._ring[self._turn]
-        self._turn = (self._turn + 1) % RING
+        """Send the next step's sequences, in this order; further ones stay empty."""
+        copy = self._ring[self._next]
+        self._next = (self._next + 1) % RING
         if copy.copied is not None:
             copy.copied.synchronize()
         arrays = copy.arrays
         arrays["num_rows"].fill(0)
-        arrays["temperature"].fill(0)  # a lane without rows chooses, too: the simplest way
-        for lane, rows in enumerate(sequences):
-            self._write(arrays, lane, rows)
+        arrays["temperature"].fill(0)  # unused sequences choose, too, greedily
+        for seq, rows in enumerate(sequences):
+            self._write(arrays, seq, rows)
         self._words.copy_(copy.words, non_blocking=True)
         if self._device.type == "cuda":
             copy.copied = copy.copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
             copy.copied.record()
         self._tables[:] = arrays["tables"]
 
-    def set_page(self, lane: int, index: int, page: int) -> None:
-        """Let page `index` of a lane be this one from the next step on."""
-        if self._tables[lane, index] != page:
-            self._tables[lane, index] = page
-            self._on_device.tables[lane, index].fill_(page)
+    def set_page(self, seq: int, index: int, page: int) -> None:
+        """Set page `index` of a sequence's block table from the next step on."""
+        if self._tables[seq, index] != page:
+            self._tables[seq, index] = page
+            self._on_device.tables[seq, index].fill_(page)
 
-    def _write(self, arrays: dict[str, NDArray[np.generic]], lane: int, rows: SequenceRows) -> None:
+    def _write(self, arrays: dict[str, NDArray[np.generic]], seq: int, rows: SequenceRows) -> None:
         count, sampling = len(rows.token_ids), rows.sampling
         values = {
             "seeds": _signed(rows.seed),
@@ -150,30 +151,30 @@ class StepInputs:
             "min_p": sampling.min_p,
         }
         for name, value in values.items():
-            arrays[name][lane] = value
-        arrays["tokens"][lane, :count] = rows.token_ids
-        # A sequence may own pages behind the longest one's last: room for drafts.
+            arrays[name][seq] = value
+        arrays["tokens"][seq, :count] = rows.token_ids
+        # A sequence may own more pages than the longest needs: room for drafts.
         pages = rows.pages[: arrays["tables"].shape[1]]
-        arrays["tables"][lane, : len(pages)] = pages
+        arrays["tables"][seq, : len(pages)] = pages
 
     # --- on the device, inside graphs ---
 
     def rows(self, num_queries: int) -> Rows:
-        """Each lane's first rows: where their positions are put (`LaneOps.embed`), and pages."""
-        return Rows(self._positions[: self.num_lanes * num_queries], self._on_device.tables)
+        """Positions (written by `StepOps.embed`) and pages of each sequence's first rows."""
+        return Rows(self._positions[: self.num_seqs * num_queries], self._on_device.tables)
 
     def last_row(self) -> Tensor:
-        """`[B]`: index of each lane's last row in use; 0 where there is none."""
+        """Index of each sequence's last row in use, `[B]`; 0 where there is none."""
         return (self._on_device.num_rows - 1).clamp(min=0)
 
     def expect(self, drafted: Tensor) -> None:
-        """Let the next step check a draft `[1, n]` behind the token that is certain."""
-        lanes, count = self._on_device, drafted.shape[1]
-        lanes.tokens[:, 1 : count + 1] = drafted
-        lanes.num_rows.mul_(count + 1)  # none stays none
+        """Make a draft `[1, n]` the next step's rows behind the token that is certain."""
+        there, count = self._on_device, drafted.shape[1]
+        there.tokens[:, 1 : count + 1] = drafted
+        there.num_rows.mul_(count + 1)  # 0 stays 0
 
     def first_token(self) -> Tensor:
-        """`[B]` int32: each lane's first row."""
+        """Token of each sequence's first row, `[B]` int32."""
         return self._on_device.tokens[:, 0]
 
 

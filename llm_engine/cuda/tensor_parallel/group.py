@@ -1,12 +1,12 @@
-"""One engine on several GPUs: a process for each, all doing the same steps.
+"""Tensor parallelism: one engine on several GPUs, a process for each, all running the same steps.
 
-The engine's process has the first GPU and *leads*; the others *follow*: each has its part of the
-model and of the cache, and runs every plan that the leader runs. Nothing else has to be told: what
-a step chooses is computed everywhere from the same numbers, so that every process knows the tokens
-and launches the same step ahead.
+The engine's process has the first GPU and is the *leader*; the others are *followers*: each has its
+shard of the model and of the cache, and runs every plan that the leader runs. Nothing else is sent:
+the chosen tokens are computed everywhere from the same numbers, so that every process has them and
+launches the same step ahead.
 
-A follower that dies or hangs takes the engine with it, and so does an error in one process alone:
-see `workers.py`. A follower ends with its leader, whatever that died of.
+A follower that dies or hangs ends the engine, and so does an error in one process alone: see
+`workers.py`. A follower ends with its leader, however that ended.
 """
 
 import atexit
@@ -30,41 +30,42 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_engine.backends.base import Plan, SequenceRows, StepHandle, StepResult
-from llm_engine.backends.wrapper import BackendAround
+from llm_engine.backends.wrapper import BackendWrapper
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.errors import DeviceLostError, ModelError
 
-from .workers import Beats, Follower, Patience, Watch, heard
+from .workers import Follower, FollowerWatchdog, HangTimeout, Heartbeat, received
 
 _log = logging.getLogger(__name__)
 
 _GO = "go"
-"""All have loaded."""
+"""Order to continue: all processes have loaded."""
 _MEET = timedelta(minutes=5)
-"""For all processes to have started."""
+"""Timeout for all processes to join the group."""
 _JOIN_S = 10.0
-"""Until a follower that was told to end is ended, or a library that waits for one is left alone."""
+"""Seconds after which a follower that was asked to end is killed, or a library that waits for one
+is abandoned."""
 _SETTLE_S = 1.0
-"""After an error of the leader's, for a follower's to be heard that it came from."""
+"""Seconds after an error of the leader in which a follower's error may arrive as its cause."""
 _LEADER = "halfsec-leader"
-"""The thread on which the leader does its part."""
+"""Name of the thread on which the leader loads."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
-    """Processes that compute together."""
+class ProcessGroup:
+    """Processes that compute together (a torch.distributed group)."""
 
     rank: int
     count: int
     store: str
-    """A file by which they find one another; it must not exist yet."""
+    """File by which the processes find each other; it must not exist yet."""
     library: str
-    """`nccl`, or `gloo` on a CPU."""
+    """Backend of torch.distributed: `nccl`, or `gloo` on a CPU."""
 
     def join(self) -> None:
-        """Meet the others. Blocks until all are there."""
+        """Join the group. Blocks until all processes have joined."""
         dist.init_process_group(
             self.library,
             init_method=f"file://{self.store}",
@@ -74,15 +75,20 @@ class Team:
         )
 
 
-Make = Callable[[Team], Callable[[], CudaBackend]]
-"""Loads what one rank needs, in its own process, and returns what makes the backend of it: only
-that may talk to the others, when all have loaded. To be sent there, so a module's own function with
-arguments that can be pickled."""
+Make = Callable[[ProcessGroup], Callable[[], CudaBackend]]
+"""Loads one rank's shard in its own process, and returns a function that makes the backend of it:
+only that may communicate, when all ranks have loaded. It is sent to the process, so it must be a
+module's function with picklable arguments."""
 
 
-def _follow(team: Team, make: Make, orders: Connection, beats: Beats, patience: Patience) -> None:
-    """A follower's life: until the leader says so, or is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the leader's to answer: it may have calls
+def _follow(
+    team: ProcessGroup, make: Make, orders: Connection, beats: Heartbeat, patience: HangTimeout
+) -> None:
+    """Main function of a follower: load, then run plans until the leader ends it or is gone."""
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # only the leader handles them: it may have calls
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_leader, daemon=True).start()
     try:
@@ -97,7 +103,7 @@ def _follow(team: Team, make: Make, orders: Connection, beats: Beats, patience: 
     except Exception as error:
         orders.send(f"{type(error).__name__}: {error}")
         return
-    for order in heard(orders, beats, patience):
+    for order in received(orders, beats, patience):
         match order:
             case Plan():
                 backend.collect(backend.launch(order))
@@ -110,34 +116,34 @@ def _follow(team: Team, make: Make, orders: Connection, beats: Beats, patience: 
 
 
 def _end_with_leader() -> None:
-    """Also out of a step that waits for it for ever."""
+    """Exit with the leader, even out of a step that waits for it for ever."""
     leader = mp.parent_process()
     assert leader is not None
     leader.join()
     os._exit(1)
 
 
-class ParallelBackend(BackendAround):
-    """The leader's: over its own part and that of all followers. Every error is a DeviceLostError:
-    some of the processes have done the step, and some have not."""
+class ParallelBackend(BackendWrapper):
+    """The leader's backend, over its own shard and those of all followers. Every error becomes a
+    DeviceLostError: some processes have done the step, and some have not."""
 
     def __init__(
         self,
         backend: CudaBackend,
         followers: Sequence[Follower],
-        patience: Patience,
-        meeting_place: tempfile.TemporaryDirectory[str],
+        patience: HangTimeout,
+        store_directory: tempfile.TemporaryDirectory[str],
     ) -> None:
-        """`meeting_place`: where the team's store is, which libraries go on looking into."""
+        """`store_directory`: holds the group's store file, which libraries go on reading."""
         super().__init__(backend)
-        self._part = backend
-        self._meeting_place = meeting_place
+        self._own = backend
+        self._store_directory = store_directory
         self._followers = followers
-        self._watch = Watch(followers, patience)
+        self._watchdog = FollowerWatchdog(followers, patience)
 
     def launch(self, plan: Plan) -> StepHandle:
         with self._together():
-            self._tell(plan)
+            self._send(plan)
             return super().launch(plan)
 
     def collect(self, handle: StepHandle) -> StepResult:
@@ -145,47 +151,47 @@ class ParallelBackend(BackendAround):
             return super().collect(handle)
 
     def cache_bytes(self) -> int:
-        """On all devices."""
+        """Bytes of keys and values on all devices."""
         return super().cache_bytes() * (1 + len(self._followers))
 
     def logits(self, rows: SequenceRows) -> Tensor:
-        """As `CudaBackend.logits`."""
+        """`CudaBackend.logits`, over all shards."""
         with self._together():
-            self._tell(rows)
-            return self._part.logits(rows)
+            self._send(rows)
+            return self._own.logits(rows)
 
-    def when_lost(self, tell: Callable[[DeviceLostError], None]) -> None:
-        self._watch.when_lost(tell)
+    def when_lost(self, on_lost: Callable[[DeviceLostError], None]) -> None:
+        self._watchdog.when_lost(on_lost)
 
     def close(self) -> None:
         """End the followers."""
-        self._watch.end()
+        self._watchdog.end()
         for follower in self._followers:
-            with contextlib.suppress(OSError):  # it is gone already
+            with contextlib.suppress(OSError):  # it has ended already
                 follower.orders.send(None)
-        self._watch.join()
-        # NCCL takes leave of the others, who do so now. Who is gone does not answer.
-        if self._watch.lost is None:
-            _take_leave(self._part.close)
+        self._watchdog.join()
+        # NCCL waits for the other processes, which leave now. One that has died does not answer.
+        if self._watchdog.lost is None:
+            _leave_group(self._own.close)
         elif dist.get_backend() != "nccl":
-            _take_leave()
+            _leave_group()
         for follower in self._followers:
             follower.process.join(_JOIN_S)
         _end(self._followers)
         if not dist.is_initialized():
-            self._meeting_place.cleanup()
+            self._store_directory.cleanup()
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Nobody is asked once they are lost, and any error loses them."""
-        if self._watch.lost is not None:
-            raise DeviceLostError(str(self._watch.lost))
+        """Refuse work once a process is lost; turn any error into a loss."""
+        if self._watchdog.lost is not None:
+            raise DeviceLostError(str(self._watchdog.lost))
         try:
             yield
         except Exception as error:
-            raise DeviceLostError(str(self._watch.loss(error))) from error
+            raise DeviceLostError(str(self._watchdog.loss(error))) from error
 
-    def _tell(self, order: Plan | SequenceRows) -> None:
+    def _send(self, order: Plan | SequenceRows) -> None:
         for follower in self._followers:
             follower.orders.send(order)
 
@@ -194,43 +200,43 @@ def lead(
     count: int,
     library: str,
     make: Make,
-    patience: Patience | None = None,
+    patience: HangTimeout | None = None,
     *,
     make_own: Make | None = None,
 ) -> ParallelBackend:
-    """Start a follower for every further rank, and lead them. `make_own`: what the leader does
-    instead of `make`, on another thread; it need not be sent anywhere. Raises ModelError where one
-    can't start, DeviceLostError where those that were led before have not ended."""
+    """Start a follower for every further rank, load, and return the leader's backend. `make_own`:
+    replaces `make` for the leader, on another thread; it need not be picklable. Raises ModelError
+    where a process can't start, DeviceLostError while an earlier group has not ended."""
     if dist.is_initialized() or any(each.name == _LEADER for each in threading.enumerate()):
         raise DeviceLostError("a model on several GPUs has not ended in this process")
-    patience = patience or Patience()
-    meeting_place = tempfile.TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True)
-    store = str(Path(meeting_place.name, "store"))
-    own, *others = (Team(rank, count, store, library) for rank in range(count))
+    patience = patience or HangTimeout()
+    store_directory = tempfile.TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True)
+    store = str(Path(store_directory.name, "store"))
+    own, *others = (ProcessGroup(rank, count, store, library) for rank in range(count))
     followers: list[Follower] = []
-    atexit.register(_end, followers)  # they don't heed who asks them to end when Python does
+    atexit.register(_end, followers)  # they ignore the signals that end Python
     try:
         followers.extend(_started(team, make, patience) for team in others)
-        _beside(own.join, followers)
-        finish = _beside(partial(make_own or make, own), followers)
+        _with_followers(own.join, followers)
+        finish = _with_followers(partial(make_own or make, own), followers)
         for follower in followers:
-            with contextlib.suppress(OSError):  # what it died of is heard below
+            with contextlib.suppress(OSError):  # its error is received below
                 follower.orders.send(_GO)
-        backend = _beside(finish, followers)
-        return ParallelBackend(backend, followers, patience, meeting_place)
+        backend = _with_followers(finish, followers)
+        return ParallelBackend(backend, followers, patience, store_directory)
     except BaseException:
         _end(followers)
         if dist.is_initialized():
-            _take_leave()
+            _leave_group()
         if not dist.is_initialized():
-            meeting_place.cleanup()
+            store_directory.cleanup()
         raise
 
 
-def _beside(work: Callable[[], T], followers: Sequence[Follower]) -> T:
-    """The leader's part of some work, until each follower has said that it has done its own. Raises
-    ModelError where one has not: the leader may then wait for it for ever, and is left behind, on a
-    thread under which Python can't end (`os._exit` can)."""
+def _with_followers(work: Callable[[], T], followers: Sequence[Follower]) -> T:
+    """Do the leader's part of some work, and wait until each follower has reported its own. Raises
+    ModelError where one has failed: the leader may then wait for it for ever, and is abandoned on a
+    thread that keeps Python from ending (`os._exit` still can)."""
     outcome: Future[T] = Future()
     end, at_end = mp.Pipe(duplex=False)
 
@@ -259,16 +265,16 @@ def _beside(work: Callable[[], T], followers: Sequence[Follower]) -> T:
     return outcome.result()
 
 
-def _take_leave(close: Callable[[], None] = lambda: None) -> None:
-    """Of the other processes, behind `close`, as far as that and the library get: they may wait for
-    who is gone."""
+def _leave_group(close: Callable[[], None] = lambda: None) -> None:
+    """Run `close` and leave the process group, with a timeout: both may wait for a process that has
+    died."""
 
     def leave() -> None:
         try:
             close()
             dist.destroy_process_group()
-        except Exception as error:  # all that it held ends with the process
-            _log.warning("the GPUs' processes part in disorder: %r", error)
+        except Exception as error:  # its resources end with the process
+            _log.warning("the GPUs' process group could not be closed: %r", error)
 
     leaving = threading.Thread(target=leave, name="halfsec-leaving", daemon=True)
     leaving.start()
@@ -276,7 +282,7 @@ def _take_leave(close: Callable[[], None] = lambda: None) -> None:
 
 
 def _end(followers: Sequence[Follower]) -> None:
-    """Kill those that live, and wait: their memory is free then."""
+    """Kill followers that still run, and wait until their memory is free."""
     atexit.unregister(_end)
     for follower in followers:
         follower.process.kill()
@@ -285,7 +291,7 @@ def _end(followers: Sequence[Follower]) -> None:
         follower.orders.close()
 
 
-def _started(team: Team, make: Make, patience: Patience) -> Follower:
+def _started(team: ProcessGroup, make: Make, patience: HangTimeout) -> Follower:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     beats = context.RawValue("Q")
@@ -301,7 +307,7 @@ def _started(team: Team, make: Make, patience: Patience) -> Follower:
 
 
 def _problem(follower: Follower) -> str | None:
-    """Wait for a follower's next word: why it could not do its part; None: it could."""
+    """Wait for a follower's next report: its error, or None for success."""
     try:
         problem: str | None = follower.orders.recv()
     except (EOFError, OSError):

@@ -1,8 +1,8 @@
-"""The operations on one of several GPUs, each with its part of the model (`sharding.py`).
+"""The operations on one of several GPUs, each with its shard of the model (`sharding.py`).
 
-Up to eight rows the parts of a product are collected and added in the order of the ranks: a sum
-that a library makes on the way may be made in another order for another number of rows, and a
-row's result must not depend on its neighbours. Longer prompts are summed by the library.
+Up to eight rows, partial products are all-gathered and added in the order of the ranks: an
+all-reduce may add in another order for another number of rows, and a row's result must not depend
+on the others. Longer prompts are all-reduced.
 """
 
 from collections.abc import Callable
@@ -25,17 +25,17 @@ from llm_engine.cuda.ops.interface import (
 _gather: Callable[[Tensor, Tensor], object] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
 )
-"""Newer torch has another name for it, and warns of the old one."""
+"""All-gather into one tensor: newer torch has another name for it, and warns of the old one."""
 
 
 class ParallelOps:
-    """`Ops` for one rank of the default process group; every rank has to make the same calls."""
+    """`Ops` of one rank of the default process group; every rank must make the same calls."""
 
     def __init__(self, ops: PartOps, shard_vocab: int, hidden: Tensor) -> None:
-        """`shard_vocab`: rows of the head on each rank but the last. `hidden [rows, hidden]`:
-        where partial sums go, for as many rows as there will ever be, zeroed."""
+        """`shard_vocab`: rows of the LM head on each rank but the last. `hidden [rows, hidden]`:
+        zeroed buffer of partial sums, for the largest number of rows."""
         self._ops = ops
-        self.lanes = ops.lanes
+        self.step = ops.step
         self._count = dist.get_world_size()
         self._partial = hidden
         few = MAX_ROWS, hidden.shape[1]

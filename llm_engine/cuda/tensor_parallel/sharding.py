@@ -1,9 +1,9 @@
-"""A model divided among several GPUs: each has some of the heads and some of the inner units.
+"""Sharding of a model among several GPUs: each has some of the heads and some of the inner units.
 
-Megatron's division (arXiv 1909.08053): matrices that fan out (queries, keys and values; gate and
-up; the head) are cut into rows, those that come back (out, down) into columns. Each device then
-computes its part without a word to the others up to a product that comes back, whose parts are
-added up over all of them. Embedding and norms are everywhere.
+Megatron's scheme (arXiv 1909.08053): matrices that fan out (QKV, gate and up, the LM head) are cut
+into rows, those that project back (out, down) into columns. Each device computes its part without
+communication up to such a projection, whose partial products are summed over all devices. Embedding
+and norms are replicated.
 """
 
 from dataclasses import dataclass, replace
@@ -16,19 +16,19 @@ from llm_engine.cuda.ops.interface import Matrix
 from llm_engine.errors import ModelError
 
 _VOCAB_UNIT: Final = 128
-"""The head's cuts are at multiples of this: no block of scales is cut in two."""
+"""The LM head is cut at multiples of this, so that no block of scales is cut in two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One device's part."""
+    """One device's share of a model."""
 
     rank: int
     count: int
-    """Of devices."""
+    """Number of devices."""
 
     def check(self, config: ModelConfig) -> None:
-        """Raises ModelError for a model that can't be divided by so many."""
+        """Raise ModelError for a model that can't be divided among `count` devices."""
         for name in ("num_kv_heads", "num_heads", "intermediate_size"):
             size = getattr(config, name)
             if size % self.count:
@@ -38,7 +38,7 @@ class Shard:
                 )
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """The shape of a part, its vocabulary whole."""
+        """Shape of a shard, with the whole vocabulary."""
         return replace(
             config,
             num_heads=config.num_heads // self.count,
@@ -47,12 +47,12 @@ class Shard:
         )
 
     def vocab_rows(self, config: ModelConfig) -> int:
-        """Rows of the head that each device has; the last ones may have fewer."""
+        """Rows of the LM head on each device; the last devices may have fewer."""
         units = -(-config.vocab_size // (_VOCAB_UNIT * self.count))
         return units * _VOCAB_UNIT
 
     def cut(self, name: str, matrix: Matrix, config: ModelConfig) -> Matrix:
-        """This device's part of a layer's matrix, by its name in `FusedWeights`, or of `head`.
+        """This device's shard of a layer's matrix, by its name in `FusedWeights`, or of `head`.
 
         Raises ModelError where blocks of scales would be cut in two.
         """
@@ -69,7 +69,7 @@ class Shard:
         return self._columns_of(matrix)
 
     def _rows_of(self, matrix: Matrix, sizes: list[int]) -> Matrix:
-        """Of parts that stand one below the other, this device's share of each."""
+        """This device's share of each of the parts that stand one below the other."""
         slices, first = [], 0
         for size in sizes:
             own = size // self.count

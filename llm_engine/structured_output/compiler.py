@@ -1,19 +1,18 @@
-"""Grammars compiled for a vocabulary, and each reply's place in its own.
+"""Compiles grammars for a vocabulary, and tracks each reply's state in its grammar.
 
 llguidance parses the reply byte by byte (Earley's algorithm) and walks the trie of all tokens to
-find those that may follow. For 49 k tokens that takes 11 us (median; p95 43) where a schema rules,
-and 0.35 ms while what looks like a marker goes on; the sampler takes 60 us to apply it. Its state
-is on the host and knows tokens only, so that a reply which gives up its pages and computes them
-anew keeps it as it is.
+find those that may follow. For 49 k tokens that takes 11 us (median; p95 43) inside a schema, and
+0.35 ms while text looks like the beginning of a marker; the sampler takes 60 us to apply the mask.
+The state is on the host and depends on tokens only, so that a preempted reply keeps it.
 
-**Drafts.** What may follow depends on the tokens before it alone. A draft is cut where the grammar
-forbids it; each row then gets the mask that it would have had without a draft: the parser takes the
-drafted tokens in one by one, and back again. Where a grammar leaves no choice (names of fields,
-brackets) llguidance allows exactly one token, that of the text's usual encoding; those make the
-best draft there is.
+**Drafts.** What may follow depends only on the tokens before it. A draft is cut where the grammar
+forbids it; each row then gets the mask that it would have had without a draft: the parser consumes
+the drafted tokens one by one and rolls back. Where a grammar leaves no choice (names of fields,
+brackets) llguidance allows exactly one token, that of the text's usual encoding; these
+forced tokens are the best draft there is.
 
 **The end.** The tokens that end a reply have no bytes, or bytes that must not count as text. So the
-parser gets an end of its own, one id beyond the vocabulary, and its bit is moved to them.
+parser gets an end token of its own, one id beyond the vocabulary, whose bit is moved to theirs.
 """
 
 import random
@@ -29,23 +28,23 @@ import numpy as np
 
 from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.grammar import Grammar
+from llm_engine.structured_output.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 PROBES: Final = 4
 PROBE_TOKENS: Final = 16
-"""Beginnings of replies that are tried before a grammar is taken. What overruns the parser's bounds
-does so within the first few characters of the text that it is for. A token takes 0.1 ms, or 15 at
+"""Random replies, and tokens of each, that are tried before a grammar is accepted. One that
+overruns the parser's limits does so within the first few characters. A token takes 0.1 ms, or 15 at
 most."""
 
 MAX_COMPILED: Final = 64
 """Grammars kept for the next request. One of a dozen tools takes about 1 MB and 2 ms to compile."""
 
 
-class Matcher:
-    """One reply's place in its grammar. Belongs to the engine's thread."""
+class GrammarMatcher:
+    """State of one reply in its grammar. Belongs to the engine's thread."""
 
     def __init__(self, matcher: "LLMatcher", end_ids: frozenset[int], num_tokens: int) -> None:
         self._matcher = matcher
@@ -57,17 +56,17 @@ class Matcher:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but the end may follow."""
+        """True when nothing but the end may follow."""
         return bool(self._matcher.is_stopped())
 
     def accept(self, token_id: int) -> None:
-        """The reply goes on. Raises EngineError for a token that may not follow."""
+        """Consume the next token. Raises EngineError for one that may not follow."""
         if token_id not in self._end_ids and not self._matcher.consume_token(token_id):
             raise self._failure()
 
     def fitting(self, draft: Sequence[int]) -> tuple[int, ...]:
-        """The beginning of a draft that the grammar allows and that does not end the reply."""
-        # Models pad their vocabulary: a drafted id may be one that no text has.
+        """Longest prefix of a draft that the grammar allows and that does not end the reply."""
+        # Models pad their vocabulary: a drafted id may have no text.
         wordless = (
             place
             for place, token_id in enumerate(draft)
@@ -77,9 +76,10 @@ class Matcher:
         return tuple(words[: self._matcher.validate_tokens(words)])
 
     def allowed(self, draft: Sequence[int], num_endless: int) -> tuple[bytes, ...]:
-        """What may follow now, and after each token of a draft that fits: a bit for each token.
+        """Bit masks of the tokens that may follow now, and after each token of a draft that fits.
 
-        The first `num_endless` may not be the end unless there is no other way. Raises EngineError.
+        The first `num_endless` rows exclude the end unless nothing else may follow. Raises
+        EngineError.
         """
         rows = [self._row(num_endless > 0)]
         for place, token_id in enumerate(draft):
@@ -91,7 +91,7 @@ class Matcher:
         return tuple(rows)
 
     def forced(self) -> Sequence[int]:
-        """The tokens that must follow."""
+        """Tokens that must follow."""
         return self._matcher.compute_ff_tokens()
 
     def _row(self, is_endless: bool) -> bytes:
@@ -109,20 +109,20 @@ class Matcher:
 
 
 class ForcedDraft:
-    """Proposes what a grammar leaves no choice about: see `llm_engine.drafts.Draft`."""
+    """Draft of the tokens that a grammar forces: see `llm_engine.speculative.drafter.Draft`."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         return self._matcher.forced()[:max_tokens]
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: nothing is held."""
 
 
-class Constraints:
-    """Compiles grammars, each once. Any thread may use it."""
+class GrammarCompiler:
+    """Compiles grammars and caches them. Any thread may use it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -133,16 +133,17 @@ class Constraints:
 
     @property
     def num_compiled(self) -> int:
-        """Grammars kept."""
+        """Grammars in the cache."""
         return len(self._compiled)
 
-    def begin(self, grammar: Grammar, end_ids: frozenset[int]) -> Matcher:
-        """For a new reply. Raises RequestError as `compile`; takes 20 us for a known grammar."""
-        return Matcher(self._find(grammar).deep_copy(), end_ids, self._num_tokens)
+    def begin(self, grammar: Grammar, end_ids: frozenset[int]) -> GrammarMatcher:
+        """Start a reply in a grammar. Raises RequestError as `compile`; takes 20 us for a known
+        one."""
+        return GrammarMatcher(self._find(grammar).deep_copy(), end_ids, self._num_tokens)
 
     def compile(self, grammar: Grammar) -> None:
-        """Have a grammar ready: some milliseconds, large schemas a second or two. The first one of
-        all also builds the vocabulary's trie, in 0.1 s.
+        """Compile a grammar into the cache: some milliseconds, large schemas a second or two. The
+        first one also builds the vocabulary's trie, in 0.1 s.
 
         Raises RequestError naming the field whose schema can't be compiled or can't be met.
         """
@@ -173,9 +174,9 @@ class Constraints:
         raise RequestError(field, problem)
 
     def _matcher(self, lark: str) -> "tuple[LLMatcher, str]":
-        """And what is wrong with it."""
+        """Compile; returns the problem too, "" for none."""
         package = _llguidance()
-        # Its own bounds (a mask takes 15 ms at most), and no parts of requests in messages.
+        # llguidance's own limits (a mask takes 15 ms at most); no parts of requests in messages.
         limits = package.LLParserLimits(verbose_errors=False)
         matcher = package.LLMatcher(self._ready_vocabulary(), lark, log_level=0, limits=limits)
         if matcher.is_error():
@@ -186,7 +187,7 @@ class Constraints:
         return matcher, next(filter(None, map(self._probe, [matcher] * PROBES, range(PROBES))), "")
 
     def _probe(self, fresh: "LLMatcher", seed: int) -> str:
-        """What is wrong with a grammar, as far as some reply's beginning shows it."""
+        """Try a random reply; returns the problem that it meets, "" for none."""
         matcher, choose = fresh.deep_copy(), random.Random(seed).choice
         for _ in range(PROBE_TOKENS):
             matcher.consume_tokens(matcher.compute_ff_tokens())
@@ -208,7 +209,7 @@ class Constraints:
 
 
 def _llguidance() -> ModuleType:
-    """Loaded with the first grammar. Raises RequestError where it is not installed."""
+    """Import llguidance with the first grammar. Raises RequestError where it is not installed."""
     try:
         return import_module("llguidance")
     except ModuleNotFoundError as error:
@@ -217,7 +218,7 @@ def _llguidance() -> ModuleType:
 
 
 class _Vocabulary:
-    """A tokenizer as llguidance wants it, with an end of its own behind the last token."""
+    """Tokenizer in llguidance's interface, with an end token of its own behind the last one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._encode = tokenizer.encode_spelled
@@ -227,7 +228,7 @@ class _Vocabulary:
         self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:
-        """The usual tokens of a text that has to follow."""
+        """Usual encoding of a forced text."""
         return self._encode(text)
 
 
@@ -235,6 +236,6 @@ _WHERE = re.compile(r"\n\s*\d+ \| |<state>|<non-verbose/>")
 
 
 def _first_line(problem: str) -> str:
-    """A message without the excerpt of the grammar that it ends with."""
-    said = _WHERE.split(problem.partition("JSON schema: ")[2] or problem)[0]
-    return " ".join(said.split()) or "no reason given"
+    """First line of a message, without the excerpt of the grammar at its end."""
+    first = _WHERE.split(problem.partition("JSON schema: ")[2] or problem)[0]
+    return " ".join(first.split()) or "no reason given"

@@ -1,11 +1,11 @@
-"""What a reply must look like: a grammar, before anything is compiled.
+"""Grammars of replies and the JSON schemas in them, before compilation. Pure.
 
 A grammar is text in llguidance's dialect of Lark, in which JSON schemas stand inline. JSON is
-written on one line, with at most one space after a comma or colon. Free white space is what small
-models lose themselves in (a page of newlines is valid JSON), and every one of it costs a token.
+written on one line, with at most one space after a comma or colon. In free white space small models
+loop (a page of newlines is valid JSON), and each of it costs a token.
 
-`\\u` escapes are left out: half of a surrogate pair is valid JSON and breaks whoever decodes it,
-and every character that is worth saying can stand as itself.
+`\\u` escapes are not allowed: half of a surrogate pair is valid JSON and breaks decoders, and every
+character can stand as itself.
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Self
 
-from .errors import RequestError
+from llm_engine.errors import RequestError
 
 _WRITING: Final = {
     "whitespace_flexible": False,
@@ -23,31 +23,31 @@ _WRITING: Final = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 _MAX_DEPTH: Final = 64
-"""Of schemas in schemas. Nobody writes so many; far more would exhaust the stack."""
+"""Nesting of schemas in schemas. Real ones have far fewer; many more would exhaust the stack."""
 _MAX_CHARS: Final = 120_000
-"""Of one schema: what OpenAI takes. The worst kind (properties that may all be left out) grows with
-the square, 10 s of one core for 400,000."""
+"""Length of one schema: OpenAI's limit. The worst kind (properties that may all be left out) takes
+time with the square of it, 10 s of one core for 400,000."""
 _MAX_COMBINED: Final = 1000
-"""Alternatives that come of combining others, each of an `allOf` with each: a second of compiling.
-Six times five patterns, 1.4 kB, are 15,625."""
-_MAX_LOOKS: Final = 100_000
-"""Schemas looked at to find endless ones, 50 ms. Written on purpose, more could take hours."""
+"""Alternatives that result from combining others, each of an `allOf` with each: a second of
+compiling. Six times five patterns, 1.4 kB, are 15,625."""
+_MAX_VISITS: Final = 100_000
+"""Schemas visited in the search for endless ones, 50 ms. A malicious one could take hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A JSON schema, and which field of a request it came from."""
+    """A JSON schema and the field of the request that it came from."""
 
     field: str
     text: str
-    """As JSON, with how its values are to be written."""
+    """JSON of the schema, with options for how values are written."""
 
     @classmethod
     def of(cls, schema: object, field: str, *, is_lenient: bool = False) -> Self:
-        """`is_lenient` ignores keywords that can't be enforced, which are refused otherwise.
+        """Check a schema. `is_lenient` ignores keywords that can't be enforced, otherwise refused.
 
-        Raises RequestError for what is no schema of an object's form, nests too deeply, or is met
-        by endless values only. All else is found when it is compiled.
+        Raises RequestError for what is not an object, nests too deeply, or is met by endless
+        values only. All else is found when it is compiled.
         """
         if not isinstance(schema, dict):
             raise RequestError(field, "must be a JSON schema, an object")
@@ -70,21 +70,21 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a reply must look like. Hashable: equal ones are compiled once."""
+    """A grammar that a reply must fit. Hashable: equal ones are compiled once."""
 
     lark: str
-    """With a rule `start`."""
+    """Text of the grammar, with a rule `start`."""
     schemas: tuple[Schema, ...] = ()
-    """Those inside: where it can't be compiled, the one at fault is looked for."""
+    """Schemas inside `lark`: when compiling fails, the one at fault is looked for."""
 
     @classmethod
     def fitting(cls, schema: Schema) -> Self:
-        """JSON that fits a schema."""
+        """Grammar of JSON that fits a schema."""
         return cls(f"start: %json {schema.text}\n", (schema,))
 
     @classmethod
     def json(cls, schema: object, field: str = "grammar") -> Self:
-        """The same. Raises RequestError naming the field, as `Schema.of`."""
+        """Grammar of JSON that fits an unchecked schema. Raises RequestError as `Schema.of`."""
         return cls.fitting(Schema.of(schema, field))
 
 
@@ -103,9 +103,9 @@ def _depth_exceeds(value: object, limit: int) -> bool:
 
 
 def _is_endless(root: Mapping[str, Any]) -> bool:
-    """Whether every value that fits must contain another that fits the same schema.
+    """True if every value that fits must contain another that fits the same schema.
 
-    Schemas refer to each other, so those with a finite value are collected until no more turn up.
+    Schemas refer to each other, so those with a finite value are collected to a fixed point.
     """
     finite = _Finite()
     targets = {reference: _resolved(root, reference) for reference in _references(root)}
@@ -119,17 +119,16 @@ def _is_endless(root: Mapping[str, Any]) -> bool:
 
 
 class _Finite:
-    """Which schemas have a finite value, as far as it is known."""
+    """References known to have a finite value."""
 
     def __init__(self) -> None:
         self.references: set[str] = set()
-        self._num_looked_at = 0
+        self._num_visited = 0
 
     def holds(self, schema: object) -> bool:
-        """Whether some value fits that needs no reference but the known ones. True where it is not
-        clear."""
-        self._num_looked_at += 1
-        if not isinstance(schema, dict) or self._num_looked_at > _MAX_LOOKS:
+        """True if some value fits that needs only the known references, or if undecided."""
+        self._num_visited += 1
+        if not isinstance(schema, dict) or self._num_visited > _MAX_VISITS:
             return True
         reference = schema.get("$ref")
         is_local = isinstance(reference, str) and reference.startswith("#")
@@ -146,15 +145,15 @@ class _Finite:
 
 
 class _Alternatives:
-    """How many a schema has, once those in its parts are combined."""
+    """Counts the alternatives of a schema once those of its parts are combined."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._known: dict[str, int] = {}
-        """By reference."""
+        """Count by reference."""
 
     def num_combined(self) -> int:
-        """Of all schemas inside."""
+        """Sum over all schemas inside."""
         return sum(
             prod(factors)
             for schema in _objects(self._root)
@@ -175,13 +174,13 @@ class _Alternatives:
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
             if reference not in self._known:
-                self._known[reference] = 1  # where it is met within itself
+                self._known[reference] = 1  # where it refers to itself
                 self._known[reference] = self._of(_resolved(self._root, reference), depth + 1)
             yield self._known[reference]
 
 
 def _objects(value: object) -> Iterator[Mapping[str, Any]]:
-    """All inside, itself among them."""
+    """All objects in a value, itself included."""
     inner: Iterable[Any] = ()
     if isinstance(value, dict):
         yield value
@@ -193,7 +192,7 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _needed(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Schemas inside of which a value must have one."""
+    """Schemas of parts that every value must have."""
     required, properties = schema.get("required"), schema.get("properties")
     if isinstance(required, list) and isinstance(properties, dict):
         yield from (properties[name] for name in required if _is_key(name, properties))
@@ -222,7 +221,7 @@ def _references(value: object) -> Iterator[str]:
 
 
 def _resolved(root: Mapping[str, Any], reference: str) -> object:
-    """What a JSON pointer (RFC 6901) points at; None where nothing is there."""
+    """Resolve a JSON pointer (RFC 6901); None where it points at nothing."""
     value: object = root
     for part in reference.lstrip("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")

@@ -1,11 +1,10 @@
-"""Which backend calculates. Each is imported only where it is chosen."""
+"""Factory of backends. Each backend is imported only where it is chosen."""
 
 from collections.abc import Callable
 
 from llm_engine.backends.base import Backend
 from llm_engine.checkpoints.checkpoint import Checkpoint
-
-from .config import BackendName, EngineConfig, backend_for
+from llm_engine.config import BackendName, EngineConfig, backend_for
 
 
 def make_backend(
@@ -14,9 +13,9 @@ def make_backend(
     context_length: int,
     on_progress: Callable[[float], None],
 ) -> Backend:
-    """Load a model's weights. Raises ModelError.
+    """Load a model's weights into the backend for `config.precision`. Raises ModelError.
 
-    There is one backend for each precision, which `EngineConfig` has seen to.
+    There is one backend for each precision; `EngineConfig` has checked that they agree.
     """
     name = backend_for(config.precision)
     if name is BackendName.CUDA:
