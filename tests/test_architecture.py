@@ -339,7 +339,7 @@ def test_the_lists_above_name_what_exists() -> None:
 def test_the_architecture_page_names_what_exists() -> None:
     """In backticks: paths of folders and modules."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    tops = (*MAY_IMPORT, "web_demo", "docs", "tests")
+    tops = (*MAY_IMPORT, "web_demo", "docs", "examples", "tests")
     named = {
         name
         for name in re.findall(r"`([\w./]+)`", text)
