@@ -27,7 +27,12 @@ from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
 from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
-from agent.session.response.controller import SessionDependencies
+from agent.session.response.dependencies import (
+    SessionOptions,
+    SessionOutputs,
+    SessionStages,
+    SharedState,
+)
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
@@ -307,44 +312,45 @@ class CallService:
 
     async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        around = SessionDependencies(
-            clock=self._clock,
+        own, carried = self._config.agent, held.rules
+        tools = await self._tools.for_call(
+            call.agent,
+            call.session_id,
+            {str(each.get("name")) for each in settings.tools},
+            partial(check_tools, self._stages, settings.instructions),
+            carrier.notify,
+            carrier.tools,
+        )
+        stages = SessionStages(
+            ears=await self._stages.new_ears(settings.turn_detection),
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
-            lead_ms=held.rules.lead_ms,
-            budget=held.rules.budget,
-            notify=carrier.notify,
-            guesses=self._config.agent.guess,
-            previews=self._config.agent.preview,
+            tools=tools,
+        )
+        options = SessionOptions(
+            lead_ms=carried.lead_ms,
+            budget=carried.budget,
+            preemptive=own.guess,
+            previews=own.preview,
             ducks=carrier.is_extended,
-            barge_ins=self._calls.barge_ins,
-            guess_counts=self._calls.guesses,
+            chunking=cutting(by_clause=own.first_clause),
+            openers=own.openers,
+            idle=carried.idle,
+            idle_prompt=own.idle_prompt,
+            tool_wait=own.tool_wait,
+            expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
+        )
+        outputs = SessionOutputs(
+            notify=carrier.notify,
+            log=self._turn_log(call, carrier),
             recording=held.recording,
             on_state=partial(self._calls.changed, call),
-            openers=self._config.agent.openers,
-            cutting=cutting(by_clause=self._config.agent.first_clause),
-            policy=self._calls.policy,
-            idle=held.rules.idle,
-            idle_prompt=self._config.agent.idle_prompt,
-            expires_at_unix_s=unix_ns() // 10**9 + held.rules.limit_s,
-            tools=await self._tools.for_call(
-                call.agent,
-                call.session_id,
-                {str(each.get("name")) for each in settings.tools},
-                partial(check_tools, self._stages, settings.instructions),
-                carrier.notify,
-                carrier.tools,
-            ),
-            tool_wait=self._config.agent.tool_wait,
         )
-        ears = await self._stages.new_ears(settings.turn_detection)
+        shared = SharedState(
+            self._clock, self._calls.policy, self._calls.barge_ins, self._calls.guesses
+        )
         return Session(
-            call.session_id,
-            held.start.profile,
-            settings,
-            around,
-            ears,
-            self._turn_log(call, carrier),
+            call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
 
     def _turn_log(self, call: Call, carrier: CallTransport) -> TurnRecorder:

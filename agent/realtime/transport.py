@@ -110,11 +110,11 @@ class RealtimeTransport:
                 parting = await socket.carry(lambda frame: self._take(session, frame))
                 if self._next is None or parting is SocketEnd.HUNG_UP:
                     wait_s = self._wait_s(parting)
-                    session.absence.begin()
+                    session.client_lost()
                     await self._wait(socket, wait_s)
                 else:
                     socket.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
-                    session.absence.begin()
+                    session.client_lost()
                 socket = self._connect(session)
         finally:
             self._is_over = True
@@ -204,13 +204,13 @@ class RealtimeTransport:
         socket, self._next = self._next, None
         assert socket is not None
         self._socket = socket
-        will_answer = session.absence.will_answer
+        will_answer = session.will_answer
         items = tuple(session.conversation)
         self.notify(Resumed(session.settings, items, self._received, will_answer))
         self._tell_token()
         self._calls.waiting.num_back += 1
         self._state("back")
-        session.absence.end()
+        session.client_back()
         return socket
 
     def _tell_token(self) -> None:

@@ -27,7 +27,6 @@ from agent.errors import StageError
 from agent.session.api.conversation import Conversation, Item, ItemId
 from agent.session.ports.stage_ports import ChatMessage, ChatPort
 
-from .chat_instructions import ModelSetting
 from .chat_messages import joined, messages_of, told
 
 
@@ -54,10 +53,14 @@ class ChatContext:
     """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
     def __init__(self, chat: ChatPort, conversation: Conversation, instructions: str) -> None:
-        """`chat` was opened with these instructions."""
+        """`chat` was opened with these instructions, and without tools."""
         self.chat = chat
-        self._conversation = conversation
-        self.setting = ModelSetting(chat, instructions)
+        self.conversation = conversation
+        self.instructions = self._given_instructions = instructions
+        """The session's instructions; and those that the model was given last."""
+        self.tools: tuple[str, ...] = ()
+        """The session's tools, as `Tools.definitions`."""
+        self._given_tools: tuple[str, ...] = ()
         self._pending: deque[_Change] = deque()
         self._supposed: str | None = None
         """What the model was told as the user's next message, before it is one."""
@@ -94,7 +97,7 @@ class ChatContext:
         Where that is not what the conversation ends with (but for items without words), it stays a
         message of its own.
         """
-        messages = told(self._conversation)
+        messages = told(self.conversation)
         if not messages or messages[-1][0] != item_id:
             return
         self.open_item, self.open_text = item_id, messages[-1][1].text
@@ -128,7 +131,7 @@ class ChatContext:
         False, having changed nothing, where that was not said or the model knows less than it is
         to know by now.
         """
-        if not (self._was_said and self.setting.is_told):
+        if not (self._was_said and self._has_setting):
             return False
         self._supposed, self._was_said = None, False
         self._max_cut = None
@@ -186,17 +189,48 @@ class ChatContext:
         Raises StageError where the model can't; then it is tried again next time. What the model
         refused is not: a message too long for it would end every later turn.
         """
-        await self.setting.settle(instructions, tools)
+        await self._set_instructions(self.instructions if instructions is None else instructions)
+        await self._set_tools(self.tools if tools is None else tools)
         while self._edited or self._pending:
             if self._edited:
                 await self._take_anew()
             else:
                 await self._carry_out(self._pending[0])
 
+    @property
+    def _has_setting(self) -> bool:
+        """Whether the model has the session's instructions and tools, and no others."""
+        given = (self._given_instructions, self._given_tools)
+        return (self.instructions, self.tools) == given
+
+    async def _set_instructions(self, wanted: str) -> None:
+        """What the model refuses of the session's own is not wanted any more."""
+        if wanted == self._given_instructions:
+            return
+        try:
+            await self.chat.set_system(wanted)
+        except StageError as error:
+            if error.refused and wanted == self.instructions:
+                self.instructions = self._given_instructions
+            raise
+        self._given_instructions = wanted
+
+    async def _set_tools(self, wanted: tuple[str, ...]) -> None:
+        """As `_set_instructions`."""
+        if wanted == self._given_tools:
+            return
+        try:
+            await self.chat.set_tools(wanted)
+        except StageError as error:
+            if error.refused and wanted == self.tools:
+                self.tools = self._given_tools
+            raise
+        self._given_tools = wanted
+
     async def _take_anew(self) -> None:
         self._edited = False
         self._pending.clear()
-        messages = told(self._conversation)
+        messages = told(self.conversation)
         if messages and messages[-1][0] == self.open_item:
             self.open_text = messages.pop()[1].text
         else:

@@ -194,7 +194,19 @@ class Playback:
 
     def report(self, played_ms: int, now_ns: int) -> None:
         """The client says that it has played so much of this reply."""
-        self._reported = (now_ns, samples_claimed(self, played_ms))
+        self._reported = (now_ns, self.samples_claimed(played_ms))
+
+    def client_lost(self, now_ns: int) -> None:
+        """Nothing more reaches the client. One that used to report has played, since its last
+        report, no more than it can have had by then."""
+        if self._reported is not None:
+            at_ns, sample = self._reported
+            since = min((now_ns - at_ns) * self.rate_hz // 1_000_000_000, self._lead)
+            self._reported = now_ns, min(self.position(now_ns), sample + since)
+
+    def samples_claimed(self, played_ms: int) -> int:
+        """Samples that a client reports as played, clamped to what was sent."""
+        return max(0, min(played_ms * self.rate_hz // 1000, self.sent))
 
     def chars_heard(self, num_samples: int) -> int:
         """End of the last word, in characters of the reply, that `num_samples` make audible."""
@@ -207,20 +219,6 @@ class Playback:
             spoken = [word.char_end for word in chunk.words if word.end_sample <= inside]
             return max(heard, *spoken) if spoken else heard
         return heard
-
-
-def client_lost(playback: Playback, now_ns: int) -> None:
-    """Nothing more of it reaches the client. One that used to report has played, since its last
-    report, no more than it can have had by then."""
-    if playback._reported is not None:
-        at_ns, sample = playback._reported
-        since = min((now_ns - at_ns) * playback.rate_hz // 1_000_000_000, playback._lead)
-        playback._reported = now_ns, min(playback.position(now_ns), sample + since)
-
-
-def samples_claimed(playback: Playback, played_ms: int) -> int:
-    """What a client says that it has played, in samples, clamped to what was sent."""
-    return max(0, min(played_ms * playback.rate_hz // 1000, playback.sent))
 
 
 def _faded_in(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]:

@@ -9,23 +9,29 @@ being played.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from agent.observability.turn_recorder import TurnRecorder
-from agent.session.api.conversation import Conversation, ItemId, ItemStatus, Message
+from agent.session.api.conversation import FunctionCall, ItemId, ItemStatus, Message, ModelCall
 from agent.session.api.ids import Identifiers
-from agent.session.api.server_events import Notice, ReplyEnded, ReplyReason, ReplyStatus, Usage
+from agent.session.api.server_events import (
+    ItemDeleted,
+    MessageBegun,
+    ReplyCalled,
+    ReplyEnded,
+    ReplyReason,
+    ReplyStarted,
+    ReplyStatus,
+    Usage,
+)
 from agent.session.context.chat_context import ChatContext
-from agent.session.ports.playback import duration_ns, samples_claimed
+from agent.session.ports.playback import duration_ns
 from agent.session.ports.playback_reports import PlaybackReportCheck
-from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
 from agent.turn_taking.commands import CutReason
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 
-from .announcements import ResponseAnnouncements
+from .dependencies import SessionOutputs
 from .response import Reply
 
 MAX_KEPT: Final = 8
@@ -38,35 +44,87 @@ class ReplyItems:
     def __init__(
         self,
         clock: Clock,
-        conversation: Conversation,
         context: ChatContext,
         ids: Identifiers,
-        log: TurnRecorder,
-        notify: Callable[[Notice], None],
-        recording: RecordingPort = NO_RECORDING,
+        outputs: SessionOutputs,
     ) -> None:
         self._clock = clock
-        self._conversation = conversation
+        self._conversation = context.conversation
         self._context = context
         self._ids = ids
-        self._log = log
-        self._notify = notify
-        self._recording = recording
-        self.names = ResponseAnnouncements(conversation, ids, notify)
+        self._log = outputs.log
+        self._notify = outputs.notify
+        self._recording = outputs.recording
         self._newest: Reply | None = None
         self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
 
     def announce(self, reply: Reply) -> None:
-        """The reply is one from now on: it has a name and, unless out of band, an item."""
-        self.names.announce(reply)
+        """Give the reply its ids and send that it begins. One that may call tools has no item
+        before its first word: it may turn out to have none."""
+        options = reply.options
+        reply.response_id, reply.item_id = self._ids.reply(), self._ids.item()
+        may_call = reply.tools is not None
+        previous = None if may_call else self._add_message(reply)
+        self._notify(
+            ReplyStarted(
+                reply.response_id,
+                reply.item_id,
+                previous,
+                reply.modality,
+                reply.settings,
+                options.metadata,
+                options.out_of_band,
+                may_call,
+            )
+        )
         self._newest = reply
         self._kept[reply.item_id] = reply
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
 
+    def begin_message(self, reply: Reply) -> None:
+        """Add the reply's message item: its first word is about to be sent, or it calls a tool
+        behind words."""
+        if not (reply.has_item or reply.ended):
+            self._notify(MessageBegun(reply.response_id, self._add_message(reply)))
+
+    def _show_rounds(self, reply: Reply) -> None:
+        """Tools that ran belong into the history, though nothing was said."""
+        if reply.rounds:
+            self.begin_message(reply)
+
+    def add_call(self, reply: Reply, call: ModelCall) -> None:
+        """Add a function call that the client has to run, and send it."""
+        if reply.text.strip():
+            self.begin_message(reply)
+        item_id = self._ids.item()
+        item = FunctionCall(item_id, self._ids.call(), call.name, call.arguments)
+        previous = self._conversation.last_id()
+        if not reply.options.out_of_band:
+            self._make_room()
+            previous = self._conversation.add(item)
+        self._ids.release(item_id)
+        reply.has_called = True
+        self._notify(ReplyCalled(reply.response_id, item, previous))
+
+    def _add_message(self, reply: Reply) -> ItemId | None:
+        """Return the item before it."""
+        reply.has_item = True
+        if reply.options.out_of_band:
+            return self._conversation.last_id()
+        self._make_room()
+        item = Message(
+            reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
+        )
+        return self._conversation.add(item)
+
+    def _make_room(self) -> None:
+        for old in self._conversation.make_room():
+            self._notify(ItemDeleted(old))
+
     def finish(self, reply: Reply) -> None:
         """All of it was sent."""
-        self.names.show_rounds(reply)
+        self._show_rounds(reply)
         status, reason = _outcome(reply)
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
@@ -83,7 +141,7 @@ class ReplyItems:
     def hold(self, reply: Reply) -> tuple[str, str]:
         """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
         as far as it is known."""
-        self.names.show_rounds(reply)
+        self._show_rounds(reply)
         self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
@@ -123,7 +181,7 @@ class ReplyItems:
 
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
         """It stops here; the history keeps what was heard of it, or nothing."""
-        self.names.show_rounds(reply)
+        self._show_rounds(reply)
         if reply.held_at is None:
             self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
@@ -158,7 +216,7 @@ class ReplyItems:
         reply = self._kept.get(item_id)
         if reply is None:
             return None
-        samples = samples_claimed(reply.playback, audio_end_ms)
+        samples = reply.playback.samples_claimed(audio_end_ms)
         if reply.ended:
             self._recording.cut(reply.playback, samples)
             reply.claimed_chars = reply.playback.chars_heard(samples)
