@@ -26,12 +26,12 @@ from agent.session.ports.stage_ports import ChatMessage
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
-    """What the model is shown of these items."""
+    """Messages of these items."""
     return [message for _, message in told(items)]
 
 
 def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
-    """The messages, each with the item that it ends with."""
+    """Messages of these items, each with the item that it ends with."""
     items = tuple(items)
     rests = _rests_of_replies(items)
     out: list[tuple[ItemId, ChatMessage]] = []

@@ -1,4 +1,4 @@
-"""What of a reply was sent, what was heard, and when the next of it is due.
+"""Playback position of one reply: what was sent, what was heard, when the next frame is due.
 
 Theory of operation: audio leaves at most `lead_ms` ahead of real time, so that a barge-in recalls
 little and the position of the listener is known without asking. The client is taken to play from
@@ -23,11 +23,11 @@ clients are fine with anything up to 200 ms."""
 
 
 KEPT_S: Final = 5
-"""Of sent audio, for `rest`: a client is `lead_ms` behind what was sent, and its own buffer. One
-that claims to be further behind is not spoken to again from there."""
+"""Seconds of sent audio that are kept for `rest`: a client is behind what was sent by `lead_ms` and
+its own buffer. A reply is not resumed from further back, whatever the client claims."""
 
 FADE_IN_MS: Final = 5
-"""At a word that speech begins with anew: cut anywhere else than in silence it would click."""
+"""Fade-in at the word where a reply is resumed: without it a cut outside silence clicks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class HeardWord:
     """A word and the sample of the chunk at which it has been spoken."""
 
     char_end: int
-    """In characters of the reply."""
+    """End of the word, in characters of the reply."""
     end_sample: int
-    """From the chunk's first sample."""
+    """First sample after the word, counted from the chunk's first sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Outgoing:
     pcm: npt.NDArray[np.int16]
     """[n], at the playback's rate."""
     first_sample: int
-    """Of this frame, counted from the start of the reply."""
+    """First sample of this frame, counted from the start of the reply."""
     at_ns: int
     """When the client plays its first sample."""
     text: tuple[int, int] | None
@@ -83,7 +83,7 @@ class Playback:
         """Chunks whose samples are gone. Their spans stay for the history."""
         self._queued = 0
         self.sent = 0
-        """Samples so far."""
+        """Samples sent so far."""
         self._anchor_ns: int | None = None
         self._anchor_sample = 0
         self._reported: tuple[int, int] | None = None
@@ -185,7 +185,7 @@ class Playback:
         return min(self.sent, self._anchor_sample + max(passed, 0))
 
     def heard_samples(self, now_ns: int) -> int:
-        """As `position`, but no more than the client's own reports allow."""
+        """Samples heard: `position`, limited by the client's own reports."""
         position = self.position(now_ns)
         if self._reported is None:
             return position
@@ -193,7 +193,7 @@ class Playback:
         return min(position, sample + (now_ns - at_ns) * self.rate_hz // 1_000_000_000)
 
     def report(self, played_ms: int, now_ns: int) -> None:
-        """The client says that it has played so much of this reply."""
+        """Record a client's report that it has played `played_ms` of this reply."""
         self._reported = (now_ns, self.samples_claimed(played_ms))
 
     def client_lost(self, now_ns: int) -> None:
@@ -229,5 +229,5 @@ def _faded_in(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]
 
 
 def duration_ns(num_samples: int, rate_hz: int) -> int:
-    """Of so many samples, rounded up."""
+    """Duration of `num_samples`, rounded up."""
     return -(-num_samples * 1_000_000_000 // rate_hz)

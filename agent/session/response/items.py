@@ -1,6 +1,6 @@
-"""Replies as the client and the model's history know them: announced, ended, cut to what was heard.
+"""Items of responses, for the client and for the history: announced, ended, cut to what was heard.
 
-A reply that was only guessed is not known here, until it is announced.
+A preemptive response is not known here until it is announced.
 
 A reply that began with an opener holds words that the model did not write and has no ids for. Once
 it is over the model takes the conversation anew: this one reply is encoded from its text, as it was
@@ -35,11 +35,11 @@ from .dependencies import SessionOutputs
 from .response import Reply
 
 MAX_KEPT: Final = 8
-"""Replies whose words can still be cut to what was heard. Clients truncate the newest one."""
+"""Limit of replies whose words can still be cut to what was heard. Clients truncate the newest."""
 
 
 class ReplyItems:
-    """Belongs to one session."""
+    """Conversation items and notices of one session's responses."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class ReplyItems:
             self._notify(ItemDeleted(old))
 
     def finish(self, reply: Reply) -> None:
-        """All of it was sent."""
+        """End a response of which all was sent."""
         self._show_rounds(reply)
         status, reason = _outcome(reply)
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
@@ -139,7 +139,7 @@ class ReplyItems:
         self._record(reply, len(reply.text))
 
     def hold(self, reply: Reply) -> tuple[str, str]:
-        """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
+        """End the response, but perhaps not the reply. Return the text that was heard, and the rest
         as far as it is known."""
         self._show_rounds(reply)
         self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
@@ -149,12 +149,12 @@ class ReplyItems:
         return reply.text[:heard], reply.text[heard:]
 
     def stands(self, reply: Reply) -> tuple[str, str]:
-        """The same of a reply that goes on meanwhile."""
+        """Return heard text and rest of a reply that continues meanwhile."""
         heard = self._heard(reply)
         return reply.text[:heard], reply.text[heard:]
 
     def resume(self, reply: Reply) -> Reply | None:
-        """What is left of a held reply, as another one that is announced. None where nothing is."""
+        """Announce what is left of a held reply as another response. None where nothing is left."""
         start = reply.held_at or 0
         rest = reply.playback.rest(start)
         if rest is None or (reply.is_complete and not reply.text[start:].strip()):
@@ -180,7 +180,7 @@ class ReplyItems:
         return taken_up
 
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
-        """It stops here; the history keeps what was heard of it, or nothing."""
+        """Cut the response; the history keeps what was heard of it, or nothing."""
         self._show_rounds(reply)
         if reply.held_at is None:
             self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
@@ -195,7 +195,7 @@ class ReplyItems:
         self._record(reply, heard)
 
     def _heard(self, reply: Reply) -> int:
-        """Characters of it that were heard by now: a client that has said so plays no more."""
+        """Characters heard by now: a client that has reported so plays no more."""
         if reply.claimed_chars is not None:
             return max(reply.claimed_chars, reply.first_char)
         if not reply.speaks:
@@ -205,11 +205,11 @@ class ReplyItems:
         return max(heard, reply.first_char)
 
     def is_held(self, item_id: ItemId) -> bool:
-        """Whether this is the beginning of a reply that is held."""
+        """Whether this item is the beginning of a held reply."""
         return item_id in self._kept and self._kept[item_id].held_at is not None
 
     def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:
-        """The client says how much of a reply it played. Returns that, clamped to what was sent.
+        """Apply a client's truncation. Return it in ms, clamped to what was sent.
 
         None where the item is no reply that is still kept.
         """
@@ -224,7 +224,7 @@ class ReplyItems:
         return samples * 1000 // reply.playback.rate_hz
 
     def played(self, item_id: ItemId, played_ms: int) -> None:
-        """A client's running report of its playback."""
+        """Record a client's running report of its playback."""
         reply = self._kept.get(item_id)
         if reply is None:
             return
@@ -239,7 +239,7 @@ class ReplyItems:
     def _end(
         self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int
     ) -> None:
-        """The client learns that nothing more comes under this name."""
+        """Send that the response has ended."""
         if reply.ended:
             return
         reply.ended = True
@@ -249,7 +249,7 @@ class ReplyItems:
         self._notify(ReplyEnded(reply.response_id, status, reason, text, usage, reply.failed))
 
     def _record(self, reply: Reply, end_char: int) -> None:
-        """It is over: the model is told of it where it was not the model's own, and the log."""
+        """Put a reply that the model did not generate into its history, and log the end."""
         if reply.is_recorded:
             return
         reply.is_recorded = True
@@ -260,7 +260,7 @@ class ReplyItems:
         self._log.reply_ended(reply.turn, reply.text[:end_char], reply.spoken_s)
 
     def _keep_heard(self, reply: Reply, num_chars: int) -> None:
-        """Cut item and model context to the words that were heard."""
+        """Cut item and model history to the words that were heard."""
         if reply.taken_back:
             return
         num_chars = max(reply.first_char, min(num_chars, len(reply.text)))
@@ -281,7 +281,7 @@ class ReplyItems:
         self._correct(reply, num_chars)
 
     def _correct(self, reply: Reply, num_chars: int) -> None:
-        """A model that knows of the reply is to know so much of it."""
+        """Cut the reply in the model's history, if it is in there."""
         if reply.rounds or reply.has_called:
             self._context.edited()  # its tokens hold calls, which stay whatever was heard
         elif reply.generated and reply is self._newest and not reply.opener_chars:
