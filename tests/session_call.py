@@ -18,7 +18,12 @@ from agent.session.ports.stage_ports import (
     ToolsPort,
     VoicePort,
 )
-from agent.session.response.controller import SessionDependencies
+from agent.session.response.dependencies import (
+    SessionOptions,
+    SessionOutputs,
+    SessionStages,
+    SharedState,
+)
 from agent.session.session import Session
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
@@ -74,30 +79,33 @@ class Call:
             session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
         )
 
-        around = SessionDependencies(
-            clock=clock,
+        told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
+        stages = SessionStages(
+            ears=hearing or self.ears,
             open_chat=lambda instructions, examples: self.chat,
             open_voice=self._open_voice,
+            tools=tools,
+        )
+        options = SessionOptions(
             lead_ms=400,
             budget=EMBEDDED,
-            notify=self._notify,
-            guesses=ahead,
+            preemptive=ahead,
             previews=ahead,
             ducks=ducks,
-            barge_ins=self.counts,
             openers=openers,
             idle=idle,
             idle_prompt="Hey?",
-            policy=policy or Policy({Action.OPENER}),
-            tools=tools,
             tool_wait=WAIT,
+        )
+        outputs = SessionOutputs(
+            notify=self._notify,
+            log=TurnRecorder(session_id, self.trace, self.turns.append, told=told),
             recording=recording,
             on_state=lambda state, stage: self.states.append((state, stage)),
         )
-        told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
-        log = TurnRecorder(session_id, self.trace, self.turns.append, told=told)
+        shared = SharedState(clock, policy or Policy({Action.OPENER}), self.counts)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
-        self.session = Session(session_id, profile, settings, around, hearing or self.ears, log)
+        self.session = Session(session_id, profile, settings, stages, options, outputs, shared)
 
     def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
         if name != "hibari":

@@ -159,7 +159,7 @@ def test_who_is_lost_in_a_reply_has_heard_no_more_of_it(tmp_path: Path) -> None:
             await call.until(say.ReplyAudio)
             released_ns = clock.now_ns()
             await asyncio.sleep(1)
-            call.session.absence.begin()
+            call.session.client_lost()
             lost_ns = clock.now_ns()
             await asyncio.sleep(1)
         found.append((tape, tape.finish(), released_ns, lost_ns))

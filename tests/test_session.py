@@ -9,21 +9,15 @@ from agent.errors import StageError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import Conversation, ItemId, ItemReference, Message
-from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSettings
-from agent.session.context.chat_context import ChatContext
-from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.ports.playback import Playback
+from agent.session.api.settings import ResponseOptions, SemanticVad
+from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import APOLOGY
-from agent.session.response.briefing import Briefing
-from agent.session.response.response import Reply
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.clock import SystemClock
-from latency_budget.account.deadline import Deadline
-from latency_budget.account.turn import TurnId
 from latency_budget.account.turn_record import Origin
 
-from .fakes.stages import SAMPLES_PER_CHAR, FakeChat, FakeVoice
+from .fakes.stages import SAMPLES_PER_CHAR, FakeVoice
 from .session_call import call_with
 
 
@@ -281,23 +275,12 @@ async def test_one_response_may_sound_and_read_otherwise() -> None:
         assert codes == ["invalid_value", "item_not_found"]
 
 
-async def test_a_reference_stands_for_its_item_while_that_is_there() -> None:
-    chat, conversation = FakeChat(), Conversation()
+def test_a_reference_stands_for_its_item_while_that_is_there() -> None:
+    conversation = Conversation()
     conversation.add(Message(ItemId("i1"), "user", "text", "Count."))
-    context = ChatContext(chat, conversation, "Be brief.")
-    warming = IdlePrefill(context, lambda: True, lambda refusal: None)
-    briefing = Briefing(lambda instructions, examples: FakeChat(), conversation, context, warming)
     own = Message(ItemId("i2"), "user", "text", "To three.")
     options = ResponseOptions(input=(ItemReference(ItemId("i1")), own, ItemReference(ItemId("x"))))
-    clock = SystemClock()
-    reply = Reply(
-        TurnId(1),
-        SessionSettings(),
-        options,
-        Playback(24_000, 400),
-        Deadline.after_ms(500, now_ns=clock.now_ns()),
-    )
-    side = briefing.chat_for(reply, None)
-    assert isinstance(side, FakeChat)
-    await briefing.brief(side, reply)
-    assert side.calls == [("reset", (("user", "Count."), ("user", "To three.")))]
+    assert [each.text for each in messages_of(response_input(options, conversation))] == [
+        "Count.",
+        "To three.",
+    ]

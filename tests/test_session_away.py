@@ -37,12 +37,12 @@ async def type_and_answer(call: Call) -> None:
 def test_what_was_heard_of_a_reply_is_kept_and_the_rest_is_not_said() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(30.5 * CHAR_S)
-        call.session.absence.begin()
+        call.session.client_lost()
         num_told = len(call.of(say.ReplyAudio))
         await asyncio.sleep(40)
         assert len(call.of(say.ReplyAudio)) == num_told
-        assert not call.session.absence.will_answer
-        call.session.absence.end()
+        assert not call.session.will_answer
+        call.session.client_back()
         await asyncio.sleep(40)
         assert agent_of(call) is Agent.IDLE
         assert len(call.of(say.ReplyStarted)) == 1
@@ -61,9 +61,9 @@ def test_the_client_knows_best_what_it_played() -> None:
 
     async def story(call: Call) -> None:
         await asyncio.sleep(30.5 * CHAR_S)
-        call.session.absence.begin()
+        call.session.client_lost()
         await asyncio.sleep(2)
-        call.session.absence.end()
+        call.session.client_back()
         item = items(call)[-1]
         await call.session.handle(ask.TruncateItem(item.id, round(12.5 * CHAR_S * 1000)))
         await type_and_answer(call)
@@ -80,8 +80,8 @@ def test_who_reported_five_times_a_second_and_then_no_more_has_not_heard_on() ->
         item = items(call)[-1]
         await call.session.handle(ask.PlaybackReport(item.id, 1000))
         await asyncio.sleep(40 * CHAR_S)
-        call.session.absence.begin()
-        call.session.absence.end()
+        call.session.client_lost()
+        call.session.client_back()
         await type_and_answer(call)
 
     call = play(story)
@@ -91,11 +91,11 @@ def test_who_reported_five_times_a_second_and_then_no_more_has_not_heard_on() ->
 
 def test_an_answer_that_nobody_heard_is_given_when_the_client_is_back() -> None:
     async def story(call: Call) -> None:
-        call.session.absence.begin()
+        call.session.client_lost()
         await asyncio.sleep(20)
         assert len(call.of(say.ReplyStarted)) == 1
-        assert call.session.absence.will_answer
-        call.session.absence.end()
+        assert call.session.will_answer
+        call.session.client_back()
         await call.until(say.ReplyEnded, 2)
         await asyncio.sleep(5)
 
@@ -115,12 +115,12 @@ def test_what_was_being_said_becomes_a_message() -> None:
         await asyncio.sleep(len(REPLY) * CHAR_S + 1)
         begin(call, "And make it")
         await asyncio.sleep(0.5)
-        call.session.absence.begin()
+        call.session.client_lost()
         await asyncio.sleep(20)
         machine = call.session._machine
         assert (machine.caller, machine.agent) == (Caller.QUIET, Agent.IDLE)
         assert texts(call)[-1] == "And make it"
-        call.session.absence.end()
+        call.session.client_back()
         await call.until(say.ReplyEnded, 2)
 
     call = play(story)
@@ -134,10 +134,10 @@ def test_the_account_of_a_turn_does_not_wait_for_a_client_that_is_away() -> None
         await asyncio.sleep(0.4)
         await call.session.handle(ask.PlaybackReport(item.id, 300))
         await asyncio.sleep(0.2)
-        call.session.absence.begin()
+        call.session.client_lost()
         assert len(call.turns) == 1
         await asyncio.sleep(3)
-        call.session.absence.end()
+        call.session.client_back()
         await call.session.handle(ask.PlaybackReport(item.id, 600))
 
     call = play(story)
@@ -152,9 +152,9 @@ def test_late_reports_do_not_say_when_a_reply_was_heard() -> None:
 
     async def story(call: Call) -> None:
         await asyncio.sleep(0.5)
-        call.session.absence.begin()
+        call.session.client_lost()
         await asyncio.sleep(3)
-        call.session.absence.end()
+        call.session.client_back()
         await call.session.handle(ask.PlaybackReport(items(call)[-1].id, 400))
         await asyncio.sleep(1)
 
@@ -170,10 +170,10 @@ def test_nothing_of_a_guess_is_left(ahead: bool) -> None:
             call.ears.last_audio_ns = 1 << 62
             call.ears.pause("Is it booked?")
             await asyncio.sleep(0.1)
-            call.session.absence.begin()
+            call.session.client_lost()
             await asyncio.sleep(30)
             assert not call.of(say.ReplyStarted)
-            call.session.absence.end()
+            call.session.client_back()
             await call.until(say.ReplyEnded)
             (reply,) = ended(call)
             assert reply.status == "completed"
@@ -193,10 +193,10 @@ def test_a_silent_caller_is_not_asked_while_the_client_is_away() -> None:
             call.ears.say("Hi.")
             await call.until(say.ReplyEnded)
             await asyncio.sleep(3)
-            call.session.absence.begin()
+            call.session.client_lost()
             await asyncio.sleep(50)
             assert len(call.of(say.ReplyStarted)) == 1
-            call.session.absence.end()
+            call.session.client_back()
             await asyncio.sleep(4)
             assert len(call.of(say.ReplyStarted)) == 1
             await asyncio.sleep(2)
@@ -209,10 +209,10 @@ def test_a_broken_recognizer_does_not_apologize_to_nobody() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(len(REPLY) * CHAR_S + 1)
         number = begin(call, "", transcribes=False)
-        call.session.absence.begin()
+        call.session.client_lost()
         call.ears.hear(ev.TranscriptFailed(number, 1))
         await asyncio.sleep(5)
-        call.session.absence.end()
+        call.session.client_back()
         await asyncio.sleep(5)
 
     call = play(story)

@@ -33,11 +33,11 @@ class LosableClient(Client):
     async def is_away(self) -> None:
         self.notice()
         self.loudspeaker.flush(self.clock.now_ns())
-        absence, newest = self.call.session.absence, self.call.session.conversation.last_id()
-        absence.begin()
+        session, newest = self.call.session, self.call.session.conversation.last_id()
+        session.client_lost()
         await asyncio.sleep(self.lots.choice([0, 0.05, 0.5, 20]))
         self._num_seen = len(self.call.notices)
-        absence.end()
+        session.client_back()
         self.notice()
         responses = {item_id: name for name, item_id in self.items.items()}
         if newest in responses and self.lots.random() < 0.5:

@@ -111,7 +111,7 @@ async def test_instructions_of_one_response_do_not_stick(cancelled: bool) -> Non
 async def test_an_update_during_a_response_with_its_own_instructions_counts() -> None:
     talk = Talk()
     await talk.settled("Say banana.")
-    talk.context.setting.instructions = "Be kind."
+    talk.context.instructions = "Be kind."
     assert await talk.settled() == [("system", "Be kind.")]
 
 
@@ -129,7 +129,7 @@ async def test_a_model_that_fails_is_told_again_and_what_it_refuses_is_not() -> 
 
 async def test_refused_instructions_leave_the_old_ones() -> None:
     talk = Talk()
-    talk.context.setting.instructions = "x" * 99
+    talk.context.instructions = "x" * 99
     talk.chat.gate.set()
     talk.chat.faults = [REFUSED]
     with pytest.raises(StageError):
@@ -218,7 +218,7 @@ async def test_what_was_not_said_is_taken_back_before_anything_else() -> None:
 async def test_what_was_said_but_answered_under_old_instructions_is_told_again() -> None:
     talk = Talk()
     await supposed(talk, "one")
-    talk.context.setting.instructions = "Be kind."
+    talk.context.instructions = "Be kind."
     talk.context.said("one")
     assert not talk.context.adopt()
     talk.context.withdraw()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.session.ports.playback import FRAME_MS, HeardWord, Playback, samples_claimed
+from agent.session.ports.playback import FRAME_MS, HeardWord, Playback
 
 RATE_HZ = 24_000
 MS = 1_000_000
@@ -88,7 +88,7 @@ def test_a_client_is_believed_only_where_it_claims_less() -> None:
 def test_claims_are_clamped_to_what_was_sent(claimed_ms: int, samples: int) -> None:
     playback = two_words()
     playback.due(0)
-    assert samples_claimed(playback, claimed_ms) == samples
+    assert playback.samples_claimed(claimed_ms) == samples
 
 
 @given(

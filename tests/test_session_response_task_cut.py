@@ -1,12 +1,10 @@
 """A reply that is cut says nothing more, not even what was due at that very moment."""
 
-from functools import partial
-
 from agent.session.api.server_events import Notice, ReplyAudio
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.ports.playback import Playback
 from agent.session.response.response import Reply
-from agent.session.response.task import ResponseTask
+from agent.session.response.task import ResponseCallbacks, ResponseTask
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.deadline import Deadline
 from latency_budget.account.turn import TurnId
@@ -30,7 +28,9 @@ async def test_nothing_is_sent_after_the_end_of_a_reply_was_announced() -> None:
         told.append(notice)
         reply.ended = isinstance(notice, ReplyAudio)
 
-    run = ResponseTask(reply, FakeVoice(), clock, notify, lambda name, at_ns: None)
-    run.on_audible = partial(run.release)
+    callbacks = ResponseCallbacks(
+        notify, lambda reply, name, at_ns: None, audible=lambda run: run.release()
+    )
+    run = ResponseTask(reply, FakeVoice(), clock, callbacks)
     await run.run(FakeChat(["One two three four."]))
     assert [type(notice).__name__ for notice in told] == ["ReplyText", "ReplyAudio"]

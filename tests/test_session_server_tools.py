@@ -12,7 +12,7 @@ from agent.session.api.conversation import ItemId, Message, ModelCall, ToolRound
 from agent.session.api.settings import ResponseOptions, SemanticVad
 from agent.session.context.chat_messages import messages_of
 from agent.session.ports.stage_ports import ChatMessage
-from agent.session.response.generation import INTERRUPTED, MAX_ROUNDS, TOO_LONG
+from agent.session.response.task import INTERRUPTED, MAX_ROUNDS, TOO_LONG
 from agent.turn_taking.tables import Agent
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.marks import MarkName

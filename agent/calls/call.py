@@ -1,4 +1,4 @@
-"""One call that was admitted: what is told of it while it goes on, and where its turns lie."""
+"""State of one admitted call: its listing, its latency figures, its turns in the recording."""
 
 import statistics
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from latency_budget.storage.history import TurnEntry
 from .recording import CallRecording
 
 LEAD_IN_NS: Final = 500_000_000
-"""Of a turn's recording, before it is known that somebody speaks: that takes 160 ms of voice."""
+"""Lead-in of a turn in the recording: speech is detected only after 160 ms of voice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Beginning:
     """The same instant on two clocks."""
 
     now_ns: int
-    """Monotonic."""
+    """Monotonic clock, ns."""
     unix_ns: int
 
 
@@ -38,7 +38,7 @@ class Call:
         began: Beginning,
         recording: CallRecording | None = None,
     ) -> None:
-        """`recording`: None where it is not recorded."""
+        """`recording`: None for a call that is not recorded."""
         self.session_id = session_id
         self.recording: Final = recording
         self.agent = agent
@@ -46,11 +46,11 @@ class Call:
         self.began: Final = began
         self.num_turns = 0
         self.is_waiting = False
-        """Its client was lost, and may come back."""
+        """The client's connection was lost; it may come back."""
         self.company = 1
-        """Calls when its last reply was asked for, itself among them."""
+        """Calls in progress when its last response was requested, itself included."""
         self._waits_ms: list[float] = []
-        """From the caller's last word to the answer, for each turn that was answered."""
+        """Latency from the caller's last word to the answer, one for each answered turn."""
         self._state: State = "listening"
         self._stage: Stage | None = None
         self._since_ns = began.now_ns
@@ -58,20 +58,20 @@ class Call:
 
     @property
     def state(self) -> State:
-        """Who speaks, or whom it waits for."""
+        """State of the agent; "waiting" while the client is lost."""
         return "waiting" if self.is_waiting else self._state
 
     @property
     def stage(self) -> Stage | None:
-        """What the answer waits for."""
+        """Stage that the answer waits for."""
         return None if self.is_waiting else self._stage
 
     def changed(self, state: State, stage: Stage | None, now_ns: int) -> None:
-        """It goes on with this."""
+        """Set state and stage."""
         self._state, self._stage, self._since_ns = state, stage, now_ns
 
     def news(self) -> dict[str, Any] | None:
-        """State and stage, where they are others than when this was asked last."""
+        """State and stage if they have changed since the last call of this, else None."""
         now = self.state, self.stage
         if now == self._told:
             return None
@@ -79,7 +79,7 @@ class Call:
         return {"state": self.state, "stage": self.stage}
 
     def listing(self, now_ns: int) -> dict[str, Any]:
-        """What is told of it while it goes on."""
+        """Entry of the list of calls in progress."""
         return {
             "session": self.session_id,
             "agent": self.agent,
@@ -95,33 +95,33 @@ class Call:
         }
 
     def placed(self, entry: TurnEntry) -> TurnEntry:
-        """With its place in the recording, if there is one."""
+        """The entry with its position in the recording, if there is one."""
         times = None if self.recording is None else stretch_ns(entry)
         if self.recording is None or times is None:
             return entry
         return replace(entry, recording=self.recording.stretch(*times))
 
     def turn(self, entry: TurnEntry) -> None:
-        """Count a turn in that is over."""
+        """Add a finished turn to the figures."""
         self.num_turns += 1
         if entry.record.e2e_ns is not None:
             self._waits_ms.append(entry.record.e2e_ns / 1e6)
 
     @property
     def p50_ms(self) -> float | None:
-        """The middle wait for an answer; None where nothing was answered."""
+        """Median latency; None where nothing was answered."""
         return statistics.median(self._waits_ms) if self._waits_ms else None
 
     @property
     def p95_ms(self) -> float | None:
-        """The wait that 95 of 100 did not exceed."""
+        """95th percentile of latency; None where nothing was answered."""
         ordered = sorted(round(wait_ms * 1e6) for wait_ms in self._waits_ms)
         return percentile(ordered, 95) / 1e6 if ordered else None
 
 
 def stretch_ns(entry: TurnEntry) -> tuple[int, int] | None:
-    """From when to when a turn lasted, the caller's words and the answer to them, on the clock of
-    its marks. None where nothing is known of it."""
+    """Begin and end of a turn, from the caller's words to the end of the answer, on the clock of
+    its marks. None for a turn without times."""
     record = entry.record
     if record.started_ns is None:
         return None

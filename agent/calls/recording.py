@@ -1,4 +1,4 @@
-"""Calls on disk: a stereo WAV each, caller left and agent right, written while the call goes on.
+"""Call recordings: one stereo WAV each, caller left, agent right, written during the call.
 
 A session hands over what it hears and sends, and what is known of it later (heard since when, cut
 where); that costs it an entry in a queue. A thread lays it on one axis (`recording_timeline.py`)
@@ -39,31 +39,31 @@ from .recording_timeline import NS_PER_S, CallTimeline
 WRITE_EVERY_S: Final = 0.5
 
 MAX_WAITING_S: Final = 30.0
-"""Of a call's sound, both sides together, until the disk takes it: 1.4 MB."""
+"""Audio of one call that waits for the disk, in s, both sides together: 1.4 MB."""
 
 SOON_S: Final = 5.0
-"""Of a call's sound that wait have it written at once: a recording is sent faster than spoken."""
+"""Waiting audio, in s, that is written at once: a client may send faster than real time."""
 
 MIN_COST_S: Final = 0.01
-"""What is shorter counts as so much: an entry takes memory as well."""
+"""Least cost of an entry, in s: an empty one takes memory as well."""
 
 FORGET_EVERY: Final = 7200
-"""Passes between two looks for files that are too old: an hour."""
+"""Passes between two searches for expired files: an hour."""
 
 PROBE_EVERY: Final = 20
-"""Passes between two tries where nothing could be written."""
+"""Passes between two write attempts after a failure."""
 
 PROBE_BYTES: Final = 1 << 16
-"""More than a full disk has left over for a small file."""
+"""Size of a write attempt: more than a full disk has left."""
 
 MAX_REPLIES: Final = 16
-"""Of which something may still be learned: clients report on the newest, and truncate it."""
+"""Limit of replies that may still be reported on or truncated by the client."""
 
 NS_PER_DAY: Final = 86_400 * NS_PER_S
 
 _SUFFIX: Final = ".wav"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""No dot and no slash: what a client asks for stays in the directory."""
+"""No dot and no slash, so that a requested name stays in the directory."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,36 +71,36 @@ Int16 = npt.NDArray[np.int16]
 
 
 class CallRecording:
-    """Of one call: a `RecordingPort` for its session, and what the recorder's thread makes of it
-    (`write` and `close`)."""
+    """Recording of one call: a `RecordingPort` for its session; `write` and `close` belong to the
+    recorder's thread."""
 
     def __init__(self, path: Path, max_bytes: int, wake: Callable[[], None]) -> None:
-        """`wake` has it written before long."""
+        """`wake` wakes the recorder's thread."""
         self.path: Final = path
         self._wake = wake
         self.is_over = False
         """Nothing more is written."""
         self._max_bytes = max_bytes
         self._timeline: CallTimeline | None = None
-        """From the first sound on. What it holds is the thread's."""
+        """Set with the first audio. Its contents belong to the thread."""
         self._steps = BoundedQueue[Callable[[], None]](MAX_WAITING_S)
-        """Changes to the timeline; each costs the s of its sound."""
+        """Steps for the timeline, each with the seconds of its audio as its cost."""
         self._num_lost = 0
-        """Samples of the caller's in front of those that come next."""
+        """Dropped samples of the caller in front of the next ones."""
         self._replies: dict[Playback, int] = {}
         self._num_replies = 0
         self._ended_ns: int | None = None
         self._file: _WaveFile | None = None
 
     def caller(self, pcm: Int16, rate_hz: int, at_ns: int) -> None:
-        """What the caller said, as it was received: int16 mono."""
+        """Add the caller's audio as received: int16 mono."""
         timeline = self._begun(rate_hz, at_ns)
         step = partial(timeline.caller, pcm, rate_hz, at_ns, self._num_lost)
         is_kept = self._put(len(pcm) / rate_hz, step)
         self._num_lost = 0 if is_kept else self._num_lost + len(pcm)
 
     def agent(self, playback: Playback, frame: Outgoing) -> None:
-        """What is sent of a reply."""
+        """Add a frame that is sent of a reply."""
         rate_hz = playback.rate_hz
         timeline = self._begun(rate_hz, frame.at_ns)
         number = self._replies.get(playback)
@@ -112,13 +112,13 @@ class CallRecording:
         self._put(len(frame.pcm) / rate_hz, partial(timeline.agent, number, *sound))
 
     def heard(self, playback: Playback, sample: int, at_ns: int) -> None:
-        """The client reports: this sample of the reply was played then."""
+        """The client reports that this sample of the reply was played at `at_ns`."""
         number = self._replies.get(playback)
         if number is not None and self._timeline is not None:
             self._put(0, partial(self._timeline.heard, number, sample, at_ns))
 
     def cut(self, playback: Playback, num_samples: int) -> None:
-        """Of the reply so many samples were heard, and no more will be."""
+        """No more than `num_samples` of the reply were heard."""
         number = self._replies.get(playback)
         if number is not None and self._timeline is not None:
             self._put(0, partial(self._timeline.cut, number, num_samples))
@@ -145,11 +145,11 @@ class CallRecording:
 
     @property
     def has_begun(self) -> bool:
-        """There was a sound."""
+        """Whether any audio was recorded."""
         return self._timeline is not None
 
     def stretch(self, from_ns: int, to_ns: int) -> tuple[float, float] | None:
-        """Where these two times are in the file, in s; None where they are not."""
+        """Position of these two times in the file, in s; None where they are not in it."""
         timeline = self._timeline
         if self.is_over or timeline is None or timeline.axis.begin_ns is None:
             return None
@@ -158,7 +158,7 @@ class CallRecording:
         return from_s, to_s
 
     def write(self, now_ns: int) -> bool:
-        """What there is to write by now; whether there was anything. Raises OSError."""
+        """Write what is due. Returns whether there was anything. Raises OSError."""
         ended_ns, timeline = self._ended_ns, self._timeline  # steps that come now can wait
         steps = self._steps.oldest(len(self._steps))
         for step in steps:
@@ -174,7 +174,7 @@ class CallRecording:
         return num_written > 0
 
     def close(self) -> None:
-        """The file is as it is to stay. Raises OSError."""
+        """Close the file. Raises OSError."""
         self.is_over = True
         file, self._file = self._file, None
         if file is not None:
@@ -186,7 +186,7 @@ class CallRecording:
         return self._timeline
 
     def _put(self, cost_s: float, step: Callable[[], None]) -> bool:
-        """Whether there is room for it."""
+        """Queue a step. Returns False where too much is waiting."""
         cost_s = max(cost_s, MIN_COST_S)
         if self.is_over or self._ended_ns is not None:
             return False
@@ -207,7 +207,7 @@ class CallRecording:
 
 
 class ConsentedRecording:
-    """A `RecordingPort` that takes nothing down before it is allowed to."""
+    """A `RecordingPort` that records nothing before consent."""
 
     def __init__(self, recording: RecordingPort) -> None:
         self._recording = recording
@@ -238,7 +238,7 @@ class _WaveFile:
     """A stereo WAV of 16 bits that is whole after each `append`. Methods raise OSError."""
 
     def __init__(self, path: Path, rate_hz: int) -> None:
-        """A new one, for its owner's eyes only."""
+        """Create the file, readable by its owner only."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         self._file = open(os.open(path, flags, 0o600), "wb")  # noqa: SIM115 - closed by `close`

@@ -1,4 +1,4 @@
-"""What was said and heard in a call, laid on one axis of samples: caller left, agent right.
+"""Timeline of a call's audio on one axis of samples: caller left, agent right.
 
 Theory of operation
 -------------------
@@ -35,7 +35,7 @@ HOLD_NS: Final = 3_000_000_000
 the process is killed."""
 
 LOOK_AHEAD_NS: Final = 1_000_000_000
-"""How long it is waited for a burst that makes up for a pause of the stream."""
+"""Longest wait for a burst that makes up for a pause of the stream."""
 
 GAP_NS: Final = 300_000_000
 """Shorter pauses of the stream are jitter, or a microphone that runs a little slow."""
@@ -54,12 +54,12 @@ class Axis:
     """When sample 0 was; None: not known yet."""
 
     def place(self, at_ns: int) -> int:
-        """The sample of a time. The beginning has to be known."""
+        """Sample at a time. `begin_ns` has to be known."""
         assert self.begin_ns is not None
         return self.samples(at_ns - self.begin_ns)
 
     def samples(self, ns: int) -> int:
-        """The nearest number of them."""
+        """Nearest number of samples in a duration."""
         return (ns * self.rate_hz + NS_PER_S // 2) // NS_PER_S
 
     def ns(self, num_samples: int) -> int:
@@ -71,12 +71,12 @@ class _Caller:
 
     def __init__(self, axis: Axis) -> None:
         self.end = 0
-        """Of what is laid, on the axis."""
+        """First sample of the axis after what is placed."""
         self._axis = axis
         self._received: deque[tuple[int, Int16]] = deque()
-        """When, and what: not laid yet."""
+        """Received and not placed yet: (at_ns, samples)."""
         self._laid: deque[tuple[int, Int16]] = deque()
-        """Where on the axis, and what."""
+        """Placed: (first sample on the axis, samples)."""
         self._resampler: StreamResampler | None = None
         self._has_spoken = False
         self._num_made_up = 0
@@ -90,13 +90,13 @@ class _Caller:
         self._received.append((at_ns, self._resampler.push(pcm)))
 
     def flush(self, at_ns: int) -> None:
-        """What the resampler holds back."""
+        """Add the samples that the resampler holds back."""
         if self._resampler is not None and len(rest := self._resampler.flush()):
             self._received.append((at_ns, rest))
 
     @property
     def is_laid(self) -> bool:
-        """All that was received."""
+        """Whether all received audio is placed."""
         return not self._received
 
     def begin_ns(self) -> int | None:
@@ -154,12 +154,12 @@ class _Caller:
 
 @dataclass(slots=True)
 class _Reply:
-    """Sound of the agent's that was begun once. Samples count at the axis' rate from its first."""
+    """Audio of one reply. Samples count from its first, at the axis' rate."""
 
     paced_ns: int
-    """When its first sample is played, by the server's pacing."""
+    """When its first sample is played (ns), by the server's pacing."""
     begin_ns: int
-    """The same by the client's word, where there is one."""
+    """When its first sample is played (ns), by the client's report if there is one."""
     resampler: StreamResampler
     begin: int | None = None
     """On the axis; fixed once something of it was given out."""
@@ -169,7 +169,7 @@ class _Reply:
     silence: int = 0
     """So far."""
     end: int | None = None
-    """From this sample on nobody heard it."""
+    """First sample that was not heard; None: all were."""
 
     def add(self, first: int, pcm: Int16) -> None:
         if self.resampler.from_hz != self.resampler.to_hz:
@@ -178,7 +178,7 @@ class _Reply:
         self.num_samples = first + len(pcm)
 
     def flush(self) -> None:
-        """What the resampler holds back."""
+        """Add the samples that the resampler holds back."""
         if len(rest := self.resampler.flush()):
             self.add(self.num_samples, rest)
 
@@ -263,10 +263,10 @@ class _Agent:
 
 
 class CallTimeline:
-    """Of one call. Reads no clock. `rate_hz`: of what `take` and `finish` give."""
+    """Timeline of one call. Reads no clock. `rate_hz`: rate of what `take` and `finish` return."""
 
     def __init__(self, rate_hz: int, first_ns: int) -> None:
-        """`first_ns`: of the first sound."""
+        """`first_ns`: time of the first audio."""
         self.axis: Final = Axis(rate_hz)
         self._first_ns = first_ns
         self._given = 0
@@ -275,7 +275,8 @@ class CallTimeline:
         self._agent = _Agent(self.axis)
 
     def caller(self, pcm: Int16, rate_hz: int, at_ns: int, num_lost: int = 0) -> None:
-        """The caller's sound, received at this time; `num_lost` samples are missing before it."""
+        """Add the caller's audio, received at this time; `num_lost` samples are missing before
+        it."""
         if num_lost:
             pcm = np.concatenate([np.zeros(num_lost, np.int16), pcm])
         self._caller.add(pcm, rate_hz, at_ns)
@@ -285,7 +286,8 @@ class CallTimeline:
         self._agent.add(reply, first_sample, pcm, rate_hz, at_ns)
 
     def heard(self, reply: int, sample: int, at_ns: int) -> None:
-        """By the client's word this sample of the reply, at the reply's rate, was played then."""
+        """The client reports that this sample of the reply, at the reply's rate, was played
+        then."""
         found = self._agent.of(reply)
         if found is not None and found.begin is None:
             found.begin_ns = at_ns - sample * NS_PER_S // found.resampler.from_hz
@@ -297,7 +299,7 @@ class CallTimeline:
             found.end = num_samples * self.axis.rate_hz // found.resampler.from_hz
 
     def take(self, now_ns: int) -> Int16:
-        """What will not change any more, behind what was taken before: [n, 2]."""
+        """The next samples that will not change any more: [n, 2]."""
         if now_ns < self._first_ns + LOOK_AHEAD_NS:
             return self._give(0)
         self._lay(now_ns - LOOK_AHEAD_NS)
@@ -308,7 +310,7 @@ class CallTimeline:
         return self._give(min(self.axis.place(now_ns - HOLD_NS), known_end))
 
     def finish(self, at_ns: int) -> Int16:
-        """The rest of a call that ended then."""
+        """The rest of a call that ended at this time: [n, 2]."""
         self._caller.flush(at_ns)
         self._agent.flush()
         self._lay(None)

@@ -1,9 +1,8 @@
-"""What all calls have in common, however they reach us: whether there is a line, the session, its
-end.
+"""Call service: admission, session and end of every call, whatever its transport.
 
-A *carrier* is what a call travels by: WebSockets in a dialect of clients
-(`agent/realtime/transport.py`), or the stream of a telephone (`agent/telephony/transport.py`).
-"""
+A *transport* carries a call: WebSockets of clients
+(`agent/realtime/transport.py`), or the media stream of a telephone call
+(`agent/telephony/transport.py`)."""
 
 import asyncio
 import logging
@@ -27,7 +26,12 @@ from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
 from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
-from agent.session.response.controller import SessionDependencies
+from agent.session.response.dependencies import (
+    SessionOptions,
+    SessionOutputs,
+    SessionStages,
+    SharedState,
+)
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
@@ -47,7 +51,7 @@ from .session_start import SessionStart
 from .suspended import GiveWay
 
 CLIENT_LEFT: Final = "the client hung up"
-"""Said to nobody but the log."""
+"""Only logged, never sent."""
 
 SILENT: Final = "nobody has spoken for too long"
 
@@ -84,7 +88,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallOver(Exception):
-    """The other side has gone, and won't be waited for any longer."""
+    """The peer has gone, and the call does not wait for it any longer."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -92,20 +96,20 @@ class CallOver(Exception):
 
 
 class CallTransport(Protocol):
-    """By what one call travels. Belongs to the event loop."""
+    """Transport of one call. Belongs to the event loop."""
 
     @property
     def is_extended(self) -> bool:
-        """The other side knows `halfsec.*` events, and turns a reply down when it is told to."""
+        """The peer knows `halfsec.*` events, and turns a response down on `halfsec.duck`."""
         ...
 
     @property
     def tools(self) -> Mapping[str, ServerTool]:
-        """What an agent may do to the call, by the names in its `server_tools`."""
+        """Tools that act on the call itself, by their names in `server_tools`."""
         ...
 
     def notify(self, notice: Notice) -> None:
-        """Tell the other side, if it is there. Never waits."""
+        """Send a notice to the peer, if it is connected. Never waits."""
         ...
 
     async def serve(self, session: Session) -> NoReturn:
@@ -113,31 +117,31 @@ class CallTransport(Protocol):
         ...
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
-        """Once `serve` has ended: say the last, and let go of the other side."""
+        """Once `serve` has ended: send the last notices and close the connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """In what one kind of line differs from another."""
+    """Limits and timing of one kind of line: WebSocket or telephone."""
 
     lead_ms: int
-    """How far ahead of real time audio is sent."""
+    """How far ahead of real time audio is sent, in ms."""
     limit_s: int
-    """The longest call."""
+    """Longest call, in s."""
     budget: Budget
-    """How the wait for an answer is divided, whatever the session allows for it."""
+    """Division of the latency budget among the stages, whatever total the session sets."""
     idle: IdleRules
-    """What is done about callers who stay silent."""
+    """Times after which a silent caller is prompted and the call ends."""
     leg_ms: int = 0
-    """What the way to the caller takes more than on a client's line. Answers are allowed as much
-    more: what an agent is held to is meant for its own part."""
+    """Additional latency of the telephone network, in ms. It is added to the budget, which is meant
+    for the agent's own part."""
     records: bool = True
     """Whether calls are recorded, where any are."""
 
 
 class LineReservation:
-    """What a call occupies: a line of the server, one of its key, and one of its address."""
+    """Lines that a call occupies: one of the server, one of its key, one of its address."""
 
     def __init__(
         self,
@@ -148,7 +152,7 @@ class LineReservation:
         num_held: Counter[str],
         by_address: CallsByAddress | None,
     ) -> None:
-        """`by_address`: None where it occupies none of its address."""
+        """`by_address`: None for a call that counts for no address."""
         self.key_id = key_id
         self._call = call
         self._scope = scope
@@ -161,7 +165,7 @@ class LineReservation:
             by_address.begun(scope)
 
     def leave(self) -> None:
-        """Only the first time counts."""
+        """Release the lines. Only the first call counts."""
         if not self._is_left:
             self._is_left = True
             self._calls.leave(self._call)
@@ -201,10 +205,10 @@ class CallService:
         self._clock = clock
         self._access = access
         self._num_held: Counter[str] = Counter()
-        """Calls in progress, by the `key_id` of whose they are."""
+        """Calls in progress, by `key_id`."""
         self._by_address = CallsByAddress(config.access)
         self.tokens: Final = CallTokens(clock)
-        """Of telephone calls on their way, for which a line is kept."""
+        """Reserved lines of telephone calls that are on their way."""
         preset = config.agent.preset
         own, phone = config.agent, config.telephony
         self.socket_rules: Final = CallPolicy(
@@ -226,8 +230,9 @@ class CallService:
     def refusal(
         self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
     ) -> HttpRefusal | None:
-        """Why there is no line for somebody. So many calls as need be give way to him of those that
-        wait for their client; those on their way do not. `may_be_due`: he may be one of them.
+        """Admission control: the reason why there is no line for this principal, or None. As many
+        calls as needed give way among those that wait for their client; reserved telephone calls do
+        not. `may_be_due`: the call may be a reserved one.
         """
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
@@ -245,15 +250,15 @@ class CallService:
         return None
 
     def count_load_refusal(self, refusal: HttpRefusal) -> None:
-        """Somebody was refused; count it where that says how busy it is here."""
+        """Count a refusal that was caused by load."""
         if refusal.code in (BUSY.code, CROWDED.code):
             self._calls.refuse(refusal.code)
 
     def admit(
         self, principal: Principal, scope: Scope, start: SessionStart, rules: CallPolicy
     ) -> AdmittedCall:
-        """Take a line, before any wait: others want one too. Whoever admits has asked `refusal`,
-        and sees to it that the place is left."""
+        """Take a line, before any await. The caller of this has checked `refusal`, and releases the
+        lines with `place.leave`."""
         settings = start.settings
         start = replace(
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
@@ -266,7 +271,7 @@ class CallService:
         return AdmittedCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
 
     async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
-        """Run the session, to the end of the call."""
+        """Run the session to the end of the call."""
         call = held.call
         last: tuple[Notice, ...] = ()
         code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
@@ -307,48 +312,49 @@ class CallService:
 
     async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        around = SessionDependencies(
-            clock=self._clock,
+        own, carried = self._config.agent, held.rules
+        tools = await self._tools.for_call(
+            call.agent,
+            call.session_id,
+            {str(each.get("name")) for each in settings.tools},
+            partial(check_tools, self._stages, settings.instructions),
+            carrier.notify,
+            carrier.tools,
+        )
+        stages = SessionStages(
+            ears=await self._stages.new_ears(settings.turn_detection),
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
-            lead_ms=held.rules.lead_ms,
-            budget=held.rules.budget,
-            notify=carrier.notify,
-            guesses=self._config.agent.guess,
-            previews=self._config.agent.preview,
+            tools=tools,
+        )
+        options = SessionOptions(
+            lead_ms=carried.lead_ms,
+            budget=carried.budget,
+            preemptive=own.guess,
+            previews=own.preview,
             ducks=carrier.is_extended,
-            barge_ins=self._calls.barge_ins,
-            guess_counts=self._calls.guesses,
+            chunking=cutting(by_clause=own.first_clause),
+            openers=own.openers,
+            idle=carried.idle,
+            idle_prompt=own.idle_prompt,
+            tool_wait=own.tool_wait,
+            expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
+        )
+        outputs = SessionOutputs(
+            notify=carrier.notify,
+            log=self._turn_log(call, carrier),
             recording=held.recording,
             on_state=partial(self._calls.changed, call),
-            openers=self._config.agent.openers,
-            cutting=cutting(by_clause=self._config.agent.first_clause),
-            policy=self._calls.policy,
-            idle=held.rules.idle,
-            idle_prompt=self._config.agent.idle_prompt,
-            expires_at_unix_s=unix_ns() // 10**9 + held.rules.limit_s,
-            tools=await self._tools.for_call(
-                call.agent,
-                call.session_id,
-                {str(each.get("name")) for each in settings.tools},
-                partial(check_tools, self._stages, settings.instructions),
-                carrier.notify,
-                carrier.tools,
-            ),
-            tool_wait=self._config.agent.tool_wait,
         )
-        ears = await self._stages.new_ears(settings.turn_detection)
+        shared = SharedState(
+            self._clock, self._calls.policy, self._calls.barge_ins, self._calls.guesses
+        )
         return Session(
-            call.session_id,
-            held.start.profile,
-            settings,
-            around,
-            ears,
-            self._turn_log(call, carrier),
+            call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
 
     def _turn_log(self, call: Call, carrier: CallTransport) -> TurnRecorder:
-        """Where the turns of a call are noted."""
+        """Turn recorder of a call."""
 
         def on_turn(entry: TurnEntry) -> None:
             entry = self._calls.turn_over(call, entry)
@@ -363,12 +369,12 @@ class CallService:
 
 
 def _is_stranger(principal: Principal) -> bool:
-    """Whether what one address may hold is meant for him. Carriers speak for many."""
+    """Whether the limit of an address applies. A carrier's address stands for many callers."""
     return principal.kind != "carrier"
 
 
 def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
-    """What the end of a call's task group means to its client."""
+    """Close code and reason for the errors that ended a call's task group."""
     over, others = group_error.split(CallOver)
     if over is not None:
         if others is not None:

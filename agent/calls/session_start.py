@@ -1,4 +1,4 @@
-"""With what a session begins: the agent that answers, its settings, what a client secret says."""
+"""Initial agent and settings of a session, with the session that a client secret binds."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -23,16 +23,16 @@ class SessionStart:
     profile: AgentProfile
     settings: SessionSettings
     model: str
-    """The name that is shown as the session's model."""
+    """Name reported as the session's model."""
     fixed: frozenset[str] = frozenset()
-    """Fields that the client can't change, as `fixed_fields` has them."""
+    """Fields that the client can't change, as `fixed_fields` returns them."""
 
 
 def session_start(
     config: Config, principal: Principal, wanted: str | None, intent: str | None = None
 ) -> SessionStart | HttpRefusal:
-    """For somebody who asks for the agent `wanted`. A principal's bound session is applied. With
-    the intent "transcription" nobody answers.
+    """Initial state for a client that requests the agent `wanted`. The principal's bound session is
+    applied. With the intent "transcription" no response is generated.
 
     Raises ClientError for a bound session that can't be served; those of client secrets have been
     through here when they were made.

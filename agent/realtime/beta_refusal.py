@@ -1,6 +1,6 @@
-"""Clients of OpenAI's beta dialect: told apart by their handshake, and told what to do.
+"""Refusal of clients of OpenAI's beta protocol, which are recognized by their handshake.
 
-That dialect has other names for half of the events, so a client of it would wait for ever for what
+That protocol has other names for half of the events, so a client of it would wait for ever for what
 it knows. OpenAI itself switched it off: it accepts the connection, sends an `error` event (which is
 what such clients show their users; the status of a handshake they don't) and closes with 4000.
 """

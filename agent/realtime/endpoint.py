@@ -1,6 +1,6 @@
-"""WebSockets at `/v1/realtime`: who is admitted, with what a call begins, how its end is told.
+"""WebSocket endpoint `/v1/realtime`: admission and start of calls, resumption, refusals.
 
-What goes on between is `transport.py`'s.
+`transport.py` carries the call.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class RealtimeSocket:
         await socket.attend()
 
     async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
-        """A connection that wants to go on with a call."""
+        """A connection that resumes a call."""
         socket = CallSocket(websocket, self._clock, self._config.access)
         await socket.accept(*PROTOCOLS)
         voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
@@ -123,8 +123,8 @@ class RealtimeSocket:
         await socket.attend()
 
     async def answer(self, request: Request) -> Response:
-        """What a WebSocket would be refused with now, said to those who can't see that: browsers
-        hide it from pages. 426 where it would not be refused."""
+        """The refusal that a WebSocket would get now, as plain HTTP: browsers hide that of a
+        handshake from pages. 426 where it would not be refused."""
         principal = principal_of(request.scope)
         refusal = STOPPING if self._calls.draining else None
         refusal = refusal or self._desk.refusal(

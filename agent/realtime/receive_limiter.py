@@ -1,10 +1,11 @@
-"""What one client sends, and how fast it is dealt with.
+"""Rate limit of one client's messages and audio, and detection of idle clients.
 
-*Idle* is who sends no frame at all for `access.idle_s`: the line is wanted by others. Pongs don't
-count, for libraries send those by themselves. *Faster than real time* is allowed `access.burst_s`
-ahead, as for a recording that is sent at once; from then on it is dealt with as fast as it would be
-spoken. So whoever sends audio without end takes no more of the detector's thread than somebody who
-speaks. What is further ahead waits (`agent/http/hardening/message_queue.py`).
+*Idle* is a client that sends no frame at all for `access.idle_s`: the line is wanted by others.
+Pongs don't count, for libraries send those by themselves. *Faster than real time* is allowed
+`access.burst_s` ahead, as for a recording that is sent at once; from then on it is dealt with as
+fast as it would be spoken. So whoever sends audio without end takes no more of the detector's
+thread than somebody who speaks. What is further ahead waits
+(`agent/http/hardening/message_queue.py`).
 
 *Messages* are dealt with at `MESSAGES_PER_S`, once there were `MESSAGES_AT_ONCE`. What makes work
 for others to wait for counts more: a change of the session, or a reply, takes the event loop a

@@ -1,7 +1,7 @@
-"""One socket of a call: its frames in and out, until the client has gone or another takes over.
+"""WebSocket of a call: frames in and out, until the client has gone or another socket replaces it.
 
-A call may have several, one after the other; see `transport.py`. Whoever accepted the socket waits
-in `attend` until the call lets go of it.
+A call may have several, one after the other; see `transport.py`. The endpoint that accepted the
+socket waits in `attend` until the call releases it.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from .receive_limiter import ReceiveLimiter
 from .send_queue import SendQueue
 
 SEND_TIMEOUT_S: Final = 15.0
-"""A peer that takes no data for so long has gone, or attacks."""
+"""Limit for closing, in s: a peer that takes no data for so long has gone, or attacks."""
 
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
 PROTOCOLS: Final = (EXTENDED_PROTOCOL, PLAIN_PROTOCOL)
-"""Of voice sockets."""
+"""Subprotocols of voice sockets."""
 
 BROKEN: Final = frozenset({1006, 1011, 1014, errors.CLOSE_COMES_BACK})
 """Close codes that no client gives who hangs up: there was none; the client's keepalive got no
 answer; something between had none from it; the client gave the connection up, but not the call."""
 
 Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
-"""Deals with one frame of the client. Returns what it asked for."""
+"""Processes one frame of the client. Returns its requests."""
 
 
 class SocketEnd(Enum):
@@ -77,16 +77,16 @@ class CallSocket:
         return await self._intake.frame()
 
     def put(self, frame: str | bytes) -> None:
-        """Have a frame sent. Never waits."""
+        """Queue a frame to be sent. Never waits."""
         self._outbox.put(frame)
 
     def forget(self) -> None:
-        """Send nothing of what was put and not sent yet."""
+        """Discard the frames that are queued."""
         self._outbox.forget()
 
     async def carry(self, take: Take) -> SocketEnd:
-        """Frames both ways, those of the client one at a time: a busy session is not read from.
-        Once. A frame that was read is dealt with, unless this is cancelled."""
+        """Carry frames both ways, once. Those of the client one at a time: while a session is busy,
+        its socket is not read. A frame that was read is processed, unless this is cancelled."""
         async with asyncio.TaskGroup() as group:
             writing = group.create_task(self._write())
             self._reading = group.create_task(self._read(take))
@@ -101,21 +101,21 @@ class CallSocket:
         return SocketEnd.TOO_SLOW if self._is_slow else SocketEnd.STOPPED
 
     def stop(self) -> None:
-        """Let `carry` return as soon as the frame in hand is dealt with."""
+        """Let `carry` return as soon as the current frame is processed."""
         self._is_stopped = True
         self._outbox.close()
         if self._is_receiving and self._reading is not None:
             self._reading.cancel()
 
     async def attend(self) -> None:
-        """Close the socket when the call lets go of it. Returns when it is closed."""
+        """Wait until the call releases the socket, and close it. Returns when it is closed."""
         await self._let_go.wait()
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._websocket.close(*self._last)
 
     def let_go(self, code: int, reason: str = "") -> None:
-        """The call has no use for it any more. Only the first time counts."""
+        """Release the socket, with its close code and reason. Only the first call counts."""
         if not self._let_go.is_set():
             self._last = code, reason
             self._let_go.set()

@@ -1,7 +1,7 @@
-"""A call, from its first socket to its last: the session, the dialect, and who is connected.
+"""Transport of one call over its client's sockets, from the first to the last.
 
-Theory of operation: a session does not care by which connection it is reached. A call that can be
-resumed (the client offered `halfsec.v1`) tells its client a token at the beginning. When a socket
+Theory of operation: a session is independent of its connection. A call that can be resumed (the
+client offered `halfsec.v1`) sends its client a token at the beginning. When a socket
 breaks, or stops being read, the call goes on without one: what is said to nobody is dropped, no
 reply begins (`agent/turn_taking/connection_handlers.py`), model and conversation stay. Who comes
 with the token within
@@ -50,15 +50,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """How clients come back to their calls."""
+    """Resumption of calls by clients that reconnect."""
 
     tokens: "ResumeTokens[RealtimeTransport]"
     wait_s: int
-    """How long a call waits for its client."""
+    """How long a call waits for its client, in s."""
 
 
 class RealtimeTransport:
-    """Belongs to the event loop."""
+    """A `CallTransport` over WebSockets. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RealtimeTransport:
         socket: CallSocket,
         clock: Clock,
     ) -> None:
-        """`resuming`: None where the client can't come back. `socket`: the first."""
+        """`resuming`: None where the client can't resume. `socket`: the first one."""
         self._call = call
         self._place = place
         self.is_extended: Final = socket.is_extended
@@ -81,19 +81,19 @@ class RealtimeTransport:
         self._resuming = resuming
         self._clock = clock
         self._socket: CallSocket | None = socket
-        """By which the client is reached; None: it is not."""
+        """The connected socket; None while the client is lost."""
         self._next: CallSocket | None = None
-        """The one that is to take its place."""
+        """The socket that replaces it."""
         self._news = asyncio.Event()
         """Set when there is a next socket, or the call is given up."""
         self._given_up: str | None = None
         self._is_over = False
         self._received = 0
-        """Frames of the client that were dealt with."""
+        """Frames of the client that were processed."""
         self._token_arrived = True
 
     def notify(self, notice: Notice) -> None:
-        """Tell the client, if there is one."""
+        """Send a notice to the client, if it is connected."""
         for frame in self._protocol.send(notice):
             if self._socket is not None:
                 self._socket.put(frame)
@@ -102,7 +102,7 @@ class RealtimeTransport:
 
     async def serve(self, session: Session) -> NoReturn:
         """Carry the call from socket to socket. Raises CallOver where the client is gone for good,
-        SlowReader where it does not read, IdleClientError where it says nothing."""
+        SlowReader where it does not read, IdleClientError where it sends nothing."""
         socket = self._socket
         assert socket is not None
         try:
@@ -110,11 +110,11 @@ class RealtimeTransport:
                 parting = await socket.carry(lambda frame: self._take(session, frame))
                 if self._next is None or parting is SocketEnd.HUNG_UP:
                     wait_s = self._wait_s(parting)
-                    session.absence.begin()
+                    session.client_lost()
                     await self._wait(socket, wait_s)
                 else:
                     socket.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
-                    session.absence.begin()
+                    session.client_lost()
                 socket = self._connect(session)
         finally:
             self._is_over = True
@@ -122,7 +122,7 @@ class RealtimeTransport:
                 self._resuming.tokens.forget(self)
 
     def come_back(self, socket: CallSocket) -> None:
-        """The client has another socket, by which the call goes on."""
+        """Continue the call on another socket of the client."""
         if self._is_over or self._given_up is not None:
             socket.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
             return
@@ -135,14 +135,14 @@ class RealtimeTransport:
         self._news.set()
 
     def give_up(self, why: str) -> None:
-        """Do not wait for the client any longer."""
+        """Stop waiting for the client."""
         if self._next is None:
             self._given_up = why
             self._news.set()
             self._place.leave()
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
-        """Once `serve` has ended: say the last, and let go of whatever socket there is."""
+        """Once `serve` has ended: send the last notices and release the sockets."""
         if self._next is not None:
             self._next.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
         if self._socket is not None:
@@ -152,7 +152,7 @@ class RealtimeTransport:
         self._first.let_go(code, reason)  # unless it has been, for another one
 
     async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
-        """Returns what the session was asked for."""
+        """Parse one frame. Returns its requests."""
         if not self._token_arrived and self._resuming is not None:
             self._token_arrived = True
             self._resuming.tokens.arrived(self)
@@ -167,7 +167,7 @@ class RealtimeTransport:
         return handled
 
     def _wait_s(self, parting: SocketEnd) -> int:
-        """How long to wait after such an end of a socket. Raises where the call ends with it."""
+        """Seconds to wait after a socket ended so. Raises where the call ends with it."""
         is_lost = parting in (SocketEnd.BROKE, SocketEnd.TOO_SLOW) and not self._calls.draining
         if is_lost and self._resuming is not None:
             return self._resuming.wait_s
@@ -178,7 +178,7 @@ class RealtimeTransport:
         raise CallOver(CLIENT_LEFT)
 
     async def _wait(self, socket: CallSocket, wait_s: int) -> None:
-        """For the next socket. Raises CallOver where none comes."""
+        """Wait for the next socket. Raises CallOver where none comes."""
         self._socket = None
         socket.let_go(errors.CLOSE_OVERLOADED, "the connection is too slow")
         self._state("lost")
@@ -200,17 +200,17 @@ class RealtimeTransport:
         _log.info("call %s has its client back after %.1f s", self._call.session_id, away_s)
 
     def _connect(self, session: Session) -> CallSocket:
-        """Go on with the next socket."""
+        """Continue with the next socket."""
         socket, self._next = self._next, None
         assert socket is not None
         self._socket = socket
-        will_answer = session.absence.will_answer
+        will_answer = session.will_answer
         items = tuple(session.conversation)
         self.notify(Resumed(session.settings, items, self._received, will_answer))
         self._tell_token()
         self._calls.waiting.num_back += 1
         self._state("back")
-        session.absence.end()
+        session.client_back()
         return socket
 
     def _tell_token(self) -> None:

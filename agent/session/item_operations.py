@@ -1,18 +1,18 @@
-"""What clients may change about the items of a conversation, and what is too long to be one."""
+"""Client requests about conversation items: checks before, and the change itself."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from agent.errors import ClientError, StageError
-from agent.session.api.conversation import NO_SUCH_ITEM, Conversation, FunctionOutput, ItemReference
+from agent.session.api.conversation import NO_SUCH_ITEM, FunctionOutput, ItemReference
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools
-from agent.session.response.controller import SessionDependencies
+from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, ToolsPort
+from agent.session.response.dependencies import OpenVoice
 from agent.session.response.items import ReplyItems
 from agent.tools.offered import check_choice, check_names, tools_of
 
@@ -20,12 +20,12 @@ from .api import client_events as ask
 from .api import server_events as say
 
 CHECK_TIMEOUT_S: Final = 5.0
-"""For the model to say whether a text fits, or calls can fit their schemas. It must not hold up the
-client's audio for longer. A text that was not checked is refused when the model is told of it;
-tools are refused at once, for schemas that take longer make every reply as slow."""
+"""Limit for the model's check of a text's length or of tool schemas. A longer check would hold up
+the client's audio. A text that was not checked is refused when the model gets it; tools are refused
+at once, because schemas that take longer make every response as slow."""
 
 SURE_CHARS: Final = 2_000
-"""Shorter items fit into any context of use, and need not wait for the model."""
+"""Shorter items fit into any context of use, and need no check by the model."""
 
 _NO_SUCH_ITEM: Final[dict[type, str]] = {
     ask.CreateItem: "item_create_invalid_previous_item_id",
@@ -33,19 +33,19 @@ _NO_SUCH_ITEM: Final[dict[type, str]] = {
     ask.DeleteItem: "item_delete_invalid_item_id",
     ask.TruncateItem: "item_truncate_invalid_item_id",
 }
-"""OpenAI's codes. By them clients tell an item that has just gone from a real mistake: on any other
-code Pipecat ends its call."""
+"""OpenAI's error codes. By them clients tell an item that has just gone from a
+real mistake: on any other code Pipecat ends its call."""
 
 
 async def check_text(chat: ChatPort, message: ChatMessage, param: str) -> None:
-    """Raises ClientError where the model could never take this message (with the role "system":
-    these instructions). A model that can't say is no reason to refuse."""
+    """Raise ClientError where the model could never take this message (with the role "system":
+    these instructions). A check that times out is no reason to refuse."""
     await _ask(chat.check(message), param)
 
 
 async def check_tools(chat: ChatPort, tools: Tools | None, param: str) -> None:
-    """Raises ClientError where the model can't be told of these tools, no call of one of them could
-    fit its schema, or it is not clear in time whether one could."""
+    """Raise ClientError where the model can't take these tools, no call of one of them could fit
+    its schema, or the check takes longer than `CHECK_TIMEOUT_S`."""
     if tools is not None and not await _ask(chat.check_tools(tools), param):
         raise ClientError(
             f"{param!r} can't be taken: after {CHECK_TIMEOUT_S:g} s it is not clear whether a call "
@@ -56,7 +56,7 @@ async def check_tools(chat: ChatPort, tools: Tools | None, param: str) -> None:
 
 
 async def _ask(question: Awaitable[None], param: str) -> bool:
-    """Whether there was an answer in time. Raises ClientError where it is no."""
+    """Return whether the check ended in time. Raise ClientError where it refuses."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await question
@@ -71,28 +71,28 @@ async def _ask(question: Awaitable[None], param: str) -> bool:
 
 async def check_request(
     request: ask.Request,
-    chat: ChatPort,
-    conversation: Conversation,
+    context: ChatContext,
     settings: SessionSettings,
-    around: SessionDependencies,
+    tools: ToolsPort,
+    open_voice: OpenVoice,
 ) -> None:
-    """Raises ClientError where the model could never take a text in it, or what it names is not
-    there."""
+    """Raise ClientError where the model could never take a text in the request, or an item or voice
+    that it names does not exist."""
     match request:
         case ask.CreateResponse(options):
-            await _check_options(options, chat, conversation, settings, around)
+            await _check_options(options, context, settings, tools, open_voice)
         case ask.CreateItem(item):
             for message in messages_of((item,)):
                 if len(message.text) > SURE_CHARS:
-                    await check_text(chat, message, "item")
+                    await check_text(context.chat, message, "item")
 
 
 async def _check_options(
     options: ResponseOptions,
-    chat: ChatPort,
-    conversation: Conversation,
+    context: ChatContext,
     settings: SessionSettings,
-    around: SessionDependencies,
+    own_tools: ToolsPort,
+    open_voice: OpenVoice,
 ) -> None:
     if settings.transcribes_only:
         raise ClientError(
@@ -103,35 +103,34 @@ async def _check_options(
         )
     if options.voice is not None:
         try:
-            around.open_voice(options.voice, settings.output_rate_hz)
+            open_voice(options.voice, settings.output_rate_hz)
         except ClientError as error:
             param = "response.audio.output.voice"
             raise ClientError(error.message, code=error.code, param=param) from None
     for item in options.input or ():
         if isinstance(item, ItemReference):
-            conversation.get(item.id)
+            context.conversation.get(item.id)
     if options.instructions is not None:
         instructions = ChatMessage("system", options.instructions)
-        await check_text(chat, instructions, "response.instructions")
+        await check_text(context.chat, instructions, "response.instructions")
     if options.tools is not None or options.tool_choice is not None:
-        check_names(options.tools or (), around.tools)
+        check_names(options.tools or (), own_tools)
         if options.tool_choice is not None:
-            check_choice(settings, options, around.tools, "response.tool_choice")
-        tools = tools_of(settings, options, around.tools)
-        await check_tools(chat, tools, "response.tools")
+            check_choice(settings, options, own_tools, "response.tool_choice")
+        tools = tools_of(settings, options, own_tools)
+        await check_tools(context.chat, tools, "response.tools")
 
 
 def change_items(
     request: ask.Request,
-    conversation: Conversation,
     context: ChatContext,
     replies: ReplyItems,
     ids: Identifiers,
     notify: Callable[[Notice], None],
 ) -> None:
-    """Create, retrieve, delete or truncate. Raises ClientError, having changed nothing."""
+    """Create, retrieve, delete or truncate an item. Raise ClientError, having changed nothing."""
     try:
-        _change_items(request, conversation, context, replies, ids, notify)
+        _change_items(request, context, replies, ids, notify)
     except ClientError as error:
         if error.code != NO_SUCH_ITEM:
             raise
@@ -141,12 +140,12 @@ def change_items(
 
 def _change_items(
     request: ask.Request,
-    conversation: Conversation,
     context: ChatContext,
     replies: ReplyItems,
     ids: Identifiers,
     notify: Callable[[Notice], None],
 ) -> None:
+    conversation = context.conversation
     match request:
         case ask.CreateItem(item, after):
             if ids.reserves(item.id):

@@ -1,31 +1,37 @@
-"""One call: feeds the turn-taking machine, runs its commands, re-arms its timer.
+"""Session of one call: feeds the turn-taking machine, carries out its commands, re-arms its timer.
 
-The only orchestrator. Decisions are the machine's (`agent/turn_taking/machine.py`). What it
-commands is done by two desks: one for what the caller says (`user_items.py`), one for the replies
-(`agent/session/response/controller.py`). What clients see is the dialect's
-(`agent/realtime/protocol/`). Everything here runs on one event
-loop inside one TaskGroup that ends with the call, so nothing outlives it.
+The only orchestrator. The machine decides (`agent/turn_taking/machine.py`); `Session._do` is the
+one place where its commands are dispatched, to the caller's items (`user_items.py`) and to the
+responses (`agent/session/response/controller.py`). `agent/realtime/protocol/` translates for
+clients. Everything here runs on one event loop inside one TaskGroup that ends with the call, so
+nothing outlives it.
+
+A lost connection: the axis of the caller's audio has no gap, it counts what was received. The
+agent's voice, as reference of the ears' echo detection, counts from the client's return. What the
+machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
 """
 
 import asyncio
 import contextlib
-from functools import partial
 from typing import Final
 
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import CallState
-from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.conversation import Conversation
 from agent.session.api.ids import Identifiers
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.ports.playback import Outgoing, Playback
-from agent.session.ports.stage_ports import ChatMessage, EarsPort, Heard, RecordingPort
-from agent.session.response.briefing import Briefing
+from agent.session.ports.stage_ports import ChatMessage, Heard
 from agent.session.response.budget_actions import BudgetActions
-from agent.session.response.controller import ResponseController, SessionDependencies, change_reply
+from agent.session.response.controller import ResponseController
+from agent.session.response.dependencies import (
+    SessionOptions,
+    SessionOutputs,
+    SessionStages,
+    SharedState,
+)
 from agent.session.response.items import ReplyItems
 from agent.session.response.opening_clause import example_messages
 from agent.session.response.scripted import Script
@@ -37,13 +43,11 @@ from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
 from latency_budget.account.budget import Budget
 from latency_budget.account.marks import MarkName
-from latency_budget.account.turn import SessionId
+from latency_budget.account.turn import SessionId, TurnId
 
 from .api import client_events as ask
 from .api import server_events as say
-from .disconnect import Absence
 from .item_operations import change_items, check_request, check_text, check_tools
-from .say import Aloud
 from .user_items import UserItems
 
 STALL_NS: Final = 1_500_000_000
@@ -67,97 +71,94 @@ REFUSALS: Final = {
 
 
 class Session:
-    """One call. `run` lives as long as the call does; `handle` takes what the client asks."""
+    """One call. `run` lasts as long as the call; `handle` takes the client's requests."""
 
     def __init__(
         self,
         session_id: SessionId,
         profile: AgentProfile,
         settings: SessionSettings,
-        around: SessionDependencies,
-        hearing: EarsPort,
-        log: TurnRecorder,
+        stages: SessionStages,
+        options: SessionOptions,
+        outputs: SessionOutputs,
+        shared: SharedState,
     ) -> None:
         self.id = session_id
         self.settings = settings
         self.conversation = Conversation()
         self._profile = profile
-        self._around = around
-        self._hearing = hearing
-        self._log = log
+        self._stages = stages
+        self._options = options
+        self._shared = shared
+        self._clock = shared.clock
+        self._ears = stages.ears
+        self._log = outputs.log
+        self._notify = outputs.notify
+        self._recording = outputs.recording
         self._ids = Identifiers(session_id)
-        rules = rules_of(settings, around.idle, ducks=around.ducks)
+        rules = rules_of(settings, options.idle, ducks=options.ducks)
         self._machine = TurnTaking(rules)
-        self._state = CallState(self._machine, log, around.on_state)
-        chat = around.open_chat(settings.instructions, example_messages(profile))
+        self._state = CallState(self._machine, outputs.log, outputs.on_state)
+        chat = stages.open_chat(settings.instructions, example_messages(profile))
         self._context = ChatContext(chat, self.conversation, settings.instructions)
-        tools = tools_of(settings, _PLAIN, around.tools)
-        self._context.setting.tools = () if tools is None else tools.definitions
-        self._warming = IdlePrefill(self._context, self._may_warm, self._refused_by_model)
-        self._enforcement = BudgetActions(
-            around.policy, around.clock, log, hearing, chat, settings.turn_detection, self._warming
+        tools = tools_of(settings, _PLAIN, stages.tools)
+        self._context.tools = () if tools is None else tools.definitions
+        self._prefill = IdlePrefill(self._context, self._may_prefill, self._refused_by_model)
+        self._budget_actions = BudgetActions(
+            shared.policy,
+            shared.clock,
+            outputs.log,
+            stages.ears,
+            chat,
+            settings.turn_detection,
+            self._prefill,
         )
-        self._desk: ResponseController | None = None
-        self._options = ResponseOptions()
+        self._response_options = ResponseOptions()
+        """Options of the next response."""
         self._script = Script()
         self._is_asked = False
-        """A client asked for the next reply."""
+        """The client asked for the next response."""
         self._request_id: str | None = None
-        """The client's event id of the request in hand, for errors about it."""
+        """The client's event id of the current request, for errors about it."""
         self._rearm = asyncio.Event()
-        self._utterances = UserItems(
-            hearing, self.conversation, self._context, self._ids, log, around.notify
+        self._user_items = UserItems(stages.ears, self._context, self._ids, outputs)
+        self._items = ReplyItems(shared.clock, self._context, self._ids, outputs)
+        self._group = asyncio.TaskGroup()
+        self._is_running = False
+        self._responses = ResponseController(
+            self._group,
+            stages,
+            options,
+            outputs,
+            shared,
+            context=self._context,
+            prefill=self._prefill,
+            items=self._items,
+            budget_actions=self._budget_actions,
+            emit=self.feed,
         )
-        clock, notify = around.clock, around.notify
-        self._replies = ReplyItems(
-            clock, self.conversation, self._context, self._ids, log, notify, around.recording
-        )
-        self.absence = Absence(
-            self._machine,
-            self.feed,
-            lambda: self._the_desk.present,
-            hearing,
-            self._replies,
-            log,
-            around.clock,
-        )
-        self.aloud = Aloud(
-            self._machine, self._script, self.feed, lambda: self._the_desk.present, clock
-        )
-        log.budget = budget_of(settings, around.budget)
-        log.event(ev.RulesChanged(rules), around.clock.now_ns(), self._machine.turn)
+        self._log.budget = budget_of(settings, options.budget)
+        self._log.event(ev.RulesChanged(rules), self._clock.now_ns(), self._machine.turn)
 
     async def run(self) -> None:
-        """Serve the call until cancelled. Raises what no client and no stage is to blame for, and
-        SilentCallError where nobody speaks any more; both in groups."""
-        expires_at_unix_s = self._around.expires_at_unix_s
-        self._around.notify(say.SessionCreated(self.id, self.settings, expires_at_unix_s))
+        """Serve the call until cancelled. Raises errors that are neither the client's nor a
+        stage's, and SilentCallError after too long a silence; both in groups."""
+        self._notify(say.SessionCreated(self.id, self.settings, self._options.expires_at_unix_s))
         try:
-            async with asyncio.TaskGroup() as group:
-                self._desk = ResponseController(
-                    group,
-                    self._around,
-                    Briefing(
-                        self._around.open_chat, self.conversation, self._context, self._warming
-                    ),
-                    self._replies,
-                    self._log,
-                    self.feed,
-                    self._enforcement,
-                )
-                self._desk.on_sound = partial(_on_sound, self._hearing, self._around.recording)
-                group.create_task(self._hearing.run(self._on_heard))
+            async with self._group as group:
+                self._is_running = True
+                group.create_task(self._ears.run(self._on_heard))
                 group.create_task(self._keep_time())
-                group.create_task(self._warming.run())
-                self._warming.changed()
+                group.create_task(self._prefill.run())
+                self._prefill.changed()
                 if self._profile.greeting and not self.settings.transcribes_only:
-                    self.aloud.say(self._profile.greeting)
+                    self.say(self._profile.greeting)
         finally:
             self._log.over.settle_all()
             await self._context.chat.close()
 
     async def handle(self, request: ask.Request) -> None:
-        """Do what the client asks; what it may not ask becomes a `Problem` notice."""
+        """Carry out a client's request; one that is refused becomes a `Problem` notice."""
         self._request_id = getattr(request, "event_id", None)
         try:
             await self._dispatch(request)
@@ -166,9 +167,59 @@ class Session:
         finally:
             self._request_id = None
 
+    # --- for the transport: announcements, and a connection that is lost ---
+
+    def say(self, text: str) -> None:
+        """Begin a response of these words now; one in progress ends as it is. For announcements,
+        which may neither wait for the model nor be interrupted by its words."""
+        if not self._machine.takes_requests:
+            self.feed(ev.ReplyCancelled())
+        self._script.next = text
+        self.feed(ev.ReplyRequested())
+
+    async def wait_played(self) -> bool:
+        """Wait until all that the newest response has said so far will have been played, by what
+        was sent when; the carrier knows what is still on its way. False: it has said nothing.
+        Returns at once, or never, for a response that was cut."""
+        run = self._responses.current
+        if run is None or not run.reply.text.strip():
+            return False
+        await run.synthesized()
+        while True:
+            now_ns = self._clock.now_ns()
+            left_ns = run.reply.playback.lasts_until_ns(now_ns) - now_ns
+            if left_ns <= 0:
+                return True
+            await asyncio.sleep(left_ns / 1e9)
+
+    @property
+    def will_answer(self) -> bool:
+        """Whether a response begins when a lost client is back, or soon after."""
+        return self._machine.is_asked
+
+    def client_lost(self) -> None:
+        """The connection broke. Record what was heard of the response that broke off."""
+        unheard = True
+        run = self._responses.current
+        if run is not None:
+            run.reply.playback.client_lost(self._clock.now_ns())
+            run.reply.claims.close()
+            unheard = not self._items.stands(run.reply)[0].strip()
+        self.feed(ev.ClientLost(unheard))
+        self._log.over.settle_all()
+
+    def client_back(self) -> None:
+        """The client has a new connection. No latency is counted across the gap."""
+        self._ears.resumed_ns = self._clock.now_ns()
+        if self.will_answer:
+            # The caller has waited for the network, not for the answer.
+            self._log.utterance_dropped()
+            self._log.guessed(MarkName.ASKED, self._clock.now_ns())
+        self.feed(ev.ClientBack())
+
     def feed(self, event: ev.Event) -> None:
         """Give the machine an event and carry out its commands."""
-        now_ns = self._around.clock.now_ns()
+        now_ns = self._clock.now_ns()
         self._log.event(event, now_ns, self._machine.turn)
         self._carry_out(self._machine.apply(event, now_ns), now_ns)
 
@@ -176,33 +227,34 @@ class Session:
 
     async def _dispatch(self, request: ask.Request) -> None:
         await check_request(
-            request, self._context.chat, self.conversation, self.settings, self._around
+            request, self._context, self.settings, self._stages.tools, self._stages.open_voice
         )
         match request:
             case ask.AppendAudio(pcm, rate_hz):
-                self._around.recording.caller(pcm, rate_hz, self._around.clock.now_ns())
-                await self._hearing.feed(pcm, rate_hz)
+                self._recording.caller(pcm, rate_hz, self._clock.now_ns())
+                await self._ears.feed(pcm, rate_hz)
             case ask.UpdateSession(settings):
                 await self._update(settings)
             case ask.CommitAudio():
-                utterance = await self._hearing.commit()
+                utterance = await self._ears.commit()
                 self.feed(ev.BufferCommitted(utterance))
             case ask.ClearAudio():
-                utterance = await self._hearing.clear()
+                utterance = await self._ears.clear()
                 self.feed(ev.BufferCleared(utterance))
-                self._around.notify(say.AudioCleared())
+                self._notify(say.AudioCleared())
             case ask.CreateResponse(options):
-                follows_up = self._the_desk.present.awaits_client
+                self._require_running()
+                follows_up = self._responses.awaits_client
                 if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
-                    self._options, self._script.next, self._is_asked = options, None, True
+                    self._response_options, self._script.next, self._is_asked = options, None, True
                 self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
-                    self._options, self._is_asked = ResponseOptions(), False  # it was waiting
+                    self._response_options, self._is_asked = ResponseOptions(), False
             case ask.PlaybackReport(item_id, played_ms):
-                self._replies.played(item_id, played_ms)
-            case ask.DeleteItem(item_id) if self._replies.is_held(item_id):
+                self._items.played(item_id, played_ms)
+            case ask.DeleteItem(item_id) if self._items.is_held(item_id):
                 self.feed(ev.ReplyCancelled())  # nothing is left to go on with
                 self._change_items(request)
             case _:
@@ -211,45 +263,44 @@ class Session:
     def _change_items(self, request: ask.Request) -> None:
         change_items(
             request,
-            self.conversation,
             self._context,
-            self._replies,
+            self._items,
             self._ids,
-            self._around.notify,
+            self._notify,
         )
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
-            self._warming.changed()
+            self._prefill.changed()
 
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
-        around, old = self._around, self.settings
-        around.open_voice(settings.voice, 24_000)  # raises for an unknown voice
+        old, own = self.settings, self._stages.tools
+        self._stages.open_voice(settings.voice, 24_000)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
             await check_text(self._context.chat, instructions, "session.instructions")
         if (settings.tools, settings.tool_choice) != (old.tools, old.tool_choice):
-            check_choice(settings, _PLAIN, around.tools, "session.tool_choice")
-        tools, old_tools = (tools_of(each, _PLAIN, around.tools) for each in (settings, old))
+            check_choice(settings, _PLAIN, own, "session.tool_choice")
+        tools, old_tools = (tools_of(each, _PLAIN, own) for each in (settings, old))
         if tools != old_tools:
-            check_names(settings.tools, around.tools)
+            check_names(settings.tools, own)
             await check_tools(self._context.chat, tools, "session.tools")
         self.settings = settings
         if (settings.instructions, tools) != (old.instructions, old_tools):
-            self._context.setting.instructions = settings.instructions
-            self._context.setting.tools = () if tools is None else tools.definitions
-            self._warming.changed()
+            self._context.instructions = settings.instructions
+            self._context.tools = () if tools is None else tools.definitions
+            self._prefill.changed()
         if (settings.turn_detection, settings.transcribes_only) != (
             old.turn_detection,
             old.transcribes_only,
         ):
-            rules = rules_of(settings, around.idle, ducks=around.ducks)
-            self._enforcement.detects(settings.turn_detection)
+            rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
+            self._budget_actions.detects(settings.turn_detection)
             self.feed(ev.RulesChanged(rules))
-        self._log.budget = budget_of(settings, around.budget)
-        around.notify(say.SessionUpdated(settings))
+        self._log.budget = budget_of(settings, self._options.budget)
+        self._notify(say.SessionUpdated(settings))
 
     def _complain(self, error: HalfsecError) -> None:
-        self._around.notify(
+        self._notify(
             say.Problem(error.message, error.code, error.error_type, error.param, self._request_id)
         )
 
@@ -262,21 +313,21 @@ class Session:
         if heard.partial is not None:
             text, stable_chars = heard.partial
             if text:
-                self._utterances.partial(heard.utterance, text, stable_chars)
-                if self._around.previews:
-                    self._warming.hears(text)
+                self._user_items.partial(heard.utterance, text, stable_chars)
+                if self._options.previews:
+                    self._prefill.hears(text)
             if self._machine.checks_words:
                 self.feed(ev.WordsHeard(heard.utterance, text))
         if isinstance(heard.event, ev.SpeechStarted):
             is_overlap = self._machine.agent not in (Agent.IDLE, Agent.PREPARING)
-            self._enforcement.speech_began(is_overlap=is_overlap)
-            self._log.guessed(MarkName.SPEECH_STARTED, self._around.clock.now_ns())
+            self._budget_actions.speech_began(is_overlap=is_overlap)
+            self._log.guessed(MarkName.SPEECH_STARTED, self._clock.now_ns())
         if heard.event is not None:
             self.feed(heard.event)
 
     async def _keep_time(self) -> None:
-        """Fire the machine's timer, and notice audio that stops in mid-word."""
-        clock = self._around.clock
+        """Fire the machine's timer, and detect audio that stops in mid-word."""
+        clock = self._clock
         while True:
             self._rearm.clear()
             now_ns = clock.now_ns()
@@ -286,7 +337,7 @@ class Session:
                 self._carry_out(self._machine.on_timer(now_ns), now_ns)
                 continue
             if self._machine.caller is Caller.SPEAKING:
-                stalled_ns = self._hearing.last_audio_ns + STALL_NS
+                stalled_ns = self._ears.last_audio_ns + STALL_NS
                 if now_ns >= stalled_ns:
                     self.feed(ev.AudioStalled(self._machine.utterance))
                     continue
@@ -295,14 +346,14 @@ class Session:
                 async with asyncio.timeout(None if due_ns is None else (due_ns - now_ns) / 1e9):
                     await self._rearm.wait()
 
-    def _may_warm(self) -> bool:
-        """No reply is being made, and no final pass decides how long the caller waits."""
+    def _may_prefill(self) -> bool:
+        """Whether no response is being made and no final pass decides how long the caller waits."""
         made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING, Agent.HELD)
         return not made and self._machine.caller is not Caller.PAUSING
 
     def _refused_by_model(self, refusal: StageError) -> None:
-        """Outside any request, so without an event id."""
-        self._around.notify(say.Problem(refusal.message, refusal.code, refusal.error_type))
+        """Send a refusal that no request caused, so without an event id."""
+        self._notify(say.Problem(refusal.message, refusal.code, refusal.error_type))
 
     # --- commands ---
 
@@ -311,71 +362,89 @@ class Session:
             self._log.command(command, now_ns, self._machine.turn)
             self._do(command, now_ns)
         self._rearm.set()
-        self._warming.go_on()
+        self._prefill.go_on()
         self._state.look()
 
-    def _do(self, command: cmd.Command, now_ns: int) -> None:
-        desk = self._the_desk
-        self._script.follow(command)
+    def _do(self, command: cmd.Command, now_ns: int) -> None:  # noqa: C901
+        """Carry out one command: the only place where commands are dispatched."""
+        self._require_running()
         match command:
+            # the caller's utterances
             case cmd.Transcribe(utterance, revision):
-                self._hearing.transcribe(utterance, revision)
-            case cmd.StartReply(turn):
-                options, self._options = self._options, ResponseOptions()
-                script = self._script.take()
-                is_asked, self._is_asked = self._is_asked or script is not None, False
-                greets = script is not None
-                self._log.reply_begun(turn, now_ns, greets=greets, asked=is_asked)
-                voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)
-                settings = options.applied(self.settings)
-                desk.begin(turn, settings, options, script, voiced_ns=voiced_ns)
+                self._ears.transcribe(utterance, revision)
+            case cmd.AnnounceSpeech(utterance, at_sample):
+                self._user_items.announce_speech(utterance, at_sample)
+            case cmd.ReopenTurn(turn, utterance):
+                self._responses.cut(turn, "turn_detected", keeps_heard=False)
+                self._log.reopened(turn, now_ns)
+                self._user_items.reopen(utterance)
+            case cmd.CommitUtterance(utterance, text, by_client):
+                self._script.next = None  # there is something to answer
+                self._prefill.heard_all()
+                self._user_items.commit(utterance, text, by_client=by_client, now_ns=now_ns)
+            case cmd.CompleteTranscript(utterance, text):
+                self._user_items.complete(utterance, text)
+            case cmd.FailTranscript(utterance):
+                self._user_items.fail(utterance)
+            case cmd.CommitSilence(silence_ms):
+                self._user_items.commit_silence(silence_ms)
+            case cmd.DropUtterance(utterance, announced, was_echo):
+                self._prefill.heard_all()
+                self._user_items.drop(utterance, announced=announced, was_echo=was_echo)
+            # responses
             case cmd.GuessReply(turn, text):
-                if self._around.guesses:
-                    desk.guess(turn, self.settings, text)
+                if self._options.preemptive:
+                    self._responses.prepare_preemptive(turn, self.settings, text)
             case cmd.DropGuess():
-                desk.drop_guess()
+                self._responses.discard_preemptive()
                 self._log.guessed(MarkName.DISCARDED, now_ns)
-            case (
-                cmd.ReleaseReply()
-                | cmd.CutReply()
-                | cmd.HoldReply()
-                | cmd.ResumeReply()
-                | cmd.DuckReply()
-                | cmd.UnduckReply()
-                | cmd.Apologize()
-                | cmd.AbandonReply()
-            ):
-                change_reply(desk, command)
+            case cmd.StartReply(turn):
+                self._start_response(turn, now_ns)
+            case cmd.ReleaseReply(turn):
+                self._script.heard()
+                self._responses.release(turn)
+            case cmd.CutReply(turn, reason):
+                if reason == "turn_detected":
+                    self._script.restore()
+                else:
+                    self._script.heard()
+                self._responses.cut(turn, reason)
+            case cmd.HoldReply(turn):
+                self._responses.hold(turn)
+            case cmd.ResumeReply(turn):
+                self._responses.resume(turn)
+            case cmd.DuckReply(turn):
+                self._responses.duck(turn)
+            case cmd.UnduckReply():
+                self._responses.unduck()
+            case cmd.Apologize(turn):
+                self._script.heard()
+                self._responses.apologize(turn)
+            case cmd.AbandonReply(turn):
+                self._responses.cut(turn, None)
+            # the call
             case cmd.PromptCaller():
-                self._script.next = self._around.idle_prompt
+                self._script.next = self._options.idle_prompt
             case cmd.HangUp():
                 raise SilentCallError
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code))
-            case _:
-                if isinstance(command, cmd.CommitUtterance | cmd.DropUtterance):
-                    self._warming.heard_all()
-                elif isinstance(command, cmd.ReopenTurn):
-                    desk.cut(command.turn, "turn_detected", keeps_heard=False)
-                    self._log.reopened(command.turn, now_ns)
-                self._utterances.do(command, now_ns)
 
-    @property
-    def _the_desk(self) -> ResponseController:
-        if self._desk is None:
+    def _start_response(self, turn: TurnId, now_ns: int) -> None:
+        options, self._response_options = self._response_options, ResponseOptions()
+        script = self._script.take()
+        is_asked, self._is_asked = self._is_asked or script is not None, False
+        self._log.reply_begun(turn, now_ns, greets=script is not None, asked=is_asked)
+        voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)
+        settings = options.applied(self.settings)
+        self._responses.begin(turn, settings, options, script, voiced_ns=voiced_ns)
+
+    def _require_running(self) -> None:
+        if not self._is_running:
             raise ClientError("The session has not started yet.", code="session_not_started")
-        return self._desk
-
-
-def _on_sound(
-    ears: EarsPort, recording: RecordingPort, playback: Playback, frame: Outgoing
-) -> None:
-    """Something of a reply is sent."""
-    ears.played(frame.pcm, playback.rate_hz, frame.at_ns)
-    recording.agent(playback, frame)
 
 
 def budget_of(settings: SessionSettings, profile: Budget) -> Budget:
-    """What turns are held to from now on: the session's total, and the silence that it asks for."""
+    """Latency budget of the next turns: the session's total, and the silence that it asks for."""
     wait_ms = asked_wait_ms(settings.turn_detection)
     return profile.with_total(settings.budget_ms).widened(wait_ms)

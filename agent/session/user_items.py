@@ -1,105 +1,115 @@
-"""What the caller says, as items: announced, committed, completed or dropped."""
+"""Items of the caller's utterances: announced, committed, completed, failed or dropped."""
 
-from collections.abc import Callable
 from typing import Final
 
-from agent.observability.turn_recorder import TurnRecorder
-from agent.session.api.conversation import Conversation, ItemId, Message
+from agent.session.api.conversation import ItemId, Message
 from agent.session.api.ids import Identifiers
-from agent.session.api.server_events import Notice
 from agent.session.context.chat_context import ChatContext
 from agent.session.ports.stage_ports import EarsPort
-from agent.turn_taking import commands as cmd
+from agent.session.response.dependencies import SessionOutputs
 from latency_budget.account.marks import MarkName
 
 from .api import server_events as say
 
 SAMPLES_PER_MS: Final = 16
-"""Of the ears' axis."""
+"""Samples per millisecond of the ears' axis: 16 kHz."""
 
 
 class UserItems:
-    """Belongs to one session."""
+    """The caller's utterances of one session as conversation items and notices. Each public
+    method is what one command of the turn-taking machine does."""
 
     def __init__(
         self,
         ears: EarsPort,
-        conversation: Conversation,
         context: ChatContext,
         ids: Identifiers,
-        log: TurnRecorder,
-        notify: Callable[[Notice], None],
+        outputs: SessionOutputs,
     ) -> None:
         self._ears = ears
-        self._conversation = conversation
+        self._conversation = context.conversation
         self._context = context
         self._ids = ids
-        self._log = log
-        self._notify = notify
+        self._log = outputs.log
+        self._notify = outputs.notify
         self._items: dict[int, ItemId] = {}
-        """Of utterances whose words are not known yet."""
+        """Items of utterances whose words are not known yet, by utterance."""
         self._last_said: ItemId | None = None
-        """Of the last utterance that was committed with its words."""
-        self._going_on: int | None = None
-        """The utterance that goes on with it."""
+        """Item of the last utterance that was committed with its words."""
+        self._continuing: int | None = None
+        """The utterance that continues it."""
 
     def partial(self, utterance: int, text: str, stable_chars: int) -> None:
-        """Show what has been understood so far, to clients that asked for it."""
+        """Send a partial transcript, to clients that asked for it."""
         item_id = self._items.get(utterance)
         if item_id is not None:
             fields = {"item_id": item_id, "text": text, "stable_chars": stable_chars}
             self._notify(say.Extension("halfsec.partial", fields))
 
-    def do(self, command: cmd.Command, now_ns: int) -> None:
-        """Carry out a command of the machine that is about an utterance."""
-        match command:
-            case cmd.AnnounceSpeech(utterance, at_sample):
-                started = say.SpeechStarted(self._item_of(utterance), at_sample // SAMPLES_PER_MS)
-                self._notify(started)
-            case cmd.ReopenTurn(_, utterance):
-                if self._last_said is not None:
-                    self._going_on = utterance
-                    self._context.reopened(self._last_said)
-            case cmd.CommitUtterance(utterance, text, by_client):
-                self._ears.close(utterance)
-                self._log.guessed(MarkName.ENDPOINT, now_ns)
-                self._commit(utterance, text, now_ns if by_client else None)
-            case cmd.CompleteTranscript(utterance, text):
-                self._complete(utterance, text)
-            case cmd.FailTranscript(utterance):
-                item_id = self._known(utterance)
-                if self._goes_on(utterance):
-                    self._context.stays()
-                message = "The recording could not be transcribed."
-                self._notify(say.TranscriptFailed(item_id, message))
-            case cmd.CommitSilence(silence_ms):
-                self._commit_silence(silence_ms)
-            case cmd.DropUtterance(utterance, announced, was_echo):
-                self._ears.close(utterance, was_echo=was_echo)
-                self._log.utterance_dropped()
-                self._item_of(utterance)
-                item_id = self._known(utterance)
-                if self._goes_on(utterance):
-                    self._context.stays()
-                if announced:
-                    self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
-            case _:
-                raise AssertionError(f"no one carries out {command}")
+    def announce_speech(self, utterance: int, at_sample: int) -> None:
+        """Send that an utterance began, at this sample of the ears' axis."""
+        started = say.SpeechStarted(self._item_of(utterance), at_sample // SAMPLES_PER_MS)
+        self._notify(started)
 
-    def _commit(self, utterance: int, text: str | None, by_client_ns: int | None) -> None:
-        """`by_client_ns`: when the client ended it itself."""
+    def reopen(self, utterance: int) -> None:
+        """This utterance continues the last one that was committed."""
+        if self._last_said is not None:
+            self._continuing = utterance
+            self._context.reopened(self._last_said)
+
+    def commit(self, utterance: int, text: str | None, *, by_client: bool, now_ns: int) -> None:
+        """Add the item of an utterance that is over. `text` None: the words are not known yet."""
+        self._ears.close(utterance)
+        self._log.guessed(MarkName.ENDPOINT, now_ns)
         item_id = self._item_of(utterance)
-        if by_client_ns is not None:
-            self._log.guessed(MarkName.ASKED, by_client_ns)
+        if by_client:
+            self._log.guessed(MarkName.ASKED, now_ns)
         else:
             self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
-        self._add(item_id, self._context.open_item if utterance == self._going_on else None)
+        self._add(item_id, self._context.open_item if utterance == self._continuing else None)
         if text is not None:
             self._last_said = item_id
-            self._complete(utterance, text)
+            self.complete(utterance, text)
 
-    def _commit_silence(self, silence_ms: int) -> None:
-        """It is no utterance: the ears have heard none, and the model is shown none."""
+    def complete(self, utterance: int, text: str) -> None:
+        """Set the words of an utterance that was committed."""
+        item_id = self._known(utterance)
+        continues = self._continues(utterance)
+        if item_id in self._conversation:
+            self._conversation.set_text(item_id, text, "completed")
+            if item_id == self._conversation.last_id():
+                self._context.said(text, goes_on=continues)
+            else:
+                self._context.edited()
+        elif continues:
+            self._context.stays()
+        if text:
+            self._notify(say.TranscriptDelta(item_id, text))
+        self._notify(say.TranscriptCompleted(item_id, text, self._ears.duration_s(utterance)))
+        self._log.caller_said(text)
+
+    def fail(self, utterance: int) -> None:
+        """The words of an utterance that was committed will never be known."""
+        item_id = self._known(utterance)
+        if self._continues(utterance):
+            self._context.stays()
+        message = "The recording could not be transcribed."
+        self._notify(say.TranscriptFailed(item_id, message))
+
+    def drop(self, utterance: int, *, announced: bool, was_echo: bool) -> None:
+        """Forget an utterance without words; the client gets its end if it got its beginning."""
+        self._ears.close(utterance, was_echo=was_echo)
+        self._log.utterance_dropped()
+        self._item_of(utterance)
+        item_id = self._known(utterance)
+        if self._continues(utterance):
+            self._context.stays()
+        if announced:
+            self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
+
+    def commit_silence(self, silence_ms: int) -> None:
+        """Add an item for silence that a client asked to be prompted about. It is no utterance: the
+        ears have heard none, and the model gets none."""
         item_id = self._ids.item()
         end_ms = int(self._ears.received) // SAMPLES_PER_MS
         start_ms = max(0, end_ms - silence_ms)
@@ -117,27 +127,11 @@ class UserItems:
         self._notify(say.AudioCommitted(item_id, previous))
         self._notify(say.ItemAdded(item, previous))
 
-    def _complete(self, utterance: int, text: str) -> None:
-        item_id = self._known(utterance)
-        goes_on = self._goes_on(utterance)
-        if item_id in self._conversation:
-            self._conversation.set_text(item_id, text, "completed")
-            if item_id == self._conversation.last_id():
-                self._context.said(text, goes_on=goes_on)
-            else:
-                self._context.edited()
-        elif goes_on:
-            self._context.stays()
-        if text:
-            self._notify(say.TranscriptDelta(item_id, text))
-        self._notify(say.TranscriptCompleted(item_id, text, self._ears.duration_s(utterance)))
-        self._log.caller_said(text)
-
-    def _goes_on(self, utterance: int) -> bool:
-        """Whether it was to go on with the one before. Asked once, when it is known what it is."""
-        if utterance != self._going_on:
+    def _continues(self, utterance: int) -> bool:
+        """Whether it continues the one before. Answers True only once."""
+        if utterance != self._continuing:
             return False
-        self._going_on = None
+        self._continuing = None
         return True
 
     def _item_of(self, utterance: int) -> ItemId:

@@ -87,7 +87,7 @@ async def _open(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallP
         else:
             _log.warning("call %s is not recorded: the caller was not told to the end", session.id)
     if plan.greeting:
-        session.aloud.say(plan.greeting)
+        session.say(plan.greeting)
 
 
 async def _meet_machine(
@@ -158,4 +158,4 @@ async def _navigate(session: Session) -> None:
 async def _announce_limit(session: Session, plan: CallPlan) -> None:
     if plan.limit_s is not None and plan.limit_s > 2 * NOTICE_S and plan.limit_notice:
         await asyncio.sleep(plan.limit_s - NOTICE_S)
-        session.aloud.say(plan.limit_notice)
+        session.say(plan.limit_notice)

@@ -50,7 +50,7 @@ AGENT_HUNG_UP: Final = "the agent hung up"
 MARKS_S: Final = 1.5
 """For the carrier to say that it has played what it should have played by now. Its leg and jitter
 take 0.1 to 0.5 s; after two seconds of silence callers are told to wait
-(`agent/session/response/synthesis.py`)."""
+(`agent/session/response/task.py`)."""
 LEAVE_S: Final = 10.0
 """For the rest of a farewell that was sent, or of the apology in its place."""
 
@@ -177,7 +177,7 @@ class PhoneCall:
         """Wait until the caller has heard what the present reply has said so far. False: that is
         nothing."""
         assert self._session is not None
-        if not await self._session.aloud.until_played():
+        if not await self._session.wait_played():
             return False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARKS_S):
@@ -212,7 +212,7 @@ class PhoneCall:
 
     async def say_all(self, session: Session, text: str) -> bool:
         """Say these words now. Returns when they were heard; False: not to their end."""
-        session.aloud.say(text)
+        session.say(text)
         self._reply_over.clear()
         await self._reply_over.wait()
         return self._status == "completed" and await self.until_heard()

@@ -28,7 +28,7 @@ from agent.session.ports.playback import Playback
 from agent.session.ports.stage_ports import ChatMessage, OnMark, ReplyToken, Tools
 from agent.session.response.opening_clause import cutting, example_messages, shaped
 from agent.session.response.response import Reply
-from agent.session.response.task import ResponseTask
+from agent.session.response.task import ResponseCallbacks, ResponseTask
 from agent.stages.llm_chat import Chat
 from agent.stages.load_progress import Conversion
 from agent.stages.loading import Loading
@@ -173,7 +173,7 @@ class Examiner:
         )
         began_ns = clock.now_ns()
 
-        def mark(name: MarkName, at_ns: int) -> None:
+        def mark(reply: Reply, name: MarkName, at_ns: int) -> None:
             since_ms = (at_ns - began_ns) / 1e6
             if name is MarkName.FIRST_PIECE:
                 answer.num_steps, answer.first_piece_ms = chat.num_steps, since_ms
@@ -186,9 +186,9 @@ class Examiner:
 
         shape = cutting(by_clause=by_clause)
         speaking = VoiceStream(self._voice, rate_hz)
-        run = ResponseTask(reply, speaking, clock, notify, mark, lambda: shape)
+        callbacks = ResponseCallbacks(notify, mark, audible=lambda run: run.release())
+        run = ResponseTask(reply, speaking, clock, callbacks, chunking=lambda: shape)
         run.announced.set()
-        run.on_audible = run.release
         await run.run(chat)
         await chat.close()
         answer.text = reply.text

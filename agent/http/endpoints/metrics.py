@@ -29,7 +29,7 @@ import llm_engine
 from agent.calls.registry import CallRegistry
 from agent.http.hardening.http_protocol import HttpConnection
 from agent.observability.trace_export import TraceExporter
-from agent.session.response.overlap import DUCKS, STOCK
+from agent.session.response.controller import DUCKS, STOCK
 from agent.stages.registry import ANSWER_TIMEOUT_S, Stages
 from agent.tools.server_tools import ServerTools, ToolState
 from latency_budget.enforcement.policy import Policy

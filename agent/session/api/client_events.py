@@ -1,6 +1,6 @@
-"""What a client can ask of its session, neutral of any wire dialect.
+"""Client requests to a session, independent of any wire protocol.
 
-A dialect in `agent/realtime/protocol/` turns frames into these; `Session.handle` takes them.
+The protocol in `agent/realtime/protocol/` turns frames into these; `Session.handle` takes them.
 `event_id` is the client's own name for the frame, echoed in an error about it.
 """
 
@@ -16,7 +16,7 @@ from .settings import ResponseOptions, SessionSettings
 @dataclass(frozen=True, slots=True)
 class UpdateSession:
     settings: SessionSettings
-    """The whole effective settings after the change: the dialect merged and checked them."""
+    """Effective settings after the change: the protocol merged and checked them."""
     event_id: str | None = None
 
 
@@ -60,7 +60,7 @@ class DeleteItem:
 class TruncateItem:
     item_id: ItemId
     audio_end_ms: int
-    """What the client says it played, from the start of the item. Never negative."""
+    """Played audio as the client reports it, in ms from the start of the item. Never negative."""
     event_id: str | None = None
 
 
@@ -78,7 +78,7 @@ class CancelResponse:
 
 @dataclass(frozen=True, slots=True)
 class PlaybackReport:
-    """Extension: how much of the current reply really came out of the client's speaker."""
+    """Extension: how much of the current reply the client's speaker has played."""
 
     item_id: ItemId
     played_ms: int

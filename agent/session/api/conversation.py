@@ -1,4 +1,4 @@
-"""What was said: the items of a conversation, in order, and nothing that was not heard.
+"""Conversation: its items in order, without words that were not heard.
 
 Items are what clients see (`item_...` ids, a chain of `previous_item_id`); the language model's
 token ids belong to the engine. After a barge-in an assistant item holds exactly the words that the
@@ -13,17 +13,18 @@ from agent.errors import ClientError
 
 ItemId = NewType("ItemId", str)
 ROOT: Final = ItemId("root")
-"""As `previous_item_id`: put the item in front of all others."""
+"""Value of `previous_item_id` that puts the item in front of all others."""
 
 NO_SUCH_ITEM: Final = "item_not_found"
-"""The code of errors about an item that is not there."""
+"""Error code of a missing item."""
 
 Role = Literal["system", "user", "assistant"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Modality = Literal["audio", "text"]
 
 MAX_ITEMS: Final = 1000
-"""A conversation of an hour has about 600 items; beyond that memory is somebody's weapon."""
+"""Limit of items. A conversation of an hour has about 600; without a limit a client could exhaust
+memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,15 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolRound:
-    """Tools of the server that were called in the middle of a reply. Clients don't see it."""
+    """Server tools called together in the middle of a reply. Clients don't see it."""
 
     at_char: int
-    """Of the reply: where the model's words before the calls end."""
+    """Character of the reply at which the model's words before the calls end."""
     resumes_at: int
-    """Where its words after them begin. What lies between was said while the tools ran."""
+    """Character at which its words after them begin. The filler spoken meanwhile lies between."""
     calls: tuple[ModelCall, ...]
     results: tuple[str, ...]
-    """Of each call, as the model is told."""
+    """Result of each call, as the model reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,15 @@ class Message:
     id: ItemId
     role: Role
     modality: Modality
-    """How it was said: a spoken message has a transcript, a typed one has text."""
+    """A spoken message has a transcript, a typed one has text."""
     text: str | None
     """None while a spoken message has no transcript yet."""
     status: ItemStatus = "completed"
     continues: ItemId | None = None
-    """The item that this one goes on with, so that the model reads both as one: the same reply,
-    taken up again, or the caller's message."""
+    """The item that this one continues, so that the model reads both as one: a resumed reply, or
+    the caller's reopened message."""
     rounds: tuple[ToolRound, ...] = ()
-    """Of an agent's reply, counted from its first item."""
+    """Tool rounds of an agent's reply, counted from its first item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,13 @@ Item = Message | FunctionCall | FunctionOutput
 
 @dataclass(frozen=True, slots=True)
 class ItemReference:
-    """An item of the conversation, in a list of others."""
+    """Reference to an item of the conversation."""
 
     id: ItemId
 
 
 class Conversation:
-    """Items in order. Not thread-safe: one session owns it."""
+    """Items of one session's conversation, in order. Not thread-safe."""
 
     def __init__(self) -> None:
         self._items: dict[ItemId, Item] = {}
@@ -156,7 +157,7 @@ class Conversation:
         return self._order.index(after) + 1
 
     def update(self, item: Item) -> None:
-        """Put a changed item in its old place. Raises ClientError where it is gone."""
+        """Replace an item by a changed one. Raises ClientError where it is gone."""
         self.get(item.id)
         self._items[item.id] = item
 
@@ -184,7 +185,7 @@ class Conversation:
         self._order.remove(item_id)
 
     def make_room(self) -> list[ItemId]:
-        """Forget the oldest items so that one more fits: what is spoken can't be refused.
+        """Delete the oldest items so that one more fits: what is spoken can't be refused.
 
         Returns the ids that are gone.
         """

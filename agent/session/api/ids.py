@@ -29,25 +29,25 @@ class Identifiers:
         self._held: set[ItemId] = set()
 
     def item(self) -> ItemId:
-        """The next one, held until it is released."""
+        """The next item id, held until it is released."""
         self._num_items += 1
         item_id = ItemId(f"item_{self._stem}{self._num_items:05d}")
         self._held.add(item_id)
         return item_id
 
     def release(self, item_id: ItemId) -> None:
-        """The server changes nothing under this id any more."""
+        """Release an id: the server changes nothing under it any more."""
         self._held.discard(item_id)
 
     def reserves(self, item_id: ItemId) -> bool:
-        """Whether a client must not take it."""
+        """Whether this id belongs to the server, so that a client can't use it."""
         number = item_id.removeprefix(f"item_{self._stem}")
         is_ours = number != item_id and number.isascii() and number.isdecimal()
         is_to_come = is_ours and int(number) > self._num_items
         return is_to_come or item_id in self._held
 
     def call(self) -> str:
-        """Of a tool, for the client."""
+        """The next id of a function call."""
         return f"call_{self._stem}{next(self._calls):05d}"
 
     def reply(self) -> str:

@@ -1,6 +1,6 @@
-"""What a session tells its client, neutral of any wire dialect.
+"""Notices of a session to its client, independent of any wire protocol.
 
-A dialect in `agent/realtime/protocol/` turns each notice into its own frames. The session
+The protocol in `agent/realtime/protocol/` turns each notice into its own frames. The session
 guarantees the order:
 `ReplyStarted`, then `ReplyText` and `ReplyAudio` interleaved (each text just before the audio that
 speaks it), then exactly one `ReplyEnded`; nothing of a reply follows its end. A reply that may call
@@ -38,7 +38,7 @@ class SessionUpdated:
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
     item_id: ItemId
-    """Of the user item that will come of it."""
+    """Id of the user item that the utterance will become."""
     audio_start_ms: int
     """On the axis of all audio received in this session."""
 
@@ -54,7 +54,7 @@ class SilenceTimedOut:
     """The caller said nothing for as long as the client wanted to wait."""
 
     item_id: ItemId
-    """Of the user item that stands for the silence."""
+    """Id of the user item that stands for the silence."""
     audio_start_ms: int
     audio_end_ms: int
 
@@ -125,12 +125,12 @@ class ReplyStarted:
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
     may_call: bool = False
-    """Its message begins later, if at all; `item_id` will be its name."""
+    """Its message begins later, if at all; `item_id` will be its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBegun:
-    """The first word of a reply that may call tools is about to come."""
+    """The message of a response that may call tools begins."""
 
     response_id: str
     previous_item_id: ItemId | None
@@ -138,7 +138,7 @@ class MessageBegun:
 
 @dataclass(frozen=True, slots=True)
 class ReplyCalled:
-    """The client is to run a tool. The call is complete."""
+    """The client has to run a tool. The call is complete."""
 
     response_id: str
     call: FunctionCall
@@ -174,7 +174,7 @@ class ReplyEnded:
     status: ReplyStatus
     reason: ReplyReason | None
     text: str
-    """The whole reply if completed, else what the caller heard of it."""
+    """The whole text if completed, else what the caller heard of it."""
     usage: Usage
     error_message: str | None = None
 
@@ -192,17 +192,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The client has another connection to this session, and knows nothing of what it was told by
-    the one before that did not reach it. An extension as well."""
+    """The client has a new connection to this session, and lacks the events that did not reach it
+    by the one before. An extension as well."""
 
     settings: SessionSettings
     items: tuple[Item, ...]
     """All of the conversation, in order."""
     received: int
-    """Frames of the client that have been dealt with in this session. Those behind them are lost.
-    """
+    """Frames of the client processed in this session. Those behind them are lost."""
     will_answer: bool
-    """A reply to what the caller said follows by itself."""
+    """A response to what the caller said follows without a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a client may set for its own session, neutral of any wire dialect."""
+"""Session settings that a client may change, independent of any wire protocol."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -13,11 +13,11 @@ AudioEncoding = Literal["pcm16", "pcmu", "pcma"]
 WIRE_RATE_HZ: Final[dict[str, int]] = {"pcm16": 24_000, "pcmu": 8_000, "pcma": 8_000}
 
 MAX_PACE_MS: Final = 5000
-"""Beyond it a caller has asked again."""
+"""Longest pace: beyond it a caller has asked again."""
 
 MIN_BUDGET_MS: Final = 50
 MAX_BUDGET_MS: Final = 60_000
-"""Less than the first no machine can do; more than the second nobody calls a conversation."""
+"""Bounds of the latency budget: no machine meets less, and no conversation bears more."""
 
 Eagerness = Literal["low", "medium", "high", "auto"]
 
@@ -45,7 +45,8 @@ class SemanticVad:
 
 
 TurnDetection = ServerVad | SemanticVad
-"""None in its place means push-to-talk: the client commits and asks for responses."""
+"""Turn detection. None in its place means push-to-talk: the client commits and requests responses.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class SessionSettings:
     """The effective settings of a session. A client changes single fields."""
 
     transcribes_only: bool = False
-    """Nobody answers: what is said is written down."""
+    """Transcription only: no response is generated."""
     agent: str = "default"
     """Name of the `[agents.NAME]` section that answers."""
     instructions: str = ""
@@ -63,24 +64,24 @@ class SessionSettings:
     input_encoding: AudioEncoding = "pcm16"
     output_encoding: AudioEncoding = "pcm16"
     line_rate_hz: int | None = None
-    """Of a telephone line whose samples come at another rate than the encoding's own."""
+    """Sample rate of a telephone line, where it differs from the encoding's own."""
     turn_detection: TurnDetection | None = field(default_factory=SemanticVad)
     transcription: dict[str, Any] | None = None
     """The client's `audio.input.transcription`, echoed as set. Transcripts are sent always."""
     max_output_tokens: int | None = None
     """None: as many as the reply takes ("inf")."""
     pace_ms: int = 0
-    """An answer is not heard before so long after the caller's last word."""
+    """Shortest time from the caller's last word to the first audio, in ms."""
     budget_ms: int = TARGET_MS
-    """What may lie between the caller's last word and the first audible answer."""
+    """Latency budget from the caller's last word to the first audible answer, in ms."""
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"
     echo: dict[str, Any] = field(default_factory=dict)
-    """Fields without effect here that the client set and expects to see again (tracing, ...)."""
+    """Fields without effect here that the client set and that are echoed (tracing, ...)."""
 
     @property
     def output_rate_hz(self) -> int:
-        """Of what is spoken."""
+        """Sample rate of the output audio."""
         return self.line_rate_hz or WIRE_RATE_HZ[self.output_encoding]
 
     def changed(self, **changes: Any) -> "SessionSettings":
@@ -90,7 +91,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """What one response may differ in from its session. None: as the session says."""
+    """Options of one response. None: the session's setting."""
 
     instructions: str | None = None
     output_modality: Modality | None = None
@@ -106,7 +107,7 @@ class ResponseOptions:
     """Items to answer in place of the conversation."""
 
     def applied(self, settings: SessionSettings) -> SessionSettings:
-        """How this response sounds."""
+        """The session's settings with this response's voice and encoding."""
         if self.voice is None and self.output_encoding is None:
             return settings
         return settings.changed(

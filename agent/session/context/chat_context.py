@@ -1,22 +1,22 @@
-"""What the language model knows of the conversation, brought up to date before it answers.
+"""Chat context: brings a language model's history up to date with the conversation.
 
-Changes are noted at once, cheaply, on the event loop, and carried out in order by `settle`: when
-the next reply begins, or in a warm-up before that. A barge-in thus costs nothing at the moment it
-happens, and the client's own word on how much was heard, which comes some milliseconds later, can
-still correct ours.
+Changes are queued at once, cheaply, on the event loop, and carried out in order by `settle`: when
+the next response begins, or in an idle prefill before that. A barge-in thus costs nothing at the
+moment it happens, and the client's own report of how much was heard, which comes some milliseconds
+later, can still correct ours.
 
-The words of a pause may be told before it is known that they are a turn (`suppose`). If they become
-one, and the reply to them is the one that is wanted (`adopt`), nothing more need be told; if not,
-or if anything else changes first, they are taken back, with what the model answered to them.
+The words of a pause may be committed before it is decided that they are a turn (`suppose`). If they
+become one, and the response to them is the one that is wanted (`adopt`), nothing more is committed;
+if not, or if anything else changes first, they are taken back, with the reply to them.
 
-A message may turn out to have been only the first half of one (`reopened`). The model then forgets
-it, with what it answered, and is told the whole when the rest is known: `open_text` is what it is
-kept from meanwhile. Where nothing more is said, or something else comes first, it is told the half
-again (`stays`).
+A message may turn out to have been only the first half of one (`reopened`). The model then takes
+back the half with its reply, and gets the whole when the rest is known: `open_text` is withheld
+meanwhile. Where nothing more is said, or something else comes first, the half is committed again
+(`stays`).
 
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
-instructions are no change but a state, compared with what the model was told last; so those of a
-single response leave nothing to be taken back.
+instructions are no change but a state, compared with what the model has; so those of a single
+response leave nothing to be taken back.
 """
 
 from collections import deque
@@ -27,7 +27,6 @@ from agent.errors import StageError
 from agent.session.api.conversation import Conversation, Item, ItemId
 from agent.session.ports.stage_ports import ChatMessage, ChatPort
 
-from .chat_instructions import ModelSetting
 from .chat_messages import joined, messages_of, told
 
 
@@ -54,30 +53,34 @@ class ChatContext:
     """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
     def __init__(self, chat: ChatPort, conversation: Conversation, instructions: str) -> None:
-        """`chat` was opened with these instructions."""
+        """`chat` was opened with these instructions, and without tools."""
         self.chat = chat
-        self._conversation = conversation
-        self.setting = ModelSetting(chat, instructions)
+        self.conversation = conversation
+        self.instructions = self._given_instructions = instructions
+        """The session's instructions; and those that the model was given last."""
+        self.tools: tuple[str, ...] = ()
+        """The session's tools, as `Tools.definitions`."""
+        self._given_tools: tuple[str, ...] = ()
         self._pending: deque[_Change] = deque()
         self._supposed: str | None = None
-        """What the model was told as the user's next message, before it is one."""
+        """The user's next message as committed before it is decided."""
         self._was_said = False
-        """What was supposed has become the user's message."""
+        """The supposed message has become the user's message."""
         self.open_text = ""
-        """The beginning of a message that goes on: the last one of the conversation, but not the
-        model's. Empty where there is none."""
+        """Beginning of a message that continues: the last of the conversation, but not in the
+        model's history. Empty where there is none."""
         self.open_item: ItemId | None = None
         """The last item of that beginning."""
         self._misses = False
-        """The model refused something that the conversation has."""
+        """The model refused a message that the conversation has."""
         self._edited = False
         """The model's history differs from the conversation elsewhere than at the end."""
         self._max_cut: int | None = None
-        """Up to which character the model's last reply can be cut; None: anywhere. What was cut off
-        is gone, and behind another message of the agent's it is not the last any more."""
+        """Character up to which the model's last reply can be cut; None: anywhere. What was cut off
+        is gone, and behind another message of the agent it is not the last any more."""
 
     def said(self, text: str, *, goes_on: bool = False) -> None:
-        """The user's next message, or the rest of the open one. One without words is none."""
+        """Add the user's next message, or the rest of the open one. One without words is none."""
         whole = joined(self.open_text, text) if goes_on else text
         if goes_on:
             self.open_item, self.open_text = None, ""
@@ -89,12 +92,12 @@ class ChatContext:
             self._pending.append(_Say(ChatMessage("user", whole)))
 
     def reopened(self, item_id: ItemId) -> None:
-        """What the user said last, with this item, goes on; the reply to it never was.
+        """Reopen the user's last message, with this item; the reply to it is taken back.
 
         Where that is not what the conversation ends with (but for items without words), it stays a
         message of its own.
         """
-        messages = told(self._conversation)
+        messages = told(self.conversation)
         if not messages or messages[-1][0] != item_id:
             return
         self.open_item, self.open_text = item_id, messages[-1][1].text
@@ -104,15 +107,15 @@ class ChatContext:
             self._pending.append(_TakeBack())
 
     def stays(self) -> None:
-        """Nothing more belongs to the message that is open, if there is one."""
+        """Close the open message, if there is one: nothing more belongs to it."""
         text, self.open_item, self.open_text = self.open_text, None, ""
         if text:
             self._pending.append(_Say(ChatMessage("user", text)))
 
     async def suppose(self, text: str) -> None:
-        """Tell the model what is pending, and then words that may become the user's next message.
+        """Settle, and commit words that may become the user's next message.
 
-        Raises StageError. Cancelled, it has told them or not, and knows which.
+        Raises StageError. Cancelled, it has committed them or not, and knows which.
         """
         await self.settle()
         text = joined(self.open_text, text)
@@ -123,20 +126,20 @@ class ChatContext:
             self.withdraw()
 
     def adopt(self) -> bool:
-        """Take the reply to what was supposed for the next one.
+        """Adopt the response to the supposed message.
 
-        False, having changed nothing, where that was not said or the model knows less than it is
-        to know by now.
+        False, having changed nothing, where that was not said or the model's instructions or tools
+        are out of date.
         """
-        if not (self._was_said and self.setting.is_told):
+        if not (self._was_said and self._has_setting):
             return False
         self._supposed, self._was_said = None, False
         self._max_cut = None
         return True
 
     def withdraw(self) -> None:
-        """The reply to what was supposed, if anything, never was; and unless that was said by now,
-        neither was it."""
+        """Take back the reply to the supposed message, and the message unless it was said by
+        now."""
         text, was_said = self._supposed, self._was_said
         self._supposed, self._was_said = None, False
         if text is None or self._edited:
@@ -146,18 +149,18 @@ class ChatContext:
         self._pending.appendleft(_TakeBack())
 
     def added(self, item: Item) -> None:
-        """An item was appended."""
+        """Add an item that was appended to the conversation."""
         self.withdraw()
         for message in messages_of((item,)):
             self.stays()
             self._pending.append(_Say(message))
 
     def answering(self) -> None:
-        """The model begins a reply: the one that will be cut."""
+        """The model begins a reply, which `reply_cut` refers to."""
         self._max_cut = None
 
     def reply_cut(self, num_chars: int, has_words: Callable[[], bool] = lambda: True) -> None:
-        """Only so much of the last reply was heard. The latest word on it counts.
+        """Cut the model's last reply to what was heard. The latest call counts.
 
         Whatever else is pending came after that reply, so this goes in front. `has_words` is asked
         when it is carried out: a word may still come from a model that is being stopped, and where
@@ -180,23 +183,54 @@ class ChatContext:
     async def settle(
         self, instructions: str | None = None, tools: tuple[str, ...] | None = None
     ) -> None:
-        """Carry out what is pending, under these instructions and with these tools in place of the
-        session's.
+        """Carry out the pending changes, under these instructions and with these tools in place of
+        the session's.
 
         Raises StageError where the model can't; then it is tried again next time. What the model
         refused is not: a message too long for it would end every later turn.
         """
-        await self.setting.settle(instructions, tools)
+        await self._set_instructions(self.instructions if instructions is None else instructions)
+        await self._set_tools(self.tools if tools is None else tools)
         while self._edited or self._pending:
             if self._edited:
                 await self._take_anew()
             else:
                 await self._carry_out(self._pending[0])
 
+    @property
+    def _has_setting(self) -> bool:
+        """Whether the model has the session's instructions and tools, and no others."""
+        given = (self._given_instructions, self._given_tools)
+        return (self.instructions, self.tools) == given
+
+    async def _set_instructions(self, wanted: str) -> None:
+        """What the model refuses of the session's own is not wanted any more."""
+        if wanted == self._given_instructions:
+            return
+        try:
+            await self.chat.set_system(wanted)
+        except StageError as error:
+            if error.refused and wanted == self.instructions:
+                self.instructions = self._given_instructions
+            raise
+        self._given_instructions = wanted
+
+    async def _set_tools(self, wanted: tuple[str, ...]) -> None:
+        """As `_set_instructions`."""
+        if wanted == self._given_tools:
+            return
+        try:
+            await self.chat.set_tools(wanted)
+        except StageError as error:
+            if error.refused and wanted == self.tools:
+                self.tools = self._given_tools
+            raise
+        self._given_tools = wanted
+
     async def _take_anew(self) -> None:
         self._edited = False
         self._pending.clear()
-        messages = told(self._conversation)
+        messages = told(self.conversation)
         if messages and messages[-1][0] == self.open_item:
             self.open_text = messages.pop()[1].text
         else:
@@ -231,6 +265,6 @@ class ChatContext:
 
 
 def _forget(pending: deque[_Change], change: _Change) -> None:
-    """Other changes may have come in front of it meanwhile, or in place of all."""
+    """Remove a change. Others may have come in front of it meanwhile, or in place of all."""
     if change in pending:
         pending.remove(change)

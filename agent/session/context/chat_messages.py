@@ -11,24 +11,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from agent.session.api.conversation import (
+    Conversation,
     FunctionCall,
     FunctionOutput,
     Item,
     ItemId,
+    ItemReference,
     Message,
     ModelCall,
     ToolRound,
 )
+from agent.session.api.settings import ResponseOptions
 from agent.session.ports.stage_ports import ChatMessage
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
-    """What the model is shown of these items."""
+    """Messages of these items."""
     return [message for _, message in told(items)]
 
 
 def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
-    """The messages, each with the item that it ends with."""
+    """Messages of these items, each with the item that it ends with."""
     items = tuple(items)
     rests = _rests_of_replies(items)
     out: list[tuple[ItemId, ChatMessage]] = []
@@ -52,6 +55,19 @@ def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
         if not (isinstance(item, Message) and item.id in rests.parts):
             before = item.id
     return out
+
+
+def response_input(options: ResponseOptions, conversation: Conversation) -> list[Item]:
+    """The items that a response with its own chat answers, without those that are gone by now."""
+    if options.input is None:
+        return list(conversation)
+    found: list[Item] = []
+    for item in options.input:
+        if not isinstance(item, ItemReference):
+            found.append(item)
+        elif item.id in conversation:
+            found.append(conversation.get(item.id))
+    return found
 
 
 def joined(beginning: str, rest: str) -> str:

@@ -1,4 +1,4 @@
-"""What of a reply was sent, what was heard, and when the next of it is due.
+"""Playback position of one reply: what was sent, what was heard, when the next frame is due.
 
 Theory of operation: audio leaves at most `lead_ms` ahead of real time, so that a barge-in recalls
 little and the position of the listener is known without asking. The client is taken to play from
@@ -23,11 +23,11 @@ clients are fine with anything up to 200 ms."""
 
 
 KEPT_S: Final = 5
-"""Of sent audio, for `rest`: a client is `lead_ms` behind what was sent, and its own buffer. One
-that claims to be further behind is not spoken to again from there."""
+"""Seconds of sent audio that are kept for `rest`: a client is behind what was sent by `lead_ms` and
+its own buffer. A reply is not resumed from further back, whatever the client claims."""
 
 FADE_IN_MS: Final = 5
-"""At a word that speech begins with anew: cut anywhere else than in silence it would click."""
+"""Fade-in at the word where a reply is resumed: without it a cut outside silence clicks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class HeardWord:
     """A word and the sample of the chunk at which it has been spoken."""
 
     char_end: int
-    """In characters of the reply."""
+    """End of the word, in characters of the reply."""
     end_sample: int
-    """From the chunk's first sample."""
+    """First sample after the word, counted from the chunk's first sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Outgoing:
     pcm: npt.NDArray[np.int16]
     """[n], at the playback's rate."""
     first_sample: int
-    """Of this frame, counted from the start of the reply."""
+    """First sample of this frame, counted from the start of the reply."""
     at_ns: int
     """When the client plays its first sample."""
     text: tuple[int, int] | None
@@ -83,7 +83,7 @@ class Playback:
         """Chunks whose samples are gone. Their spans stay for the history."""
         self._queued = 0
         self.sent = 0
-        """Samples so far."""
+        """Samples sent so far."""
         self._anchor_ns: int | None = None
         self._anchor_sample = 0
         self._reported: tuple[int, int] | None = None
@@ -185,7 +185,7 @@ class Playback:
         return min(self.sent, self._anchor_sample + max(passed, 0))
 
     def heard_samples(self, now_ns: int) -> int:
-        """As `position`, but no more than the client's own reports allow."""
+        """Samples heard: `position`, limited by the client's own reports."""
         position = self.position(now_ns)
         if self._reported is None:
             return position
@@ -193,8 +193,20 @@ class Playback:
         return min(position, sample + (now_ns - at_ns) * self.rate_hz // 1_000_000_000)
 
     def report(self, played_ms: int, now_ns: int) -> None:
-        """The client says that it has played so much of this reply."""
-        self._reported = (now_ns, samples_claimed(self, played_ms))
+        """Record a client's report that it has played `played_ms` of this reply."""
+        self._reported = (now_ns, self.samples_claimed(played_ms))
+
+    def client_lost(self, now_ns: int) -> None:
+        """Nothing more reaches the client. One that used to report has played, since its last
+        report, no more than it can have had by then."""
+        if self._reported is not None:
+            at_ns, sample = self._reported
+            since = min((now_ns - at_ns) * self.rate_hz // 1_000_000_000, self._lead)
+            self._reported = now_ns, min(self.position(now_ns), sample + since)
+
+    def samples_claimed(self, played_ms: int) -> int:
+        """Samples that a client reports as played, clamped to what was sent."""
+        return max(0, min(played_ms * self.rate_hz // 1000, self.sent))
 
     def chars_heard(self, num_samples: int) -> int:
         """End of the last word, in characters of the reply, that `num_samples` make audible."""
@@ -209,20 +221,6 @@ class Playback:
         return heard
 
 
-def client_lost(playback: Playback, now_ns: int) -> None:
-    """Nothing more of it reaches the client. One that used to report has played, since its last
-    report, no more than it can have had by then."""
-    if playback._reported is not None:
-        at_ns, sample = playback._reported
-        since = min((now_ns - at_ns) * playback.rate_hz // 1_000_000_000, playback._lead)
-        playback._reported = now_ns, min(playback.position(now_ns), sample + since)
-
-
-def samples_claimed(playback: Playback, played_ms: int) -> int:
-    """What a client says that it has played, in samples, clamped to what was sent."""
-    return max(0, min(played_ms * playback.rate_hz // 1000, playback.sent))
-
-
 def _faded_in(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]:
     faded = pcm.copy()
     num = min(len(pcm), rate_hz * FADE_IN_MS // 1000)
@@ -231,5 +229,5 @@ def _faded_in(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]
 
 
 def duration_ns(num_samples: int, rate_hz: int) -> int:
-    """Of so many samples, rounded up."""
+    """Duration of `num_samples`, rounded up."""
     return -(-num_samples * 1_000_000_000 // rate_hz)

@@ -1,4 +1,4 @@
-"""What a client says it has played, held against what the server has sent and when.
+"""Check of a client's playback reports against what the server has sent and when.
 
 Theory of operation. A client reports samples, never times: "so much of this reply has come out of
 the loudspeaker". With the time at which the report arrives, each one says when the reply was first
@@ -20,17 +20,19 @@ from typing import Final
 from latency_budget.account.marks import MarkName
 
 SLACK_NS: Final = 50_000_000
-"""Of claims, in either direction. Clients resample and count in blocks of 10 to 20 ms; a fast sound
-card gains 1 ms in 10 s. Lower doubts honest ones, higher lets e2e be wrong by that much."""
+"""Tolerance of reports, in either direction. Clients resample and count in blocks of 10 to 20 ms; a
+fast sound card gains 1 ms in 10 s. Lower doubts honest ones, higher lets e2e be wrong by that
+much."""
 
 TRUSTED_NS: Final = 1_000_000_000
-"""Of a reply: what is reported later says nothing new about its beginning."""
+"""First part of a reply whose reports are used: later ones say nothing new about its beginning."""
 
 STEP_NS: Final = 1_000_000
-"""A report that makes it earlier by less is no mark."""
+"""Smallest improvement that is recorded as a mark."""
 
 MAX_MARKS: Final = 16
-"""Of one reply: more than the reports of its first second, and few for one who sends a thousand."""
+"""Limit of marks for one reply: more than the reports of its first second, and few for a client
+that sends a thousand."""
 
 NS_PER_MS: Final = 1_000_000
 

@@ -1,4 +1,4 @@
-"""How a session reaches its stages, wherever they run.
+"""Ports of the stages: the interfaces by which a session reaches them, wherever they run.
 
 Small async ports: the same for a stage on a thread of this process, in another process, or on
 another machine. Nothing here imports a model.
@@ -25,50 +25,50 @@ from .playback import HeardWord, Outgoing, Playback
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message as the language model sees it."""
+    """One message of a language model's history."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    """"tool": what a call gave."""
+    """"tool": the result of a call."""
     text: str
     calls: tuple[ModelCall, ...] = ()
-    """The assistant's, after the text."""
+    """Calls of the assistant, after the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a reply may call."""
+    """Tools that a response may call."""
 
     definitions: tuple[str, ...]
-    """A function each, in JSON: its name, description and parameters."""
+    """One function each, as JSON: its name, description and parameters."""
     choice: str = "auto"
     """"auto", "required", or the name of the one that is to be called."""
     in_parallel: bool = True
-    """Several at once."""
+    """The model may call several at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyToken:
-    """Some more of a reply."""
+    """Next piece of a generated reply."""
 
     text: str
     """Safe to show."""
     usage: Usage
-    """Of the reply so far."""
+    """Tokens of the reply so far."""
     finish_reason: str | None = None
     """On the last chunk: "stop", "length", ..."""
     calls: tuple[ModelCall, ...] = ()
-    """Those that are complete with this chunk. No text follows them."""
+    """Calls that are complete with this piece. No text follows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Something heard, on its way to the machine, the client and the log."""
+    """Result of the speech input, for the machine, the client and the log."""
 
     utterance: int
     event: ev.Event | None = None
     partial: tuple[str, int] | None = None
-    """Text so far, and how many of its characters will not change any more. Empty: there was a
-    pass, and it found no words."""
+    """Text so far, and how many of its characters will not change any more. Empty: a recognition
+    pass found no words."""
     paused_ns: int | None = None
     """When the detector saw a pause."""
     decode_ns: tuple[int, int] | None = None
@@ -76,12 +76,12 @@ class Heard:
     last_voiced_ns: tuple[int, int] | None = None
     """When the last voiced sample was spoken, and when it was received."""
     refused: ClientError | None = None
-    """Audio that could not be taken in."""
+    """Error of audio that could not be accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a call is listened to where time is short. The default: as the settings say."""
+    """Savings in speech input where latency is short. The default: none."""
 
     pauses_sooner: bool = False
     """A shorter silence counts as a pause."""
@@ -97,18 +97,20 @@ FULL_EFFORT: Final = Effort()
 
 
 class EarsPort(Protocol):
-    """The ears of one session. Nothing is heard unless `run` is running."""
+    """Speech input of one session: VAD, endpointing and recognition. Nothing is detected unless
+    `run` is running."""
 
     utterance: int
-    """The newest one that began."""
+    """Number of the newest utterance that began."""
     received: float
-    """16 kHz samples so far."""
+    """Samples received so far, at 16 kHz."""
     resumed_ns: int
-    """When the client was back after a gap in its audio that is no silence of the caller's."""
+    """When the client reconnected (monotonic ns): the gap before it is no silence of the caller."""
 
     @property
     def last_audio_ns(self) -> int:
-        """When the last audio came in or was listened to: now, while some waits."""
+        """When the last audio was received or processed (monotonic ns): now, while some is
+        queued."""
         ...
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
@@ -116,21 +118,21 @@ class EarsPort(Protocol):
         ...
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
-        """Audio from the caller, mono. Waits while the ears are behind."""
+        """Add mono audio of the caller. Waits while the speech input is behind."""
         ...
 
     def transcribe(self, utterance: int, revision: int) -> None:
-        """Start a final pass; its end is told as TranscriptReady or TranscriptFailed."""
+        """Start a final pass; it ends with TranscriptReady or TranscriptFailed."""
         ...
 
     def close(self, utterance: int, *, was_echo: bool = False) -> None:
-        """The utterance is over. Speech that goes on belongs to a new one. `was_echo`: it was the
+        """End the utterance. Speech that continues belongs to a new one. `was_echo`: it was the
         agent's own voice."""
         ...
 
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
-        """The agent's voice, which comes out of the caller's loudspeaker from then on (monotonic):
-        it may come back. Cheap: called for every frame."""
+        """Add a frame of the agent's voice as echo reference; the caller's loudspeaker plays it
+        from `at_ns` (monotonic) on. Cheap: called for every frame."""
         ...
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
@@ -140,7 +142,7 @@ class EarsPort(Protocol):
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 
-        Raises ClientError where there is none, StageError where the ears are broken.
+        Raises ClientError where there is none, StageError where speech input is broken.
         """
         ...
 
@@ -149,43 +151,43 @@ class EarsPort(Protocol):
         ...
 
     def end_sample(self, utterance: int) -> int:
-        """First sample after the speech of an utterance, as far as it is known."""
+        """First sample after the speech of an utterance, as far as known."""
         ...
 
     def duration_s(self, utterance: int) -> float:
-        """Of its speech. Asked once, at the end."""
+        """Duration of an utterance's speech. Called once, at the end."""
         ...
 
 
 OnMark = Callable[[MarkName, int], None]
-"""Takes a mark of the stage's own and its time in monotonic ns. Called on the event loop."""
+"""Receives a stage's mark and its time in monotonic ns. Called on the event loop."""
 
 
 class ChatPort(Protocol):
     """One conversation in a language model. Token ids are the model's business."""
 
     async def check(self, message: ChatMessage) -> None:
-        """Raise StageError, `refused`, where this message is too long to be ever taken. The role
-        "system" asks for `set_system`."""
+        """Raise StageError, `refused`, where this message is too long for the context. The role
+        "system" stands for `set_system`."""
         ...
 
     async def set_system(self, text: str) -> None: ...
 
     async def check_tools(self, tools: Tools) -> None:
-        """Raise StageError, `refused`, where the model can't be told of these, or its calls can't
-        be made to fit what they take."""
+        """Raise StageError, `refused`, where the model can't take these tools, or its calls can't
+        be constrained to their schemas."""
         ...
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
-        """Tell the model of these tools and no others, as `Tools` has them."""
+        """Replace the tools in the prompt, given as `Tools.definitions`."""
         ...
 
     async def commit(self, message: ChatMessage) -> None:
-        """The next message is complete."""
+        """Append a complete message."""
         ...
 
     async def take_back(self) -> None:
-        """The last user message, and whatever was answered to it, never were."""
+        """Remove the last user message and the reply to it."""
         ...
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
@@ -193,7 +195,7 @@ class ChatPort(Protocol):
         ...
 
     async def truncate_reply(self, num_chars: int) -> None:
-        """Keep what starts before this character of the last reply; 0 forgets the reply."""
+        """Keep the tokens that start before this character of the last reply; 0 removes it."""
         ...
 
     def generate(
@@ -205,26 +207,26 @@ class ChatPort(Protocol):
         on_mark: OnMark,
         tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
-        """Answer. Closing the generator stops the work within one step.
+        """Generate a reply. Closing the generator stops the work within one step.
 
-        `deadline_ns` is when the first sound is due: it orders what waits for the model. `tools`:
-        what the reply may call, of those that the model was told of.
+        `deadline_ns` is when the first sound is due: requests to the model are ordered by it.
+        `tools`: those of `set_tools` that the reply may call.
         """
         ...
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
-        """The speech made of this turn's reply so far will be heard until then (monotonic): others
-        may go first. A hint, and cheap: called for every frame."""
+        """Hint that the speech of this turn's reply lasts until then (monotonic ns): other requests
+        may go first. Cheap: called for every frame."""
         ...
 
     async def preview(self, text: str) -> None:
-        """Prefill, when nothing better is to be done, what is known so far and this beginning of
-        the user's next message. It may go on in any way. Returns when that is done."""
+        """Prefill the history and this beginning of the user's next message, at the lowest
+        priority. The message may continue in any way. Returns when that is done."""
         ...
 
     def use_small_model(self, *, small: bool) -> bool:
-        """Whose the next replies are to be; whether they are the smaller model's: where there is
-        one, and it works. The history moves with the next message or preview."""
+        """Choose the model of the next replies. Returns whether they are the small model's: only
+        where there is one that works. The history moves with the next message or preview."""
         ...
 
     async def close(self) -> None: ...
@@ -232,26 +234,26 @@ class ChatPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """Some speech at the session's output rate."""
+    """Synthesized speech at the session's output rate."""
 
     pcm: npt.NDArray[np.int16]
     span: tuple[int, int]
-    """Characters of the reply that it speaks."""
+    """Characters of the text that it speaks, as (first, end)."""
     words: tuple[HeardWord, ...]
 
 
 class VoicePort(Protocol):
-    """A voice at the session's output rate."""
+    """Speech synthesis at the session's output rate."""
 
     def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]: ...
 
     async def opener(self, text: str) -> Speech | None:
-        """Words kept from the start for late replies, their span that of the text; None where these
-        are not kept. Nothing is synthesized."""
+        """Cached speech of these words, their span that of the text; None where they are not
+        cached. Nothing is synthesized."""
         ...
 
     async def apology(self) -> Speech | None:
-        """Sound kept from the start, for when nothing else works. Its span is empty."""
+        """Cached apology, for when a stage has failed. Its span is empty."""
         ...
 
 
@@ -260,7 +262,7 @@ class ToolsPort(Protocol):
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """A function each, as `Tools` has them."""
+        """One function each, as `Tools.definitions`."""
         ...
 
     def has(self, name: str) -> bool:
@@ -268,33 +270,33 @@ class ToolsPort(Protocol):
         ...
 
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
-        """What the call gave, as text for the model; also that it failed, or took too long.
-        `item_id`: of the reply that called. Cancelling this stops the tool."""
+        """Run a tool. Returns its result as text for the model, also where it failed or timed out.
+        `item_id`: item of the reply that called. Cancelling this stops the tool."""
         ...
 
 
 class RecordingPort(Protocol):
-    """Takes down what is said in a call. Methods return at once and raise nothing."""
+    """Recording of one call's audio. Methods return at once and raise nothing."""
 
     def caller(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
-        """The caller's sound, mono, received at this time."""
+        """Add mono audio of the caller, received at `at_ns` (monotonic)."""
         ...
 
     def agent(self, playback: Playback, frame: Outgoing) -> None:
-        """What is sent of a reply."""
+        """Add a frame that is sent of a reply."""
         ...
 
     def heard(self, playback: Playback, sample: int, at_ns: int) -> None:
-        """By the client's word this sample of the reply was played then."""
+        """The client reports that this sample of the reply was played at `at_ns`."""
         ...
 
     def cut(self, playback: Playback, num_samples: int) -> None:
-        """So many samples of the reply were played, and no more will be."""
+        """No more than `num_samples` of the reply were played."""
         ...
 
 
 class NoRecording:
-    """Of a call that is not recorded."""
+    """A `RecordingPort` that records nothing."""
 
     def caller(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None: ...
 

@@ -1,10 +1,9 @@
-"""What the latency budget's policy decides, done in one session.
+"""Actions of the latency policy, carried out in one session.
 
-The policy knows times and names (`latency_budget/enforcement/policy.py`); here the names get their
-meaning:
-which setting of the ears, of the piece cutter, of the chat an action changes, and back. What it
-decides before a turn is done when the caller begins to speak; what it decides within a turn is
-asked for by whoever is about to act. Each action taken is a mark of its turn.
+The policy knows times and names (`latency_budget/enforcement/policy.py`); here each
+action becomes a setting of the speech input, of the text chunker or of the chat, and back. Actions
+of a whole turn are carried out when the caller begins to speak; actions within a turn are asked for
+at the moment of use. Each action taken is a mark of its turn.
 """
 
 from dataclasses import replace
@@ -23,22 +22,22 @@ from latency_budget.enforcement.stage_latencies import Progress, progress_of
 from tts.text_chunker import CutterConfig
 
 SLOW_PASS_MS: Final = 350.0
-"""A pass of the recognizer that takes as long is not begun at a short pause any more. In virtual
+"""Median pass of the recognizer (ms) from which on none begins at a short pause. In virtual
 time, 64 commands: with passes of 250 ms p95 is 720 so and 792 without the short pauses, with 350
 ms 861 and 792, with 450 ms 1093 and 821; p50 is some 60 ms later without, always."""
 
 SHORT_WORDS: Final = 2
 SHORT_CHARS: Final = 6
-"""Of a first piece that has to be short: the least, so that it is heard as a beginning."""
+"""Least words and characters of a shortened first piece, so that it sounds like a beginning."""
 
 SHORT_MAX_WORDS: Final = 3
-"""Without any mark after so many words, it ends at the best gap between them. The fourth word has
-begun by then: at three times the usual 16 ms a token that is 150 ms, where a sentence of seven
-words takes 350. Fewer words are over before the next piece is there."""
+"""Words after which a first piece without punctuation ends at the best gap between them. The fourth
+word has begun by then: at three times the usual 16 ms a token that is 150 ms, where a sentence of
+seven words takes 350. Fewer words are over before the next piece is there."""
 
 
 def shortened(cutting: CutterConfig) -> CutterConfig:
-    """The same with a first piece of a few words."""
+    """This chunking with a first piece of a few words."""
     return replace(
         cutting,
         opening_min_words=min(cutting.opening_min_words, SHORT_WORDS),
@@ -48,7 +47,7 @@ def shortened(cutting: CutterConfig) -> CutterConfig:
 
 
 class BudgetActions:
-    """Belongs to one session."""
+    """Carries out the policy's actions in one session, and records them."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class BudgetActions:
         detection: TurnDetection | None,
         warming: IdlePrefill,
     ) -> None:
-        """`detection`: how the client wants the end of a turn to be found."""
+        """`detection`: the client's turn detection."""
         self._detection = detection
         self._warming = warming
         self._policy = policy
@@ -70,11 +69,11 @@ class BudgetActions:
         self._chat = chat
         self._effort = FULL_EFFORT
         self._is_small = False
-        """The next replies are the smaller model's."""
+        """The small model generates the next responses."""
 
     def detects(self, detection: TurnDetection | None) -> None:
-        """The client wants the end of a turn to be found in another way. Where it says so itself,
-        nobody hears a caller begin, and nothing is to stay as it is now."""
+        """Follow a change of the client's turn detection. With push-to-talk (None) no beginning of
+        speech is detected, so every action is withdrawn."""
         self._detection = detection
         if detection is None:
             self._effort = FULL_EFFORT
@@ -82,8 +81,8 @@ class BudgetActions:
         self._ears.set_detection(detection, self._effort)
 
     def speech_began(self, *, is_overlap: bool) -> None:
-        """Do what the turn that the caller begins calls for. `is_overlap`: the agent can be heard,
-        and partial words tell whether to go on."""
+        """Carry out the actions of the turn that the caller begins. `is_overlap`: the agent can be
+        heard, and partial transcripts decide whether it continues."""
         standing = self._policy.active()
         if is_overlap:
             standing = tuple(t for t in standing if t.action is not Action.SKIP_PARTIALS)
@@ -105,7 +104,7 @@ class BudgetActions:
                 self._log.acted(taken, self._clock.now_ns())
 
     def cutting(self, turn: TurnId, plain: CutterConfig) -> CutterConfig:
-        """How the reply that is being asked for is to be cut."""
+        """Chunking of the response that the model is asked for now."""
         progress = self._progress(turn)
         if progress is None:
             return plain
@@ -116,14 +115,14 @@ class BudgetActions:
         return plain if taken.left_out else shortened(plain)
 
     def opener(self, turn: TurnId) -> ActionTaken | None:
-        """Whether an opener is worth saying now, and what it is likely to save."""
+        """The opener action with its predicted saving; None where it is not worth it."""
         progress = self._progress(turn)
         if progress is None:
             return None
         return self._policy.opener(progress)
 
     def opened(self, turn: TurnId, taken: ActionTaken, saved_ms: float | None = None) -> None:
-        """An opener was said; or it is known what it saved."""
+        """Record an opener, or what it saved once that is known."""
         taken = replace(taken, saved_ms=saved_ms)
         self._log.acted(taken, self._clock.now_ns(), turn)
 
@@ -137,5 +136,5 @@ class BudgetActions:
 
 
 def _own_total_ms(budget: Budget) -> int:
-    """Without the wait that the client asked for, which says nothing about the chain."""
+    """Budget without the silence that the client asked for, which says nothing about the stages."""
     return budget.total_ms - budget.widened_ms

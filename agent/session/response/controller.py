@@ -1,145 +1,115 @@
-"""The replies of one session: guessed, begun, let go, cut, apologized for.
+"""Responses of one session: prepared preemptively, begun, released, held, cut, apologized for.
 
-A guess is a reply that lacks its announcement: the same run, with nowhere to send to and marks that
-belong to no turn yet. Begun with the same words and settings it is taken as it stands; otherwise it
-is cancelled, and the model takes back what it was told for it.
+A preemptive response is a response without its announcement: the same task, whose audio is not
+released and whose marks belong to no turn yet. Begun with the same words and settings it is adopted
+as it stands; otherwise it is cancelled, and the model takes back the words that it was given.
+
+A response that the caller speaks over is held and resumed (for stock clients), or turned down by
+the client (`halfsec.duck`); `agent/turn_taking/barge_in.py` decides which. Each method here is what
+one command of the turn-taking machine does; the session dispatches the commands.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Final
 
 from agent.errors import StageError
-from agent.observability.agent_state import OnState
-from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.pending_records import REPORT_S
-from agent.observability.turn_recorder import TurnRecorder
-from agent.session.api.server_events import Notice
+from agent.session.api.server_events import Extension
 from agent.session.api.settings import ResponseOptions, SessionSettings
-from agent.session.ports.playback import Playback
-from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort, ToolsPort, VoicePort
-from agent.tools.offered import NO_TOOLS, SessionTools
-from agent.turn_taking import commands as cmd
+from agent.session.context.chat_context import ChatContext
+from agent.session.context.chat_messages import messages_of, response_input
+from agent.session.context.prefill_scheduler import IdlePrefill
+from agent.session.ports.playback import Outgoing, Playback
+from agent.session.ports.stage_ports import ChatPort
+from agent.tools.offered import SessionTools
 from agent.turn_taking import events as ev
 from agent.turn_taking.commands import CutReason
-from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
-from latency_budget.account.actions import Action
-from latency_budget.account.budget import Budget
-from latency_budget.account.clock import Clock
 from latency_budget.account.deadline import Deadline
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
-from latency_budget.enforcement.policy import Policy
-from tts.text_chunker import CutterConfig
 
-from .briefing import Briefing, OpenChat
 from .budget_actions import BudgetActions
+from .dependencies import SessionOptions, SessionOutputs, SessionStages, SharedState
 from .first_audio import FirstAudioGate
 from .items import ReplyItems
-from .overlap import CurrentResponse, OverlapHandler
 from .response import Reply
-from .task import OnSound, ResponseTask
+from .task import ResponseCallbacks, ResponseTask, ScriptedText
 
-
-class OpenVoice(Protocol):
-    """Finds a voice by name. Raises ClientError for a name that is not to be had."""
-
-    def __call__(self, name: str, rate_hz: int) -> VoicePort: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SessionDependencies:
-    """What a session's replies draw on and report to."""
-
-    clock: Clock
-    open_chat: OpenChat
-    open_voice: OpenVoice
-    lead_ms: int
-    budget: Budget
-    """How what may lie between the caller's last word and the answer is divided, whatever the
-    session allows for it."""
-    notify: Callable[[Notice], None]
-    guesses: bool = True
-    """Whether replies are prepared before it is known that the caller is done."""
-    previews: bool = True
-    """Whether the model reads the caller's words while they are being said."""
-    ducks: bool = False
-    """Whether the client turns a reply down when it is told to."""
-    barge_ins: BargeIns = field(default_factory=BargeIns)
-    """Where overlaps of caller and agent are counted."""
-    guess_counts: PreemptiveCounts = field(default_factory=PreemptiveCounts)
-    """Where replies that were prepared are counted."""
-    recording: RecordingPort = NO_RECORDING
-    """Takes down what is said."""
-    on_state: OnState = lambda state, stage: None
-    """Told who speaks and what is waited for, whenever that changes."""
-    cutting: CutterConfig = field(default_factory=CutterConfig)
-    """Where replies are cut into pieces to speak."""
-    policy: Policy = field(default_factory=lambda: Policy({Action.OPENER}))
-    """What is done about turns that are about to be late."""
-    openers: Sequence[str] = ()
-    """Words for replies that are late; none: they just come late."""
-    idle: IdleRules = NOT_IDLE
-    """What is done about callers who stay silent."""
-    idle_prompt: str = ""
-    """Said to them."""
-    tools: ToolsPort = NO_TOOLS
-    """Those that run here."""
-    tool_wait: str = ""
-    """Said while they take too long."""
-    expires_at_unix_s: int | None = None
-    """When the call is ended; None: never."""
+STOCK: Final = "stock"
+"""Clients whose responses are held while the caller speaks over them, as counted in `BargeIns`."""
+DUCKS: Final = "ducks"
+"""Clients that turn a response down instead."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Guess:
-    """A reply that may never be one."""
+class _Preemptive:
+    """A response that may be discarded before it is announced."""
 
     run: ResponseTask
     task: asyncio.Task[None]
 
 
 class ResponseController:
-    """Belongs to one session; its tasks live in the session's group."""
+    """Responses of one session; their tasks live in the session's group."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         group: asyncio.TaskGroup,
-        around: SessionDependencies,
-        briefing: Briefing,
+        stages: SessionStages,
+        options: SessionOptions,
+        outputs: SessionOutputs,
+        shared: SharedState,
+        *,
+        context: ChatContext,
+        prefill: IdlePrefill,
         items: ReplyItems,
-        log: TurnRecorder,
+        budget_actions: BudgetActions,
         emit: Callable[[ev.Event], None],
-        enforcement: BudgetActions,
     ) -> None:
         """`emit` feeds the turn-taking machine."""
-        self._enforcement = enforcement
-        self.on_sound: OnSound = lambda playback, frame: None
-        """Hears what every reply sends."""
-        self._emit = emit
-        self._warming = briefing.warming
         self._group = group
-        self._around = around
-        self._briefing = briefing
-        self._context = briefing.context
+        self._stages = stages
+        self._options = options
+        self._outputs = outputs
+        self._shared = shared
+        self._clock = shared.clock
+        self._log = outputs.log
+        self._context = context
+        self._prefill = prefill
         self._items = items
-        self._log = log
-        self._tools = SessionTools(around.tools)
-        self.present = CurrentResponse()
-        self.overlaps = OverlapHandler(
-            self.present, items, around.barge_ins, around.notify, emit, self._send_rest
+        self._budget_actions = budget_actions
+        self._emit = emit
+        self._tools = SessionTools(stages.tools)
+        self._first_audio = FirstAudioGate(
+            group, shared.clock, emit, outputs.log, options.openers, budget_actions
         )
-        self._guess: _Guess | None = None
-        self._first_sound = FirstAudioGate(
-            group,
-            around.clock,
-            emit,
-            lambda: log.budget.total_ms,
-            around.openers,
-            enforcement,
+        self._callbacks = ResponseCallbacks(
+            notify=outputs.notify,
+            mark=self._mark,
+            audible=self._first_audio.ready,
+            own_audio=self._first_audio.own_audio_ready,
+            audio_sent=self._audio_sent,
+            message_begins=items.begin_message,
+            client_call=items.add_call,
+            event=emit,
         )
+        self.current: ResponseTask | None = None
+        """The newest response that was announced."""
+        self._task: asyncio.Task[None] | None = None
+        """Generates and sends the current response."""
+        self._preemptive: _Preemptive | None = None
+        self._overlapping: str | None = None
+        """The kind of client whose overlap is undecided: `STOCK` or `DUCKS`."""
+        self._ducked = ""
+        """The item that is turned down, or was last."""
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the current response has asked the client to run a tool."""
+        return self.current is not None and self.current.reply.has_called
 
     def begin(
         self,
@@ -150,123 +120,200 @@ class ResponseController:
         *,
         voiced_ns: int | None = None,
     ) -> None:
-        """Start a reply: the words of `script`, what was guessed, or the model's anew. `voiced_ns`:
-        when the caller was last heard, where that is what it answers."""
-        run = None if script is not None else self._adopted(turn, settings, options)
+        """Start a response: the words of `script`, the preemptive one, or the model's anew.
+        `voiced_ns`: when the caller was last heard, where that is what it answers."""
+        run = None if script is not None else self._adopt(turn, settings, options)
         if run is None:
-            self.drop_guess(turn)
+            self.discard_preemptive(turn)
             if not options.out_of_band:
                 self._context.stays()
-            run = self._prepared(turn, settings, options)
-            self.present.task = self._group.create_task(self._drive(run, script))
-        self.present.run = run
-        self.overlaps.forget()
+            run = self._prepare(turn, settings, options)
+            self._task = self._group.create_task(self._drive(run, script))
+        self.current = run
+        self._overlapping = None  # an overlap of the response before is settled by other means
         self._items.announce(run.reply)
-        run.mark = partial(self._log.mark, turn)
-        run.pulse.on_beat = lambda: self._emit(ev.ReplyContinued(turn))
         run.announced.set()
-        self._first_sound.expect(run, voiced_ns)
+        self._first_audio.expect(run, voiced_ns)
 
-    def guess(self, turn: TurnId, settings: SessionSettings, text: str) -> None:
-        """Prepare the reply to these words, in case they are the caller's message."""
-        run = self._prepared(turn, settings, ResponseOptions())
-        self._guess = _Guess(run, self._group.create_task(self._drive_guess(run, text)))
-        self._around.guess_counts.made += 1
+    def prepare_preemptive(self, turn: TurnId, settings: SessionSettings, text: str) -> None:
+        """Prepare the response to these words, in case they are the caller's message."""
+        run = self._prepare(turn, settings, ResponseOptions())
+        self._preemptive = _Preemptive(
+            run, self._group.create_task(self._drive_preemptive(run, text))
+        )
+        self._shared.preemptive_counts.made += 1
 
-    def drop_guess(self, instead: TurnId | None = None) -> None:
-        """The caller goes on, or something else came first: forget it, but for what it cost.
-        `instead`: the turn that begins without it."""
-        guess, self._guess = self._guess, None
-        if guess is None:
+    def discard_preemptive(self, instead: TurnId | None = None) -> None:
+        """Discard the preemptive response, but for the tokens that it cost. `instead`: the turn
+        that begins without it; None: the caller goes on."""
+        discarded, self._preemptive = self._preemptive, None
+        if discarded is None:
             return
-        guess.task.cancel()
-        self._around.guess_counts.dropped += 1
+        discarded.task.cancel()
+        self._shared.preemptive_counts.dropped += 1
         self._context.withdraw()
-        usage = guess.run.reply.usage
+        usage = discarded.run.reply.usage
         tokens = (usage.input_tokens - usage.cached_tokens, usage.output_tokens)
         if any(tokens):
             mark = self._log.guessed if instead is None else partial(self._log.mark, instead)
-            mark(MarkName.LLM_WASTED, self._around.clock.now_ns(), tokens)
+            mark(MarkName.LLM_WASTED, self._clock.now_ns(), tokens)
 
-    def _adopted(
+    def release(self, turn: TurnId) -> None:
+        """Let the response of this turn be heard."""
+        run = self._of(turn)
+        if run is not None:
+            run.release()
+
+    def hold(self, turn: TurnId) -> None:
+        """Stop sending the response of this turn, until it is resumed or cut."""
+        run = self._of(turn)
+        if run is None:
+            return
+        self._overlapping = STOCK
+        run.hold()
+        if run.reply.ended:
+            self._cancel()  # all was sent: it waits for what is not played now
+        self._emit(ev.ReplyStands(turn, *self._items.hold(run.reply)))
+
+    def resume(self, turn: TurnId) -> None:
+        """Send the rest of a held response. Where there is none, the response is over."""
+        run = self._of(turn)
+        if run is None:
+            return
+        self._count_kept()
+        was_sent = run.is_sent
+        rest = self._items.resume(run.reply)
+        if rest is None:
+            self._cancel()
+            self._items.cut(run.reply, "turn_detected", keeps_heard=True)
+            self._emit(ev.ReplySent(turn))
+            self._emit(ev.ReplyPlayed(turn))
+            return
+        run.go_on(rest)
+        if was_sent:
+            self._task = self._group.create_task(self._complete(run))
+
+    def duck(self, turn: TurnId) -> None:
+        """Ask the client to turn the response of this turn down."""
+        run = self._of(turn)
+        if run is None:
+            return
+        self._overlapping = DUCKS
+        self._ducked = run.reply.item_id
+        self._outputs.notify(Extension("halfsec.duck", {"item_id": self._ducked}))
+        self._emit(ev.ReplyStands(turn, *self._items.stands(run.reply)))
+
+    def unduck(self) -> None:
+        """Ask the client to play the response at full volume again."""
+        self._count_kept()
+        self._outputs.notify(Extension("halfsec.unduck", {"item_id": self._ducked}))
+
+    def cut(self, turn: TurnId, reason: CutReason | None, *, keeps_heard: bool = True) -> None:
+        """Stop the response of this turn; the history keeps what was heard of it, or nothing.
+        `reason` None: it has failed, and ends as it is."""
+        run = self._of(turn)
+        if run is None:
+            return
+        self._first_audio.cancel()
+        self._cancel()
+        if reason is None:
+            self._items.finish(run.reply)
+        else:
+            self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
+        if self._overlapping is not None:
+            self._shared.barge_ins.barged_in[self._overlapping] += 1
+            self._overlapping = None
+        if run.reply.opener_chars or run.reply.rounds:
+            self._prefill.changed()
+
+    def apologize(self, turn: TurnId) -> None:
+        """End the response of this turn as failed, with the cached apology."""
+        run = self._of(turn)
+        if run is None:
+            return
+        self._first_audio.cancel()
+        run.reply.failed = run.reply.failed or "This turn could not be answered."
+        self._cancel()
+        self._task = self._group.create_task(self._drive_apology(run))
+
+    def _of(self, turn: TurnId) -> ResponseTask | None:
+        """The current response, if it is this turn's."""
+        run = self.current
+        return run if run is not None and run.reply.turn == turn else None
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _count_kept(self) -> None:
+        if self._overlapping is not None:
+            self._shared.barge_ins.kept[self._overlapping] += 1
+            self._overlapping = None
+
+    def _adopt(
         self, turn: TurnId, settings: SessionSettings, options: ResponseOptions
     ) -> ResponseTask | None:
-        """What was guessed, if it is what would be said now."""
-        guess = self._guess
-        if guess is None or guess.task.done():
+        """The preemptive response, if it is the one that is wanted now."""
+        prepared = self._preemptive
+        if prepared is None or prepared.task.done():
             return None
-        reply = guess.run.reply
+        reply = prepared.run.reply
         is_same = (reply.turn, reply.settings, reply.options) == (turn, settings, options)
         if not (is_same and self._context.adopt()):
             return None
-        self._guess = None
-        self._around.guess_counts.used += 1
-        self.present.task = guess.task
+        self._preemptive = None
+        self._shared.preemptive_counts.used += 1
+        self._task = prepared.task
         reply.generated = True
-        return guess.run
+        return prepared.run
 
-    def _prepared(
+    def _prepare(
         self, turn: TurnId, settings: SessionSettings, options: ResponseOptions
     ) -> ResponseTask:
-        """A reply that nobody has heard of yet."""
-        around = self._around
+        """A response that is not announced."""
         rate_hz = settings.output_rate_hz
         reply = Reply(
             turn,
             settings,
             options,
-            Playback(rate_hz, around.lead_ms),
-            Deadline.after_ms(settings.budget_ms, now_ns=around.clock.now_ns()),
+            Playback(rate_hz, self._options.lead_ms),
+            Deadline.after_ms(settings.budget_ms, now_ns=self._clock.now_ns()),
             self._tools.of(settings, options),
         )
-        voice = around.open_voice(settings.voice, rate_hz)
-        mark = self._log.guessed
-        cutting = partial(self._enforcement.cutting, turn, around.cutting)
-        run = ResponseTask(reply, voice, around.clock, around.notify, mark, cutting)
-        run.on_sound = self.on_sound
-        run.tools, run.filler = around.tools, around.tool_wait
-        names = self._items.names
-        run.on_message, run.on_call = names.begin_message, names.called
-        return run
+        return ResponseTask(
+            reply,
+            self._stages.open_voice(settings.voice, rate_hz),
+            self._clock,
+            self._callbacks,
+            self._stages.tools,
+            chunking=partial(self._budget_actions.cutting, turn, self._options.chunking),
+            filler=self._options.tool_wait,
+        )
 
-    def release(self, turn: TurnId) -> None:
-        """Let the reply of this turn be heard."""
-        run = self.present.of(turn)
-        if run is not None:
-            run.release()
+    # --- what a response reports ---
 
-    def cut(self, turn: TurnId, reason: CutReason | None, *, keeps_heard: bool = True) -> None:
-        """Stop the reply of this turn; the history keeps what was heard of it, or nothing. No
-        reason: it has failed, and ends as it is."""
-        run = self.present.of(turn)
-        if run is None:
-            return
-        self._first_sound.forget()
-        self.present.cancel()
-        if reason is None:
-            self._items.finish(run.reply)
+    def _mark(self, reply: Reply, name: MarkName, at_ns: int) -> None:
+        """Marks of a preemptive response belong to no turn until it is announced."""
+        if reply.response_id:
+            self._log.mark(reply.turn, name, at_ns)
         else:
-            self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
-        self.overlaps.cut()
-        if run.reply.opener_chars or run.reply.rounds:
-            self._warming.changed()
+            self._log.guessed(name, at_ns)
 
-    def apologize(self, turn: TurnId) -> None:
-        """End the reply of this turn as failed, with the cached apology."""
-        run = self.present.of(turn)
-        if run is None:
-            return
-        self._first_sound.forget()
-        run.reply.failed = run.reply.failed or "This turn could not be answered."
-        self.present.cancel()
-        self.present.task = self._group.create_task(self._drive_apology(run))
+    def _audio_sent(self, playback: Playback, frame: Outgoing) -> None:
+        self._stages.ears.played(frame.pcm, playback.rate_hz, frame.at_ns)
+        self._outputs.recording.agent(playback, frame)
+
+    # --- tasks ---
 
     async def _drive(self, run: ResponseTask, script: str | None) -> None:
         reply = run.reply
-        chat = self._briefing.chat_for(reply, script)
+        chat = self._context.chat if script is not None else self._chat_for(reply)
         try:
-            await self._briefing.brief(chat, reply)
-            await run.run(chat)
+            if script is not None:
+                await run.run(ScriptedText(script))
+            else:
+                await self._brief(chat, reply)
+                await run.run(chat)
         except StageError as error:
             reply.failed = error.message
             self._emit(ev.ReplyFailed(reply.turn))
@@ -276,10 +323,10 @@ class ResponseController:
                 await chat.close()
         await self._complete(run)
 
-    async def _drive_guess(self, run: ResponseTask, text: str) -> None:
-        """As `_drive`, but a stage that fails before the reply is one leaves nothing."""
+    async def _drive_preemptive(self, run: ResponseTask, text: str) -> None:
+        """As `_drive`, but a stage that fails before the announcement leaves no trace."""
         reply = run.reply
-        if not await self._warming.catch_up():
+        if not await self._prefill.catch_up():
             return
         try:
             await self._context.suppose(text)
@@ -296,51 +343,46 @@ class ResponseController:
         await run.apologize()
         await self._complete(run)
 
-    def _send_rest(self, run: ResponseTask) -> None:
-        self.present.task = self._group.create_task(self._complete(run))
-
     async def _complete(self, run: ResponseTask) -> None:
-        """Send what is left, say that all is sent, and wait until the client has played it."""
+        """Send what is left, emit that all is sent, and wait until the client has played it."""
         await run.conclude()
         run.is_sent = True
         reply = run.reply
         self._items.finish(reply)
         if reply.opener_chars:
-            self._warming.changed()  # the model is told of words that it did not write
+            self._prefill.changed()  # the model reads words that it did not generate
         self._emit(ev.ReplySent(reply.turn))
-        remaining_ns = reply.playback.end_ns() - self._around.clock.now_ns()
+        remaining_ns = reply.playback.end_ns() - self._clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn))
         self._group.create_task(self._await_report(reply))
 
     async def _await_report(self, reply: Reply) -> None:
-        """Of what was played, for a while."""
+        """Wait some time for the client's report of what was played."""
         await asyncio.sleep(REPORT_S)
         self._log.over.settle(reply.turn)
 
+    # --- the model's input ---
 
-_AboutReply = (
-    cmd.ReleaseReply
-    | cmd.CutReply
-    | cmd.HoldReply
-    | cmd.ResumeReply
-    | cmd.DuckReply
-    | cmd.UnduckReply
-    | cmd.Apologize
-    | cmd.AbandonReply
-)
+    def _chat_for(self, reply: Reply) -> ChatPort:
+        """The session's own model conversation, or one for this response alone."""
+        options = reply.options
+        if not options.out_of_band and options.input is None:
+            return self._context.chat
+        return self._stages.open_chat(options.instructions or reply.settings.instructions, ())
 
-
-def change_reply(desk: ResponseController, command: _AboutReply) -> None:
-    """Carry out what the machine commands about a reply that has begun."""
-    match command:
-        case cmd.ReleaseReply(turn):
-            desk.release(turn)
-        case cmd.CutReply(turn, reason):
-            desk.cut(turn, reason)
-        case cmd.Apologize(turn):
-            desk.apologize(turn)
-        case cmd.AbandonReply(turn):
-            desk.cut(turn, None)
-        case _:
-            desk.overlaps.do(command)
+    async def _brief(self, chat: ChatPort, reply: Reply) -> None:
+        """Give the model what it answers: instructions, tools, and messages."""
+        options = reply.options
+        tools = () if reply.tools is None else reply.tools.definitions
+        if chat is self._context.chat:
+            await self._prefill.rest()
+            await self._context.settle(options.instructions, tools)
+            self._context.answering()
+            reply.generated = True
+            if (options.instructions, options.tools, options.tool_choice) != (None, None, None):
+                self._prefill.changed()  # the next response has the session's own again
+        else:
+            if tools:
+                await chat.set_tools(tools)
+            await chat.reset(messages_of(response_input(options, self._context.conversation)))

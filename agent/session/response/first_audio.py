@@ -1,27 +1,28 @@
-"""When the first sound of a reply comes: not before its pace, and not much after its budget.
+"""Timing of a response's first audio: not before the agent's pace, and an opener when it is late.
 
-Theory of operation. An ordinary reply answers a caller who has just fallen silent, and two settings
-look at the time since that caller's last voiced sample, which is the origin of every latency here.
+Theory of operation. An ordinary response answers a caller who has just stopped speaking, and two
+settings look at the time since that caller's last voiced sample, which is the origin of every
+latency here.
 
-*Pace*: some callers find an answer within half a second rude. A reply that is ready sooner is held
-back, and the machine does not hear of it until it may sound: so a caller who goes on meanwhile
-interrupts a reply that is still being prepared, of which nothing was heard, like any other.
+*Pace*: some callers find an answer within half a second rude. A response that is ready sooner is
+held back, and the machine gets no `ReplyAudible` until it may sound: so a caller who goes on
+meanwhile interrupts a response that is still being prepared, of which nothing was heard.
 
-*Openers*: where nothing of a reply is ready shortly before its first sound is due, a few words that
-the voice keeps at hand ("One moment,") are put in front of it, once. They are heard, so they stand
-in the transcript and in the history; the model, which did not say them, is told so when the reply
-is over (`items.py`). A reply that is nearly ready is waited for instead: the words would only
-delay it.
+*Openers*: where nothing of a response is ready shortly before its first sound is due, a few words
+that the voice has cached ("One moment,") are put in front of it, once. They are heard, so they
+stand in the transcript and in the history; the model, which did not generate them, gets them when
+the response is over (`items.py`). A response that is nearly ready gets no opener: the words would
+only delay it.
 
-Neither touches a greeting, an apology, or what a client asked for: nobody has just stopped speaking
-there, or something else decides when to speak.
+Neither applies to a greeting, an apology, or a response that a client asked for: no caller has just
+stopped speaking there, or something else decides when to speak.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
+from agent.observability.turn_recorder import TurnRecorder
 from agent.turn_taking import events as ev
 from latency_budget.account.actions import ActionTaken
 from latency_budget.account.clock import Clock
@@ -44,95 +45,101 @@ front of it would make it later."""
 
 
 class FirstAudioGate:
-    """Of one session's replies, one at a time. Its tasks live in the session's group."""
+    """Decides when the first audio of a session's current response may sound. One response at a
+    time; its tasks live in the session's group."""
 
     def __init__(
         self,
         group: asyncio.TaskGroup,
         clock: Clock,
         emit: Callable[[ev.Event], None],
-        budget_ms: Callable[[], int],
+        log: TurnRecorder,
         openers: Sequence[str],
-        enforcement: BudgetActions,
+        budget_actions: BudgetActions,
     ) -> None:
-        """`emit` feeds the turn-taking machine. `budget_ms`: tells what may lie between the
+        """`emit` feeds the turn-taking machine. `log` has the budget: what may lie between the
         caller's last voiced sample and the first sound."""
-        self._enforcement = enforcement
+        self._budget_actions = budget_actions
         self._group = group
         self._clock = clock
         self._emit = emit
-        self._budget_ms = budget_ms
+        self._log = log
         self._openers = openers
+        self._expected: tuple[ResponseTask, int | None] | None = None
+        """The current response, and when the caller that it answers was last heard."""
+        self._opened: tuple[ResponseTask, ActionTaken, int] | None = None
+        """The response that got an opener, and when (ns)."""
         self._task: asyncio.Task[None] | None = None
-        """Waits until the reply may sound, or until it is late."""
+        """Waits until the response may sound, or until it is late."""
 
     def expect(self, run: ResponseTask, voiced_ns: int | None) -> None:
-        """This reply has begun; the machine is to hear once when it may sound. `voiced_ns`: when
-        the caller it answers was last heard; None: it may come at any time."""
-        self.forget()
-        if not run.reply.speaks:
-            voiced_ns = None
-        run.on_audible = partial(self._ready, run, voiced_ns)
+        """A response begins; emit `ReplyAudible` once when it may sound. `voiced_ns`: when the
+        caller it answers was last heard; None: it may sound at any time."""
+        self.cancel()
+        self._expected = run, voiced_ns if run.reply.speaks else None
         if run.is_ready:
-            run.on_audible()
-        elif voiced_ns is not None and self._openers:
-            self._task = self._group.create_task(self._open(run, voiced_ns))
+            self.ready(run)
+        elif self._expected[1] is not None and self._openers:
+            self._task = self._group.create_task(self._open(run, self._expected[1]))
 
-    def forget(self) -> None:
-        """Whatever was expected does not come any more, or is not to be waited for."""
+    def cancel(self) -> None:
+        """Stop waiting for the pace or for the opener."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
-    def _ready(self, run: ResponseTask, voiced_ns: int | None) -> None:
-        self.forget()
-        turn = run.reply.turn
+    def ready(self, run: ResponseTask) -> None:
+        """The first of a response could be heard. A preemptive one is not expected yet."""
+        if self._expected is None or self._expected[0] is not run:
+            return
+        voiced_ns = self._expected[1]
+        self.cancel()
         if voiced_ns is not None:
             due_ns = voiced_ns + run.reply.settings.pace_ms * NS_PER_MS
             if due_ns > self._clock.now_ns():
                 self._task = self._group.create_task(self._hold_back(run, due_ns))
                 return
-        self._emit(ev.ReplyAudible(turn))
+        self._emit(ev.ReplyAudible(run.reply.turn))
+
+    def own_audio_ready(self, run: ResponseTask) -> None:
+        """The first sound behind an opener is ready: record what the opener saved."""
+        if self._opened is not None and self._opened[0] is run:
+            _, taken, opened_ns = self._opened
+            saved_ms = (self._clock.now_ns() - opened_ns) / NS_PER_MS
+            self._budget_actions.opened(run.reply.turn, taken, saved_ms)
 
     async def _hold_back(self, run: ResponseTask, due_ns: int) -> None:
-        run.mark(MarkName.PACE_START, self._clock.now_ns())
+        run.mark(MarkName.PACE_START)
         await self._sleep_until(due_ns)
-        run.mark(MarkName.PACE_END, self._clock.now_ns())
+        run.mark(MarkName.PACE_END)
         self._task = None
         self._emit(ev.ReplyAudible(run.reply.turn))
 
     async def _open(self, run: ResponseTask, voiced_ns: int) -> None:
-        """Say an opener if nothing of the reply is ready in time."""
+        """Speak an opener if nothing of the response is ready in time."""
         turn, settings = run.reply.turn, run.reply.settings
         text = self._openers[turn % len(self._openers)]
         speech = await run.voice.opener(text)
-        due_ms = max(self._budget_ms(), settings.pace_ms)
+        due_ms = max(self._log.budget.total_ms, settings.pace_ms)
         late_ns = voiced_ns + due_ms * NS_PER_MS - MARGIN_NS
         if not self._is_far(turn):
             late_ns = max(late_ns, self._clock.now_ns() + GRACE_NS)
         await self._sleep_until(late_ns)
-        self._task = None  # from here on nothing is waited for: this can't be stopped in the middle
-        taken = self._enforcement.opener(turn)
+        self._task = None  # nothing is waited for from here on: this can't be stopped half way
+        taken = self._budget_actions.opener(turn)
         if speech is None or taken is None or run.reply.has_speech:
             return
-        run.reply.begin_with(text, speech)
-        now_ns = self._clock.now_ns()
-        run.mark(MarkName.OPENER, now_ns)
-        run.mark(MarkName.FIRST_AUDIBLE_READY, now_ns)
-        self._enforcement.opened(turn, taken)
-        run.on_own_sound = partial(self._own_sound, turn, taken, now_ns)
-        run.audible()
-
-    def _own_sound(self, turn: TurnId, taken: ActionTaken, opened_ns: int) -> None:
-        saved_ms = (self._clock.now_ns() - opened_ns) / NS_PER_MS
-        self._enforcement.opened(turn, taken, saved_ms)
+        run.open_with(text, speech)
+        self._budget_actions.opened(turn, taken)
+        self._opened = run, taken, self._clock.now_ns()
+        run.become_ready()
 
     def _is_far(self, turn: TurnId) -> bool:
-        """Whether the reply is not to be expected before long."""
-        taken = self._enforcement.opener(turn)
+        """Whether the response is predicted to take longer than the grace."""
+        taken = self._budget_actions.opener(turn)
         return taken is not None and taken.predicted_ms * NS_PER_MS >= GRACE_NS
 
     async def _sleep_until(self, at_ns: int) -> None:
-        """Never before it: loops wake up to a millisecond early."""
+        """Never wake before it: loops wake up to a millisecond early."""
         left_s = (at_ns - self._clock.now_ns()) / 1e9
         await asyncio.sleep(max(0.0, left_s + 0.001))

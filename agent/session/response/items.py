@@ -1,6 +1,6 @@
-"""Replies as the client and the model's history know them: announced, ended, cut to what was heard.
+"""Items of responses, for the client and for the history: announced, ended, cut to what was heard.
 
-A reply that was only guessed is not known here, until it is announced.
+A preemptive response is not known here until it is announced.
 
 A reply that began with an opener holds words that the model did not write and has no ids for. Once
 it is over the model takes the conversation anew: this one reply is encoded from its text, as it was
@@ -9,64 +9,122 @@ being played.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from agent.observability.turn_recorder import TurnRecorder
-from agent.session.api.conversation import Conversation, ItemId, ItemStatus, Message
+from agent.session.api.conversation import FunctionCall, ItemId, ItemStatus, Message, ModelCall
 from agent.session.api.ids import Identifiers
-from agent.session.api.server_events import Notice, ReplyEnded, ReplyReason, ReplyStatus, Usage
+from agent.session.api.server_events import (
+    ItemDeleted,
+    MessageBegun,
+    ReplyCalled,
+    ReplyEnded,
+    ReplyReason,
+    ReplyStarted,
+    ReplyStatus,
+    Usage,
+)
 from agent.session.context.chat_context import ChatContext
-from agent.session.ports.playback import duration_ns, samples_claimed
+from agent.session.ports.playback import duration_ns
 from agent.session.ports.playback_reports import PlaybackReportCheck
-from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
 from agent.turn_taking.commands import CutReason
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 
-from .announcements import ResponseAnnouncements
+from .dependencies import SessionOutputs
 from .response import Reply
 
 MAX_KEPT: Final = 8
-"""Replies whose words can still be cut to what was heard. Clients truncate the newest one."""
+"""Limit of replies whose words can still be cut to what was heard. Clients truncate the newest."""
 
 
 class ReplyItems:
-    """Belongs to one session."""
+    """Conversation items and notices of one session's responses."""
 
     def __init__(
         self,
         clock: Clock,
-        conversation: Conversation,
         context: ChatContext,
         ids: Identifiers,
-        log: TurnRecorder,
-        notify: Callable[[Notice], None],
-        recording: RecordingPort = NO_RECORDING,
+        outputs: SessionOutputs,
     ) -> None:
         self._clock = clock
-        self._conversation = conversation
+        self._conversation = context.conversation
         self._context = context
         self._ids = ids
-        self._log = log
-        self._notify = notify
-        self._recording = recording
-        self.names = ResponseAnnouncements(conversation, ids, notify)
+        self._log = outputs.log
+        self._notify = outputs.notify
+        self._recording = outputs.recording
         self._newest: Reply | None = None
         self._kept: OrderedDict[ItemId, Reply] = OrderedDict()
 
     def announce(self, reply: Reply) -> None:
-        """The reply is one from now on: it has a name and, unless out of band, an item."""
-        self.names.announce(reply)
+        """Give the reply its ids and send that it begins. One that may call tools has no item
+        before its first word: it may turn out to have none."""
+        options = reply.options
+        reply.response_id, reply.item_id = self._ids.reply(), self._ids.item()
+        may_call = reply.tools is not None
+        previous = None if may_call else self._add_message(reply)
+        self._notify(
+            ReplyStarted(
+                reply.response_id,
+                reply.item_id,
+                previous,
+                reply.modality,
+                reply.settings,
+                options.metadata,
+                options.out_of_band,
+                may_call,
+            )
+        )
         self._newest = reply
         self._kept[reply.item_id] = reply
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
 
+    def begin_message(self, reply: Reply) -> None:
+        """Add the reply's message item: its first word is about to be sent, or it calls a tool
+        behind words."""
+        if not (reply.has_item or reply.ended):
+            self._notify(MessageBegun(reply.response_id, self._add_message(reply)))
+
+    def _show_rounds(self, reply: Reply) -> None:
+        """Tools that ran belong into the history, though nothing was said."""
+        if reply.rounds:
+            self.begin_message(reply)
+
+    def add_call(self, reply: Reply, call: ModelCall) -> None:
+        """Add a function call that the client has to run, and send it."""
+        if reply.text.strip():
+            self.begin_message(reply)
+        item_id = self._ids.item()
+        item = FunctionCall(item_id, self._ids.call(), call.name, call.arguments)
+        previous = self._conversation.last_id()
+        if not reply.options.out_of_band:
+            self._make_room()
+            previous = self._conversation.add(item)
+        self._ids.release(item_id)
+        reply.has_called = True
+        self._notify(ReplyCalled(reply.response_id, item, previous))
+
+    def _add_message(self, reply: Reply) -> ItemId | None:
+        """Return the item before it."""
+        reply.has_item = True
+        if reply.options.out_of_band:
+            return self._conversation.last_id()
+        self._make_room()
+        item = Message(
+            reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
+        )
+        return self._conversation.add(item)
+
+    def _make_room(self) -> None:
+        for old in self._conversation.make_room():
+            self._notify(ItemDeleted(old))
+
     def finish(self, reply: Reply) -> None:
-        """All of it was sent."""
-        self.names.show_rounds(reply)
+        """End a response of which all was sent."""
+        self._show_rounds(reply)
         status, reason = _outcome(reply)
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
@@ -81,9 +139,9 @@ class ReplyItems:
         self._record(reply, len(reply.text))
 
     def hold(self, reply: Reply) -> tuple[str, str]:
-        """Its response ends here, but perhaps not the reply. Returns what was heard, and the rest
+        """End the response, but perhaps not the reply. Return the text that was heard, and the rest
         as far as it is known."""
-        self.names.show_rounds(reply)
+        self._show_rounds(reply)
         self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
@@ -91,12 +149,12 @@ class ReplyItems:
         return reply.text[:heard], reply.text[heard:]
 
     def stands(self, reply: Reply) -> tuple[str, str]:
-        """The same of a reply that goes on meanwhile."""
+        """Return heard text and rest of a reply that continues meanwhile."""
         heard = self._heard(reply)
         return reply.text[:heard], reply.text[heard:]
 
     def resume(self, reply: Reply) -> Reply | None:
-        """What is left of a held reply, as another one that is announced. None where nothing is."""
+        """Announce what is left of a held reply as another response. None where nothing is left."""
         start = reply.held_at or 0
         rest = reply.playback.rest(start)
         if rest is None or (reply.is_complete and not reply.text[start:].strip()):
@@ -122,8 +180,8 @@ class ReplyItems:
         return taken_up
 
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
-        """It stops here; the history keeps what was heard of it, or nothing."""
-        self.names.show_rounds(reply)
+        """Cut the response; the history keeps what was heard of it, or nothing."""
+        self._show_rounds(reply)
         if reply.held_at is None:
             self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
@@ -137,7 +195,7 @@ class ReplyItems:
         self._record(reply, heard)
 
     def _heard(self, reply: Reply) -> int:
-        """Characters of it that were heard by now: a client that has said so plays no more."""
+        """Characters heard by now: a client that has reported so plays no more."""
         if reply.claimed_chars is not None:
             return max(reply.claimed_chars, reply.first_char)
         if not reply.speaks:
@@ -147,18 +205,18 @@ class ReplyItems:
         return max(heard, reply.first_char)
 
     def is_held(self, item_id: ItemId) -> bool:
-        """Whether this is the beginning of a reply that is held."""
+        """Whether this item is the beginning of a held reply."""
         return item_id in self._kept and self._kept[item_id].held_at is not None
 
     def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:
-        """The client says how much of a reply it played. Returns that, clamped to what was sent.
+        """Apply a client's truncation. Return it in ms, clamped to what was sent.
 
         None where the item is no reply that is still kept.
         """
         reply = self._kept.get(item_id)
         if reply is None:
             return None
-        samples = samples_claimed(reply.playback, audio_end_ms)
+        samples = reply.playback.samples_claimed(audio_end_ms)
         if reply.ended:
             self._recording.cut(reply.playback, samples)
             reply.claimed_chars = reply.playback.chars_heard(samples)
@@ -166,7 +224,7 @@ class ReplyItems:
         return samples * 1000 // reply.playback.rate_hz
 
     def played(self, item_id: ItemId, played_ms: int) -> None:
-        """A client's running report of its playback."""
+        """Record a client's running report of its playback."""
         reply = self._kept.get(item_id)
         if reply is None:
             return
@@ -181,7 +239,7 @@ class ReplyItems:
     def _end(
         self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int
     ) -> None:
-        """The client learns that nothing more comes under this name."""
+        """Send that the response has ended."""
         if reply.ended:
             return
         reply.ended = True
@@ -191,7 +249,7 @@ class ReplyItems:
         self._notify(ReplyEnded(reply.response_id, status, reason, text, usage, reply.failed))
 
     def _record(self, reply: Reply, end_char: int) -> None:
-        """It is over: the model is told of it where it was not the model's own, and the log."""
+        """Put a reply that the model did not generate into its history, and log the end."""
         if reply.is_recorded:
             return
         reply.is_recorded = True
@@ -202,7 +260,7 @@ class ReplyItems:
         self._log.reply_ended(reply.turn, reply.text[:end_char], reply.spoken_s)
 
     def _keep_heard(self, reply: Reply, num_chars: int) -> None:
-        """Cut item and model context to the words that were heard."""
+        """Cut item and model history to the words that were heard."""
         if reply.taken_back:
             return
         num_chars = max(reply.first_char, min(num_chars, len(reply.text)))
@@ -223,7 +281,7 @@ class ReplyItems:
         self._correct(reply, num_chars)
 
     def _correct(self, reply: Reply, num_chars: int) -> None:
-        """A model that knows of the reply is to know so much of it."""
+        """Cut the reply in the model's history, if it is in there."""
         if reply.rounds or reply.has_called:
             self._context.edited()  # its tokens hold calls, which stay whatever was heard
         elif reply.generated and reply is self._newest and not reply.opener_chars:

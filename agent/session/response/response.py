@@ -1,4 +1,4 @@
-"""What is known of one reply."""
+"""State of one response."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -17,7 +17,7 @@ _NO_ITEM: Final = ItemId("")
 
 @dataclass(slots=True)
 class Reply:
-    """What is known of a reply. The session reads it, `ResponseTask` fills it."""
+    """State of a response. `ResponseTask` fills it; the controller and the items read it."""
 
     turn: TurnId
     settings: SessionSettings
@@ -26,57 +26,57 @@ class Reply:
     deadline: Deadline
     """When its first sound is due."""
     tools: Tools | None = None
-    """What the model may call."""
+    """Tools that the model may call."""
     response_id: str = ""
-    """Empty until it is announced, as is its item's."""
+    """Empty until it is announced, as is `item_id`."""
     item_id: ItemId = _NO_ITEM
     has_item: bool = False
-    """The conversation has got its item, and the client knows of it."""
+    """The conversation has its item, and the client knows of it."""
     has_called: bool = False
-    """The client is to run a tool, and will ask for another reply when it has."""
+    """The client has to run a tool, and will ask for another response afterwards."""
     text: str = ""
-    """As generated, so far, behind the opener if there is one; and what was said while tools ran.
-    """
+    """Text generated so far, behind the opener if there is one, with the filler spoken while tools
+    ran."""
     rounds: list[ToolRound] = field(default_factory=list)
-    """Tools of the server that were called on the way, or are being."""
+    """Rounds of server tools so far, the running one included."""
     opener_chars: int = 0
-    """Of `text`: those of the opener and the blank behind it, which the model did not write."""
+    """Characters of `text` that are the opener and the blank behind it: not the model's."""
     first_char: int = 0
-    """Of `text`: where this response begins, in which the reply was taken up again."""
+    """Character of `text` where this response begins; above 0 in a resumed one."""
     continues: ItemId | None = None
-    """The item that has what was heard before."""
+    """The item with the part that was heard before the resumption."""
     shown_chars: int = 0
-    """Of `text`, handed to the client, in this response or an earlier one."""
+    """Characters of `text` sent to the client, in this response or an earlier one."""
     usage: Usage = field(default_factory=Usage)
     usage_before: Usage = field(default_factory=Usage)
-    """What earlier responses of it have been charged with."""
+    """Tokens that earlier responses of the same reply were charged with."""
     is_complete: bool = False
-    """Nothing will be added to `text`."""
+    """Generation is over: `text` does not grow any more."""
     hit_limit: bool = False
     failed: str | None = None
     """Why it failed, in words for the client."""
     generated: bool = False
     """The conversation's own model made it: its context holds the reply's tokens."""
     spoken_before_s: float = 0.0
-    """Sent by earlier responses of it."""
+    """Seconds of speech sent by earlier responses of the same reply."""
     first_audible_sample: int | None = None
-    """Of the playback: where the first sound that a caller can hear was sent."""
+    """Sample of the playback at which the first audible sound was sent."""
     claims: PlaybackReportCheck = field(default_factory=PlaybackReportCheck)
-    """What the client says of its playback."""
+    """Checks the client's playback reports."""
     has_speech: bool = False
     """Something of it was synthesized."""
     ended: bool = False
-    """Its end was announced."""
+    """Its end was sent to the client."""
     is_recorded: bool = False
-    """Model and log know how it ended."""
+    """The model's history and the log have its end."""
     held_at: int | None = None
-    """Characters heard of a reply that is held; None: it is not."""
+    """Characters heard of a held reply; None: not held."""
     claimed_chars: int | None = None
-    """Characters heard, by the client's own word; None: it has not said so."""
+    """Characters heard, as the client reported; None: no report."""
     goes_on: bool = False
-    """It was taken up again, as another response: this one is `text` and no more."""
+    """It was resumed as another response; this one ends with `text`."""
     taken_back: bool = False
-    """It never was: nothing of it counts as heard, whatever the client played."""
+    """The turn was reopened: nothing of it counts as heard, whatever the client played."""
 
     def begin_with(self, opener: str, speech: Speech) -> None:
         """Put these words in front of a reply that has no speech yet."""
@@ -90,7 +90,7 @@ class Reply:
         self.playback.push(speech.pcm, (0, self.opener_chars), speech.words)
 
     def queue(self, speech: Speech, base: int) -> None:
-        """For playing: the next of the reply. Its characters count from `base`, and from behind the
+        """Queue the next speech of the reply. Its characters count from `base`, behind the
         opener."""
         offset = self.opener_chars + base
         span = (speech.span[0] + offset, speech.span[1] + offset)
@@ -108,7 +108,7 @@ class Reply:
 
     @property
     def spoken_s(self) -> float:
-        """Of speech that was sent."""
+        """Seconds of speech sent."""
         return self.spoken_before_s + self.playback.sent / self.playback.rate_hz
 
     @property

@@ -1,171 +1,442 @@
-"""One reply on its way: tokens become pieces, pieces become speech, speech is paced out.
+"""One response on its way to the caller: tokens become text pieces, speech, and paced audio frames.
 
-Three tasks in one group, joined by a bounded queue, so that the second piece is generated while the
-first is spoken. Cancelling `run` is the barge-in: the engine stops within a step, the voice within
-a chunk, and nothing more is sent.
+Theory of operation. Three tasks in one group, joined by a bounded queue, so that the second piece
+is generated while the first is spoken:
+
+- *generation*: the model's tokens are cut into speakable pieces. A model that calls a server tool
+  has said what comes before; the tool runs, the model reads its result and continues: another round
+  of the same response. No tool runs before the response is announced: a preemptive response may be
+  discarded, and a tool run for it would be useless and perhaps harmful. A call of a client's tool
+  is sent to the client and ends the response; the client asks for the next one.
+- *synthesis*: the pieces become speech, in order. Nothing beyond the first sound is synthesized
+  before the response is released.
+- *pacing*: frames are sent as `Playback` says that they are due.
+
+Cancelling `run` is the barge-in: the engine stops within a step, the voice within a chunk, and
+nothing more is sent. A preemptive response is the same task without an announcement.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from agent.errors import StageError
-from agent.session.api.conversation import ModelCall
-from agent.session.api.server_events import Notice, ReplyAudio, ReplyText
+from agent.session.api.conversation import ModelCall, ToolRound
+from agent.session.api.server_events import Notice, ReplyAudio, ReplyText, Usage
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
-from agent.session.ports.stage_ports import APOLOGY, ChatPort, ToolsPort, VoicePort
+from agent.session.ports.stage_ports import (
+    APOLOGY,
+    ChatMessage,
+    ChatPort,
+    ReplyToken,
+    Speech,
+    Tools,
+    ToolsPort,
+    VoicePort,
+)
 from agent.tools.offered import NO_TOOLS
+from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
-from tts.text_chunker import CutterConfig
+from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
-from .generation import Generation
-from .heartbeat import Pulse
 from .response import Reply
-from .synthesis import AUDIBLE, SynthesisQueue, max_abs
 
-OnSound = Callable[[Playback, Outgoing], None]
-"""Takes what is sent, and of which reply's sound."""
+MAX_PIECES: Final = 4
+"""Limit of pieces cut but not yet spoken. The engine is faster than speech; more would only be
+discarded at a barge-in."""
+
+AUDIBLE: Final = 327
+"""1 % of full scale: the first sample above it is the first that a caller can hear."""
+
+SILENCE_NS: Final = 2_000_000_000
+"""Silence after which a caller who waits for a tool hears the filler: longer sounds like a dead
+line."""
+
+CONTINUED_NS: Final = 5_000_000_000
+"""Shortest time between two `ReplyContinued` events: a twelfth of what the turn-taking machine
+waits for one."""
+
+MAX_ROUNDS: Final = 5
+"""Limit of tool rounds in one response. After the last the model has to answer: a small one may
+call tools for ever."""
+
+INTERRUPTED: Final = "Error: this was cancelled, because the caller interrupted."
+TOO_LONG: Final = "Error: the result is too long to be read."
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedText:
+    """The words of a response that no model generates: a greeting, a prompt after silence."""
+
+    text: str
+
+
+def _ignore(*_: Any) -> None:
+    """Take no notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCallbacks:
+    """Receivers of what a response reports. All are called on the event loop; none may wait."""
+
+    notify: Callable[[Notice], None]
+    """Sends a notice to the client."""
+    mark: Callable[[Reply, MarkName, int], None]
+    """Records a mark of the reply's turn, at a monotonic time in ns."""
+    audible: Callable[["ResponseTask"], None] = _ignore
+    """Called once, when the first of the response could be heard or read."""
+    own_audio: Callable[["ResponseTask"], None] = _ignore
+    """Called once, when the first sound behind an opener is ready."""
+    audio_sent: Callable[[Playback, Outgoing], None] = _ignore
+    """Called with each frame that is sent, and the playback that it belongs to."""
+    message_begins: Callable[[Reply], None] = _ignore
+    """Called before the first word of a reply that has no item yet."""
+    client_call: Callable[[Reply, ModelCall], None] = _ignore
+    """Called when the client has to run a tool."""
+    event: Callable[[ev.Event], None] = _ignore
+    """Feeds the turn-taking machine: `ReplyContinued`, at most every `CONTINUED_NS`."""
 
 
 class ResponseTask:
-    """Drives one reply. Belongs to the session's task group; one `run` per instance."""
+    """Generates, synthesizes and sends one reply. Belongs to the session's task group; one `run`
+    for each instance."""
 
     def __init__(
         self,
         reply: Reply,
         voice: VoicePort,
         clock: Clock,
-        notify: Callable[[Notice], None],
-        mark: Callable[[MarkName, int], None],
-        cutting: Callable[[], CutterConfig | None] = lambda: None,
+        callbacks: ResponseCallbacks,
+        tools: ToolsPort = NO_TOOLS,
+        *,
+        chunking: Callable[[], CutterConfig | None] = lambda: None,
+        filler: str = "",
     ) -> None:
-        self.mark = mark
-        """Where marks go; may be changed on the way."""
+        """`chunking` returns, once the model is asked, how the beginning is cut into pieces (None:
+        the default). `filler` is spoken while server tools take too long."""
         self.reply = reply
+        """The reply that is sent. `go_on` replaces it: the rest is another response."""
         self.voice = voice
-        self._cutting = cutting
         self._clock = clock
-        self._notify = notify
-        self._wake = asyncio.Event()
-        self.released = asyncio.Event()
-        """It may be heard."""
-        self.flowing = asyncio.Event()
-        """Not held."""
-        self.flowing.set()
-        self._tell_played_until: Callable[[int], None] = lambda at_ns: None
+        self._callbacks = callbacks
+        self._tools = tools
+        self._chunking = chunking
+        self._filler = filler
         self.announced = asyncio.Event()
-        """Set when the client knows of the reply. Nothing of it leaves before that."""
+        """Set when the client knows of the response. Nothing of it is sent before that."""
+        self._released = asyncio.Event()
+        """Set when the response may be heard."""
+        self._flowing = asyncio.Event()
+        """Clear while the response is held."""
+        self._flowing.set()
+        self._wake = asyncio.Event()
+        """Wakes the pacing."""
         self.is_sent = False
-        """All of it was; the client may still be playing."""
+        """All of it was sent; the client may still be playing."""
         self.is_ready = False
         """Something of it could be heard or read."""
-        self.on_sound: OnSound = lambda playback, frame: None
-        """Called with whatever is sent."""
-        self.on_audible: Callable[[], None] = lambda: None
-        """Called once, when the first of the reply could be heard or read."""
-        self.on_own_sound: Callable[[], None] = lambda: None
-        """Called once, when the first sound of the reply behind its opener is ready."""
-        self.tools: ToolsPort = NO_TOOLS
-        """Those of the server."""
-        self.filler = ""
-        """Said while they take too long."""
-        self.on_message: Callable[[Reply], None] = lambda reply: None
-        """Called before the first word of a reply that has no item yet."""
-        self.on_call: Callable[[Reply, ModelCall], None] = lambda reply, call: None
-        """Called when the client is to run a tool."""
-        self.pulse = Pulse(clock)
-        """Beats while the reply is being sent."""
-        self.mouth = SynthesisQueue(self, clock)
+        self._chat: ChatPort | None = None
+        """The model that generates it; None for a scripted text."""
+        self._usage = Usage()
+        """Tokens of the rounds that are over."""
+        self._pieces: asyncio.Queue[tuple[SpeakablePiece | Speech, int] | None] = asyncio.Queue(
+            MAX_PIECES
+        )
+        """Pieces to speak, or speech already, each with the character of the reply that its own
+        count from; None ends them."""
+        self._has_sounded = False
+        """Something of the generated text could be heard."""
+        self._continued_ns = 0
+        """When the last `ReplyContinued` was emitted."""
 
-    def audible(self) -> None:
-        """From here on something of it could be heard or read."""
-        self.is_ready = True
-        self.on_audible()
-
-    def release(self) -> None:
-        """Let the reply be heard."""
-        self.released.set()
-
-    def hold(self) -> None:
-        """Send nothing more, and speak nothing that is not begun."""
-        self.flowing.clear()
-        self._wake.set()
-
-    def go_on(self, rest: Reply) -> None:
-        """Send what is left as this reply, and whatever else is still being made."""
-        self.reply = rest
-        self.is_sent = False
-        self.flowing.set()
-        self._wake.set()
-
-    async def conclude(self) -> None:
-        """Send what is left of a reply that is complete, once nothing holds it."""
-        await self.flowing.wait()
-        if self.reply.speaks:
-            await self._pace()
-        self._show(len(self.reply.text))
-
-    async def run(self, chat: ChatPort) -> None:
+    async def run(self, source: ChatPort | ScriptedText) -> None:
         """Generate, speak and send; then `conclude`. Raises StageError where a stage failed."""
-        self._tell_played_until = partial(chat.played_until, self.reply.turn)
+        self._chat = None if isinstance(source, ScriptedText) else source
         try:
             async with asyncio.TaskGroup() as group:
-                wording = Generation(self, self.mouth, chat, self._clock, self.tools, self._cutting)
-                group.create_task(wording.generate())
+                group.create_task(self._generate(source))
                 if self.reply.speaks:
-                    group.create_task(self.mouth.speak())
+                    group.create_task(self._synthesize())
                     group.create_task(self._pace())
         except* StageError as errors:
             raise _first_leaf(errors) from None
 
+    def release(self) -> None:
+        """Let the response be heard."""
+        self._released.set()
+
+    def hold(self) -> None:
+        """Send nothing more, and synthesize nothing that has not begun."""
+        self._flowing.clear()
+        self._wake.set()
+
+    def go_on(self, rest: Reply) -> None:
+        """Send what is left as this reply, with whatever is still being generated."""
+        self.reply = rest
+        self.is_sent = False
+        self._flowing.set()
+        self._wake.set()
+
+    async def conclude(self) -> None:
+        """Send what is left of a reply that is complete, once nothing holds it."""
+        await self._flowing.wait()
+        if self.reply.speaks:
+            await self._pace()
+        self._show(len(self.reply.text))
+
     async def apologize(self) -> None:
-        """Have the cached apology said after whatever has been said, by `conclude`. Raises nothing
+        """Queue the cached apology behind what was said, to be sent by `conclude`. Raises no error
         of a stage."""
         reply = self.reply
         start = len(reply.text)
         reply.text += (" " if reply.text[-1:].strip() else "") + APOLOGY
-        self.released.set()
+        self._released.set()
         speech = await self.voice.apology() if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()
 
-    async def show_text(self) -> None:
-        """Of a reply that is not spoken: what there is, when it may be shown."""
-        if not self.is_ready:
-            self.audible()
-        await self.released.wait()
-        await self.flowing.wait()
-        self._show(len(self.reply.text))
+    async def synthesized(self) -> None:
+        """Wait until every piece generated so far has been synthesized."""
+        await self._pieces.join()
 
-    async def call(self, call: ModelCall) -> None:
-        """For the client to run, as soon as it knows of the reply and nothing holds it."""
+    def open_with(self, text: str, speech: Speech) -> None:
+        """Put an opener in front of a reply that has no speech yet; `become_ready` comes next."""
+        self.reply.begin_with(text, speech)
+        now_ns = self._clock.now_ns()
+        self.mark(MarkName.OPENER, now_ns)
+        self.mark(MarkName.FIRST_AUDIBLE_READY, now_ns)
+
+    def mark(self, name: MarkName, at_ns: int | None = None) -> None:
+        """Record a mark of the reply's turn; `at_ns` None: now."""
+        at_ns = self._clock.now_ns() if at_ns is None else at_ns
+        self._callbacks.mark(self.reply, name, at_ns)
+
+    def become_ready(self) -> None:
+        """From here on something of the response could be heard or read."""
+        self.is_ready = True
+        self._callbacks.audible(self)
+
+    def _report_progress(self) -> None:
+        now_ns = self._clock.now_ns()
+        if now_ns - self._continued_ns >= CONTINUED_NS:
+            self._continued_ns = now_ns
+            self._callbacks.event(ev.ReplyContinued(self.reply.turn))
+
+    # --- generation: the model's tokens, cut into pieces, with tool rounds in between ---
+
+    async def _generate(self, source: ChatPort | ScriptedText) -> None:
+        """Return when the reply has all its words. Raises StageError."""
+        tools = self.reply.tools
+        self.mark(MarkName.REPLY_REQUESTED)
+        chunker = TextChunker(self._chunking() if self.reply.speaks else None)
+        for number in range(MAX_ROUNDS + 1):
+            calls = await self._round(source, chunker, tools if number < MAX_ROUNDS else None)
+            own = tuple(call for call in calls if self._tools.has(call.name))
+            for call in calls:
+                if call not in own:
+                    await self._send_call(call)
+            if own and self._chat is not None:
+                await self._run_tools(self._chat, own)
+            if not own or len(own) < len(calls):
+                break
+            self.mark(MarkName.REPLY_REQUESTED)
+            chunker = TextChunker(None)
+            tools = None if tools is None else replace(tools, choice="auto")
+        self.reply.is_complete = True
+        await self._pieces.put(None)
+
+    async def _round(
+        self, source: ChatPort | ScriptedText, chunker: TextChunker, tools: Tools | None
+    ) -> list[ModelCall]:
+        """One answer of the model. Return the calls in it."""
+        first = self.reply
+        self._resume(first)
+        base = len(first.text) - first.opener_chars
+        calls: list[ModelCall] = []
+        async with aclosing(self._tokens(source, first, tools)) as tokens:
+            async for token in tokens:
+                self._add(token)
+                calls += token.calls
+                if first.speaks:
+                    for piece in chunker.push(token.text):
+                        await self._put(piece, base)
+                else:
+                    await self._show_text()
+        if first.speaks:
+            for piece in chunker.flush():
+                await self._put(piece, base)
+        return calls
+
+    def _tokens(
+        self, source: ChatPort | ScriptedText, reply: Reply, tools: Tools | None
+    ) -> AsyncGenerator[ReplyToken, None]:
+        if isinstance(source, ScriptedText):
+            return _scripted(source.text)
+        return source.generate(
+            reply.turn,
+            deadline_ns=reply.deadline.at_ns,
+            max_tokens=reply.max_tokens,
+            on_mark=self.mark,
+            tools=tools,
+        )
+
+    def _add(self, token: ReplyToken) -> None:
+        reply, before = self.reply, self._usage
+        reply.usage = Usage(
+            before.input_tokens + token.usage.input_tokens,
+            before.cached_tokens + token.usage.cached_tokens,
+            before.output_tokens + token.usage.output_tokens,
+        )
+        reply.hit_limit = token.finish_reason == "length"
+        reply.text += token.text
+
+    async def _put(self, piece: SpeakablePiece, base: int) -> None:
+        if piece.index == 0 and not self.reply.rounds:
+            self.mark(MarkName.FIRST_PIECE)
+        await self._pieces.put((piece, base))
+
+    def _resume(self, reply: Reply) -> None:
+        """The model continues after its tools, behind what was said before."""
+        self._usage = reply.usage
+        if reply.rounds:
+            if reply.text[-1:].strip():
+                reply.text += " "
+            reply.rounds[-1] = replace(reply.rounds[-1], resumes_at=len(reply.text))
+
+    async def _send_call(self, call: ModelCall) -> None:
+        """Send a client's tool call, once the response is announced and not held."""
         await self.announced.wait()
-        await self.flowing.wait()
+        await self._flowing.wait()
         if not self.reply.ended:  # cut at this very moment: cancelling comes a step later
-            self.on_call(self.reply, call)
+            self._callbacks.client_call(self.reply, call)
 
-    def spoke(self) -> None:
+    async def _run_tools(self, chat: ChatPort, calls: tuple[ModelCall, ...]) -> None:
+        await self.announced.wait()
+        reply = self.reply
+        end = len(reply.text)
+        # A cut in the meantime finds in it what was begun.
+        reply.rounds.append(ToolRound(end, end, calls, (INTERRUPTED,) * len(calls)))
+        self._report_progress()
+        self.mark(MarkName.TOOL_START)
+        async with asyncio.TaskGroup() as group:
+            filling = group.create_task(self._fill_silence())
+            tasks = [group.create_task(self._tools.run(call, reply.item_id)) for call in calls]
+            results = [await task for task in tasks]
+            filling.cancel()
+        self.mark(MarkName.TOOL_DONE)
+        await self._commit_results(chat, results)
+
+    async def _commit_results(self, chat: ChatPort, results: Sequence[str]) -> None:
+        committed: list[str] = []
+        for result in results:
+            try:
+                await chat.commit(ChatMessage("tool", result))
+            except StageError as error:
+                if not error.refused:
+                    raise
+                result = TOO_LONG
+                await chat.commit(ChatMessage("tool", result))
+            committed.append(result)
+        rounds = self.reply.rounds
+        rounds[-1] = replace(rounds[-1], results=tuple(committed))
+
+    async def _fill_silence(self) -> None:
+        """Speak the filler, once, when the first sound is due and there is none, or after
+        `SILENCE_NS` without sound. The voice must have cached it."""
+        text = self._filler
+        speech = await self.voice.opener(text) if text and self.reply.speaks else None
+        while speech is not None:
+            left_ns = self._silent_at_ns() - self._clock.now_ns()
+            if left_ns <= 0:
+                break
+            await asyncio.sleep(left_ns / 1e9)
+        if speech is None or self._pieces.full():
+            return
+        reply = self.reply
+        gap = " " if reply.text[-1:].strip() else ""
+        base = len(reply.text) + len(gap) - reply.opener_chars
+        reply.text += gap + text
+        if not self.is_ready:
+            self.mark(MarkName.OPENER)
+        self._pieces.put_nowait((speech, base))
+
+    def _silent_at_ns(self) -> int:
+        """When a caller who waits has waited for too long."""
+        reply, now_ns = self.reply, self._clock.now_ns()
+        playback = reply.playback
+        left_ns = playback.lasts_until_ns(now_ns) - now_ns
+        if left_ns > 0 or (reply.text.strip() and not playback.sent):
+            return now_ns + left_ns + SILENCE_NS
+        return playback.end_ns() + SILENCE_NS if playback.sent else reply.deadline.at_ns
+
+    # --- synthesis: pieces become speech, in order ---
+
+    async def _synthesize(self) -> None:
+        """Speak until all is spoken. Raises StageError."""
+        is_first = True
+        while (queued := await self._pieces.get()) is not None:
+            piece, base = queued
+            if is_first:
+                self.mark(MarkName.TTS_START)
+                is_first = False
+            elif self.is_ready:  # it may never be heard: what is ready is enough
+                await self._released.wait()
+                await self._flowing.wait()
+            if isinstance(piece, Speech):
+                self._queue(piece, base)
+            else:
+                async for speech in self.voice.speak(piece):
+                    self._queue(speech, base)
+            self._pieces.task_done()
+        self._pieces.task_done()
+        self.reply.playback.finish()
+        if not self.is_ready:  # no sound that the machine could release
+            await self.announced.wait()
+            self.release()
+        self._speech_changed()
+
+    def _queue(self, speech: Speech, base: int) -> None:
+        self.reply.queue(speech, base)
+        if not self._has_sounded and _peak(speech.pcm) > AUDIBLE:
+            self._has_sounded = True
+            if self.is_ready:
+                self._callbacks.own_audio(self)
+            else:
+                self.mark(MarkName.FIRST_AUDIBLE_READY)
+                self.become_ready()
+        self._speech_changed()
+
+    def _speech_changed(self) -> None:
         """There is more speech to send, or no more will come."""
-        self._tell_played_until(self.reply.playback.lasts_until_ns(self._clock.now_ns()))
+        self._report_playback(self.reply.playback)
         self._wake.set()
 
-    # --- speech to the client, in real time ---
+    def _report_playback(self, playback: Playback) -> None:
+        """Let the engine know until when the caller has something to hear."""
+        if self._chat is not None:
+            until_ns = playback.lasts_until_ns(self._clock.now_ns())
+            self._chat.played_until(self.reply.turn, until_ns)
+
+    # --- pacing: speech to the client, in real time ---
 
     async def _pace(self) -> None:
-        await self.released.wait()
+        await self._released.wait()
         while True:
-            await self.flowing.wait()
+            await self._flowing.wait()
             self._wake.clear()
             playback = self.reply.playback
             for frame in playback.due(self._clock.now_ns()):
                 self._send(frame)
-                # Later than was told before, where it was held back or ran dry.
-                self._tell_played_until(playback.lasts_until_ns(self._clock.now_ns()))
+                # Later than reported before, where it was held back or ran dry.
+                self._report_playback(playback)
             if playback.all_sent:
                 return
             at_ns = playback.next_due_ns()
@@ -181,10 +452,10 @@ class ResponseTask:
         if frame.text is not None:
             self._show(frame.text[1])
         self._begin_message()
-        self._notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
-        self.on_sound(reply.playback, frame)
-        self.pulse.touch()
-        if reply.first_audible_sample is None and max_abs(frame.pcm) > AUDIBLE:
+        self._callbacks.notify(ReplyAudio(reply.response_id, frame.pcm, reply.playback.rate_hz))
+        self._callbacks.audio_sent(reply.playback, frame)
+        self._report_progress()
+        if reply.first_audible_sample is None and _peak(frame.pcm) > AUDIBLE:
             offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
             reply.first_audible_sample = frame.first_sample + offset
             released_ns = self._clock.now_ns()
@@ -192,18 +463,36 @@ class ResponseTask:
             reply.claims.released(offset_ns, released_ns)
             self.mark(MarkName.RELEASED, released_ns)
 
+    async def _show_text(self) -> None:
+        """Send the text of a reply that is not spoken, as far as it goes, when it may be shown."""
+        if not self.is_ready:
+            self.become_ready()
+        await self._released.wait()
+        await self._flowing.wait()
+        self._show(len(self.reply.text))
+
     def _show(self, end: int) -> None:
         reply = self.reply
         if end > reply.shown_chars and not reply.ended:
-            self.pulse.touch()
+            self._report_progress()
             delta = reply.text[reply.shown_chars : end]
             reply.shown_chars = end
             self._begin_message()
-            self._notify(ReplyText(reply.response_id, delta))
+            self._callbacks.notify(ReplyText(reply.response_id, delta))
 
     def _begin_message(self) -> None:
         if not self.reply.has_item:
-            self.on_message(self.reply)
+            self._callbacks.message_begins(self.reply)
+
+
+async def _scripted(text: str) -> AsyncGenerator[ReplyToken, None]:
+    """A given text as the only token; it costs none."""
+    yield ReplyToken(text, Usage(), "stop")
+
+
+def _peak(pcm: npt.NDArray[np.int16]) -> int:
+    """Largest absolute sample; 0 where there is none."""
+    return max(int(pcm.max()), -int(pcm.min())) if pcm.size else 0
 
 
 def _first_leaf(group: ExceptionGroup[StageError]) -> StageError:

@@ -1,0 +1,99 @@
+"""What a session is given by the service, by concern: stages, options, outputs, shared state."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agent.observability.agent_state import OnState
+from agent.observability.counters import BargeIns, PreemptiveCounts
+from agent.observability.turn_recorder import TurnRecorder
+from agent.session.api.server_events import Notice
+from agent.session.ports.stage_ports import (
+    NO_RECORDING,
+    ChatMessage,
+    ChatPort,
+    EarsPort,
+    RecordingPort,
+    ToolsPort,
+    VoicePort,
+)
+from agent.tools.offered import NO_TOOLS
+from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
+from latency_budget.account.actions import Action
+from latency_budget.account.budget import Budget
+from latency_budget.account.clock import Clock
+from latency_budget.enforcement.policy import Policy
+from tts.text_chunker import CutterConfig
+
+OpenChat = Callable[[str, Sequence[ChatMessage]], ChatPort]
+"""Opens a conversation in the language model, with these instructions and examples. Raises
+StageError where there is no model."""
+
+OpenVoice = Callable[[str, int], VoicePort]
+"""Opens a voice by its name, at a sample rate in Hz. Raises ClientError for an unknown name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStages:
+    """The models and tools that a session works with."""
+
+    ears: EarsPort
+    open_chat: OpenChat
+    open_voice: OpenVoice
+    tools: ToolsPort = NO_TOOLS
+    """Tools that run on the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The operator's and the transport's choices for one session; the client can't change them."""
+
+    lead_ms: int
+    """How far ahead of real time audio is sent."""
+    budget: Budget
+    """How the time from the caller's last word to the answer is divided among the stages. The
+    session's settings replace its total."""
+    preemptive: bool = True
+    """Responses are generated before the end of the turn is decided."""
+    previews: bool = True
+    """The model prefills the caller's words while they are being spoken."""
+    ducks: bool = False
+    """The client turns a response down on `halfsec.duck`."""
+    chunking: CutterConfig = field(default_factory=CutterConfig)
+    """How responses are cut into pieces to speak."""
+    openers: Sequence[str] = ()
+    """Words in front of late responses; empty: late responses get none."""
+    idle: IdleRules = NOT_IDLE
+    """Times after which a silent caller is prompted and the call ends."""
+    idle_prompt: str = ""
+    """Words of that prompt."""
+    tool_wait: str = ""
+    """Words spoken while server tools take too long."""
+    expires_at_unix_s: int | None = None
+    """When the call is ended; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOutputs:
+    """Receivers of what one session reports."""
+
+    notify: Callable[[Notice], None]
+    """Sends a notice to the client."""
+    log: TurnRecorder
+    """Records events, commands and marks."""
+    recording: RecordingPort = NO_RECORDING
+    """Records the audio of the call."""
+    on_state: OnState = lambda state, stage: None
+    """Called with the agent's state and the stage that it waits for, when either changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """The clock, and what all calls of the service share."""
+
+    clock: Clock
+    policy: Policy = field(default_factory=lambda: Policy({Action.OPENER}))
+    """What is done about turns that are about to be late."""
+    barge_ins: BargeIns = field(default_factory=BargeIns)
+    """Counts of overlaps of caller and agent."""
+    preemptive_counts: PreemptiveCounts = field(default_factory=PreemptiveCounts)
+    """Counts of preemptive responses."""
