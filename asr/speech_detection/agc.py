@@ -58,7 +58,7 @@ class AutomaticGain:
         self._loudest_db: float | None = None
         self._factor = np.float32(1)
 
-    def lifted(self, frame: Pcm) -> Pcm:
+    def apply(self, frame: Pcm) -> Pcm:
         """float32 [n] as the detector is to hear it: the same array where nothing is done."""
         if self.gain_db == 0.0:
             return frame

@@ -34,7 +34,7 @@ _FLOOR_DB: Final = -120
 _NUM_BINS: Final = 140
 
 
-class Loudness:
+class EnergyEndpoint:
     """The levels of one utterance. Not thread-safe."""
 
     def __init__(self) -> None:

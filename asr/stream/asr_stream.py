@@ -1,11 +1,18 @@
-"""The ears of one call: audio in; speech events, jobs for a recognizer and transcripts out.
+"""Speech recognition of one call: audio in; speech events, decode jobs and transcripts out.
 
 Theory of operation
 -------------------
-No thread, no clock, no recognizer. `feed` runs the voice detector (a third of a millisecond for
-32 ms of audio) and says what should be decoded; the owner runs those jobs wherever it likes and
-hands the results to `complete`. That keeps the detection of barge-in free of decodes that take
-150 ms, and makes every decision repeatable: it depends on samples and on the order of calls.
+No thread, no clock, no model. The owner runs the voice detector and the recognizer wherever it
+likes, and hands their results in:
+
+    append(audio)
+    while (frame := next_frame()) is not None:
+        output = take_probability(detector.probability(frame, state))
+        ... recognize output.jobs, and hand each result to `complete`
+
+So a barge-in (a third of a millisecond for 32 ms of audio) does not wait for a decode that takes
+150 ms, a detector that hangs holds no lock of the stream's owner, and every decision is repeatable:
+it depends on samples and on the order of calls.
 
 *Final passes.* At a pause the owner calls `finalize`; if the caller goes on, the result is simply
 not used. Results come late, so each job carries the number of its pass, and what is older than the
@@ -44,25 +51,25 @@ from asr.speech_detection.endpointing import (
     SpeechResumed,
     SpeechStarted,
 )
-from asr.speech_detection.energy_endpoint import Loudness
+from asr.speech_detection.energy_endpoint import EnergyEndpoint
 from asr.speech_detection.vad import VadState, VoiceDetector
 
-from .audio_buffer import Recording
+from .audio_buffer import AudioBuffer
 from .utterance import ListenerConfig, Utterance
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerOutput:
-    """What some audio brought about."""
+    """Speech events and decode jobs that some audio brought about."""
 
     events: tuple[EndpointEvent, ...] = ()
     jobs: tuple[DecodeJob, ...] = ()
-    """At most one, never while another partial or segment is out."""
+    """One for a frame at most, never while another partial or segment is being decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBuffer:
-    """An utterance that the client ended."""
+    """An utterance that the client ended by a commit."""
 
     utterance: int
     job: DecodeJob | None
@@ -71,54 +78,55 @@ class CommittedBuffer:
 
 @dataclass(slots=True)
 class ListenerCounts:
-    """What was dropped and what is held, for the metrics."""
+    """Counters of dropped results and audio, and memory in use, for the metrics."""
 
     stale_results: int = 0
-    """Results of jobs that a newer one, the end of the utterance or a clear had overtaken."""
+    """Results of jobs made stale by a newer job, the end of the utterance or a clear."""
     lost_samples: int = 0
-    """Audio given up because `max_unsettled_s` was reached."""
+    """Samples given up because `max_unsettled_s` was reached."""
     gap_samples: int = 0
-    """Silence filled in for missing audio."""
+    """Samples of silence filled in for missing audio."""
     repeated_samples: int = 0
-    """Audio that came twice."""
+    """Samples that came twice."""
     held_bytes: int = 0
-    """Memory that the audio takes now."""
+    """Memory that the audio takes now, bytes."""
     peak_bytes: int = 0
-    """The most it has taken."""
+    """The largest `held_bytes` so far."""
 
 
 _MAX_ENDED: Final = 8
 """Ended utterances whose late final is still accepted. More than one is rare, so this is ample."""
 
 
-class Listener:
-    """The state of one call. Not thread-safe: one thread, or one lock, owns it."""
+class AsrStream:
+    """State of one call. Not thread-safe: one thread, or one lock, owns it."""
 
-    def __init__(self, config: ListenerConfig, vad: VoiceDetector) -> None:
+    def __init__(self, config: ListenerConfig) -> None:
         self.counts = ListenerCounts()
         self._config = config
-        self._vad = vad
-        self._vad_state = VadState()
-        self._recording = Recording()
+        self._audio = AudioBuffer()
+        self._frame: Pcm | None = None
+        """float32 [FRAME]: the frame whose probability `take_probability` awaits, as it came."""
         self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
-        self._loudness = Loudness()
-        self._lift = AutomaticGain()
-        self.far_end = EchoGate()
-        """What the agent says meanwhile, as far as its owner tells."""
+        self._energy = EnergyEndpoint()
+        self._gain = AutomaticGain()
+        self.echo = EchoGate()
+        """Levels of the agent's own voice; the owner notes what is played."""
         self._loud_until = 0
-        """After the last loud sample; where nobody looks for pauses, all are."""
+        """Sample after the last loud one. In push-to-talk, where no pauses are looked for, every
+        sample is loud."""
         self._floor = 0
-        """Audio before this belongs to an utterance that is over."""
+        """First sample that may belong to the next utterance."""
         self._open: Utterance | None = None
         self._ended: dict[int, Utterance] = {}
         self._threshold = self._endpointer.config.speech_threshold
-        self._out: DecodeJob | None = None
+        self._pending: DecodeJob | None = None
         """The partial or segment that is being decoded."""
 
     @property
     def position(self) -> int:
         """Samples received so far."""
-        return self._recording.end_sample
+        return self._audio.end_sample
 
     def configure(
         self, endpointing: EndpointingConfig | None, settle_after_s: float | None = None
@@ -140,27 +148,39 @@ class Listener:
             if was_manual:
                 self.clear()
 
-    def feed(self, audio: AudioFrame | Pcm) -> ListenerOutput:
+    def append(self, audio: AudioFrame | Pcm) -> None:
         """Take in float32 16 kHz mono audio of any length; NaN and infinities count as silence.
 
         An AudioFrame's position must continue the call: a small gap is filled with silence, what
         came before is skipped. Raises AudioError for a larger gap, and BufferFullError when
         push-to-talk holds `max_buffer_s`; nothing is taken in then.
         """
-        pcm = self._admit(audio)
-        events: list[EndpointEvent] = []
-        jobs: list[DecodeJob] = []
-        for start in range(0, len(pcm), RATE_HZ):
-            self._recording.append(pcm[start : start + RATE_HZ])
-            while (frame := self._recording.next_frame()) is not None:
-                probability = self._vad.probability(self._lift.lifted(frame), self._vad_state)
-                events += self._hear(frame, probability)
-                if self._open is not None and self._out is None:
-                    hush = self._recording.end_of_frames - self._loud_until
-                    self._out = self._open.due(probability, self._threshold, hush)
-                    jobs += [self._out] if self._out else []
-                self._forget()
-        return ListenerOutput(tuple(events), tuple(jobs))
+        self._audio.append(self._admit(audio))
+
+    def next_frame(self) -> Pcm | None:
+        """The oldest frame without a probability of speech, float32 [FRAME], raised by the
+        automatic gain: what the voice detector is to see. None: less than a frame is left.
+
+        The same frame until `take_probability` is called, so a detector that failed may be asked
+        again.
+        """
+        if self._frame is None:
+            self._frame = self._audio.next_frame()
+        return None if self._frame is None else self._gain.apply(self._frame)
+
+    def take_probability(self, probability: float) -> ListenerOutput:
+        """Take in the voice detector's probability of speech, 0..1, for the frame that `next_frame`
+        gave. At most one event and one job."""
+        frame, self._frame = self._frame, None
+        assert frame is not None, "take_probability before next_frame"
+        events = self._detect(frame, probability)
+        jobs: tuple[DecodeJob, ...] = ()
+        if self._open is not None and self._pending is None:
+            hush = self._audio.end_of_frames - self._loud_until
+            self._pending = self._open.due(probability, self._threshold, hush)
+            jobs = (self._pending,) if self._pending else ()
+        self._forget()
+        return ListenerOutput(events, jobs)
 
     def finalize(
         self, utterance: int, at_sample: int, revision: int | None = None
@@ -187,8 +207,8 @@ class Listener:
         self, job: DecodeJob, hypothesis: Hypothesis
     ) -> tuple[PartialTranscript | FinalTranscript, ...]:
         """Take in the recognizer's result: at most one transcript, none for a stale job."""
-        if self._out is job:
-            self._out = None
+        if self._pending is job:
+            self._pending = None
         spoken = self._open
         if spoken is None or spoken.number != job.utterance:
             spoken = self._ended.get(job.utterance)
@@ -199,8 +219,8 @@ class Listener:
 
     def fail(self, job: DecodeJob) -> None:
         """The recognizer could not do this job; others may follow."""
-        if self._out is job:
-            self._out = None
+        if self._pending is job:
+            self._pending = None
         if self._open is not None and job.kind == "final" and job.utterance == self._open.number:
             self._open.awaits_final &= job.revision != self._open.revision
 
@@ -212,7 +232,7 @@ class Listener:
         spoken = self._open
         if spoken is None or spoken.number != utterance:
             return
-        self.far_end.speech_ended(was_echo=was_echo)
+        self.echo.speech_ended(was_echo=was_echo)
         spoken.is_ended = True
         self._ended[utterance] = spoken
         while len(self._ended) > _MAX_ENDED:
@@ -269,32 +289,32 @@ class Listener:
             pcm = pcm[-gap:]
         return pcm
 
-    def _hear(self, frame: Pcm, probability: float) -> tuple[EndpointEvent, ...]:
-        first = self._recording.end_of_frames
-        self._recording.judge(probability)
+    def _detect(self, frame: Pcm, probability: float) -> tuple[EndpointEvent, ...]:
+        first = self._audio.end_of_frames
+        self._audio.add_probability(probability)
         config = self._config.endpointing
         if config is None:
-            self._loud_until = self._recording.end_of_frames
+            self._loud_until = self._audio.end_of_frames
             if self._open is None:
                 self._begin(None, self._floor)
             return ()
         is_speech = probability >= config.silence_threshold
         if not (is_speech or self._endpointer.is_open):
-            self._loudness.reset()
-        num_loud = self._loudness.loud_samples(frame, is_speech)
+            self._energy.reset()
+        num_loud = self._energy.loud_samples(frame, is_speech)
         if num_loud:
             self._loud_until = first + num_loud
-        far = self.far_end.level(first)
+        far = self.echo.level(first)
         if not far:
-            self._lift.note(frame, probability)
+            self._gain.note(frame, probability)
         if far and self._endpointer.is_open:
-            self.far_end.speaks(frame, far)
-        elif far and self.far_end.is_echo(frame, far, is_speech=is_speech):
+            self.echo.speaks(frame, far)
+        elif far and self.echo.is_echo(frame, far, is_speech=is_speech):
             probability = 0.0
         events = self._endpointer.push(probability, first, num_loud=num_loud, is_overlap=bool(far))
         for event in events:
             if isinstance(event, SpeechStarted):
-                self.far_end.speech_began()
+                self.echo.speech_began()
                 preroll = samples_from_ms(config.preroll_ms)
                 self._begin(event.at_sample, max(event.at_sample - preroll, self._floor))
             elif isinstance(event, SpeechPaused | SpeechResumed) and self._open is not None:
@@ -304,21 +324,44 @@ class Listener:
         return events
 
     def _begin(self, onset: int | None, began: int) -> None:
-        began = max(began, self._recording.first_sample)
+        began = max(began, self._audio.first_sample)
         self._open = Utterance(
-            self._endpointer.utterance, onset, began, self._recording, self._config
+            self._endpointer.utterance, onset, began, self._audio, self._config
         )
 
     def _forget(self) -> None:
         endpointing = self._endpointer.config
         keep_ms = endpointing.preroll_ms + endpointing.min_speech_ms + 500
-        keep_from = self._recording.end_sample - samples_from_ms(keep_ms)
+        keep_from = self._audio.end_sample - samples_from_ms(keep_ms)
         spoken = self._open
         if spoken is not None:
             config = self._config
             limit_s = config.max_unsettled_s if config.endpointing else config.max_buffer_s
             self.counts.lost_samples += spoken.shed(int(limit_s * RATE_HZ))
             keep_from = min(keep_from, spoken.unsettled)
-        self._recording.forget_before(keep_from)
-        self.counts.held_bytes = self._recording.room_bytes
+        self._audio.forget_before(keep_from)
+        self.counts.held_bytes = self._audio.room_bytes
         self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.held_bytes)
+
+
+class Listener(AsrStream):
+    """An `AsrStream` that runs the voice detector itself, for programs with one thread."""
+
+    def __init__(self, config: ListenerConfig, detector: VoiceDetector) -> None:
+        super().__init__(config)
+        self._detector = detector
+        self._vad_state = VadState()
+
+    def feed(self, audio: AudioFrame | Pcm) -> ListenerOutput:
+        """`append` audio and run the detector over every whole frame. Raises as `append` does."""
+        pcm = self._admit(audio)
+        outputs: list[ListenerOutput] = []
+        for start in range(0, len(pcm), RATE_HZ):  # a second at a time bounds the memory
+            self._audio.append(pcm[start : start + RATE_HZ])
+            while (frame := self.next_frame()) is not None:
+                probability = self._detector.probability(frame, self._vad_state)
+                outputs.append(self.take_probability(probability))
+        return ListenerOutput(
+            tuple(event for output in outputs for event in output.events),
+            tuple(job for output in outputs for job in output.jobs),
+        )

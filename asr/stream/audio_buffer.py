@@ -11,7 +11,7 @@ _INITIAL: Final = 32_768
 """Samples of room at first: two seconds, which is what a quiet call needs."""
 
 
-class Recording:
+class AudioBuffer:
     """A growing buffer that forgets its beginning. Positions are samples of the call.
 
     Memory: at most four times what has been kept at once, because room is doubled when it runs out.
@@ -65,7 +65,7 @@ class Recording:
         first = self.end_of_frames
         return self.read(first, first + FRAME) if self._end - first >= FRAME else None
 
-    def judge(self, probability: float) -> None:
+    def add_probability(self, probability: float) -> None:
         """The probability of speech in `next_frame`."""
         self._probabilities.append(probability)
 

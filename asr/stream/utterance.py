@@ -20,7 +20,7 @@ from asr.recognition.transcripts import (
 )
 from asr.speech_detection.endpointing import EndpointingConfig
 
-from .audio_buffer import Recording
+from .audio_buffer import AudioBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Utterance:
         number: int,
         onset: int | None,
         began: int,
-        recording: Recording,
+        recording: AudioBuffer,
         config: ListenerConfig,
     ) -> None:
         """`onset`: first voiced sample, None where only the recording can tell (push-to-talk).
