@@ -7,7 +7,7 @@ import pytest
 
 from agent.errors import StageError
 from agent.stages.gc_freeze import leave_out_what_is_there
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 
 
 class Model:
@@ -31,7 +31,7 @@ def test_a_collection_finds_nothing_to_look_at() -> None:
 
 
 async def test_a_model_that_is_replaced_is_freed() -> None:
-    stage: StageThread[Model] = StageThread("llm", Model)
+    stage: ModelThread[Model] = ModelThread("llm", Model)
     await stage.start()
     leave_out_what_is_there()
     assert stage.model is not None

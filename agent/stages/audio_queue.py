@@ -10,7 +10,7 @@ from typing import Final
 
 import asr
 
-from .guarded_listener import Audio
+from .guarded_stream import Audio
 
 MAX_WAITING: Final = 4 * asr.RATE_HZ
 """16 kHz samples. Real-time callers have a frame or two; what a fast sender has here is 80 ms of

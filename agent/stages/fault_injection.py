@@ -41,18 +41,40 @@ class Rehearsal:
         return cls(llm_factor=number) if stage == "llm" else cls(tts_factor=number)
 
 
-def recognizer_kind(rehearsal: Rehearsal) -> type[asr.WhisperTranscriber]:
-    """The recognizer to load."""
-    if not rehearsal.asr_ms:
-        return asr.WhisperTranscriber
+class SlowRecognizer:
+    """A recognizer whose `transcribe` takes `delay_ms` longer."""
 
-    class SlowRecognizer(asr.WhisperTranscriber):
-        def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
-            hypothesis = super().transcribe(pcm, fallback=fallback)
-            time.sleep(rehearsal.asr_ms / 1e3)
-            return hypothesis
+    def __init__(self, recognizer: asr.Recognizer, delay_ms: int) -> None:
+        self._recognizer = recognizer
+        self._delay_ms = delay_ms
 
-    return SlowRecognizer
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return self._recognizer.languages
+
+    def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
+        hypothesis = self._recognizer.transcribe(pcm, fallback=fallback)
+        time.sleep(self._delay_ms / 1e3)
+        return hypothesis
+
+    def steps(
+        self, pcm: asr.Pcm, options: asr.TranscriptionOptions = asr.AS_LOADED
+    ) -> Iterator[asr.Hypothesis]:
+        return self._recognizer.steps(pcm, options)
+
+    def word_times(
+        self,
+        pcm: asr.Pcm,
+        tokens: tuple[int, ...],
+        options: asr.TranscriptionOptions = asr.AS_LOADED,
+    ) -> list[asr.TimedWord]:
+        return self._recognizer.word_times(pcm, tokens, options)
+
+    def num_prompt_tokens(self, options: asr.TranscriptionOptions) -> int:
+        return self._recognizer.num_prompt_tokens(options)
+
+    def warm(self) -> None:
+        self._recognizer.warm()
 
 
 class SlowBackend(BackendAround):

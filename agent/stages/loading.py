@@ -10,7 +10,7 @@ from agent.config.schema import Config
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import Clock
 
-from .fault_injection import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
+from .fault_injection import Rehearsal, SlowBackend, SlowRecognizer, SlowVoice
 from .load_progress import Conversion
 
 
@@ -27,12 +27,12 @@ class Loading:
         self._conversion = conversion
         self._rehearsal = Rehearsal.of(config.latency_budget.rehearse)
 
-    def detector(self) -> asr.SileroVad:
-        return asr.SileroVad.load(self._models.locate("silero-vad"))
+    def detector(self) -> asr.VoiceDetector:
+        return asr.load_voice_detector(self._models.locate("silero-vad"))
 
-    def recognizer(self) -> asr.WhisperTranscriber:
+    def recognizer(self) -> asr.Recognizer:
         settings = self._config.asr
-        recognizer = recognizer_kind(self._rehearsal).load(
+        recognizer = asr.load_recognizer(
             self._models.locate(settings.model),
             threads=settings.threads,
             compute_type=settings.compute_type,
@@ -40,10 +40,11 @@ class Loading:
             language=settings.language,
         )
         recognizer.warm()
-        return recognizer
+        delay_ms = self._rehearsal.asr_ms
+        return SlowRecognizer(recognizer, delay_ms) if delay_ms else recognizer
 
-    def turn_model(self) -> asr.TurnModel:
-        model = asr.TurnModel.load(self._models.locate("smart-turn"))
+    def turn_model(self) -> asr.EndOfTurnModel:
+        model = asr.load_end_of_turn_model(self._models.locate("smart-turn"))
         model.warm()
         return model
 

@@ -77,7 +77,7 @@ class _Job(Generic[Model, Answer]):
             self.answer.get_loop().call_soon_threadsafe(tell)
 
 
-class StageThread(Generic[Model]):
+class ModelThread(Generic[Model]):
     """Owns one model. `start`, `call` and `close` belong to one event loop."""
 
     def __init__(

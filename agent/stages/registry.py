@@ -22,10 +22,10 @@ from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoiceP
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import Clock
 
-from .llm_chat import Chat
+from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
-from .model_thread import StageThread
+from .model_thread import ModelThread
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 
@@ -53,18 +53,18 @@ class Stages:
         load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
-        self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
-        self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread("asr", load.recognizer)
-        self.judge: StageThread[asr.TurnModel] = StageThread("turn", load.turn_model)
-        self.thinker: StageThread[llm_engine.Engine] = StageThread(
+        self.detector: ModelThread[asr.VoiceDetector] = ModelThread("vad", load.detector)
+        self.recognizer: ModelThread[asr.Recognizer] = ModelThread("asr", load.recognizer)
+        self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread("turn", load.turn_model)
+        self.llm: ModelThread[llm_engine.Engine] = ModelThread(
             "llm", load.engine, llm_engine.Engine.close
         )
-        self.small_thinker: StageThread[llm_engine.Engine] | None = None
+        self.small_llm: ModelThread[llm_engine.Engine] | None = None
         """The smaller model, where there is one."""
         if config.llm_engine.small_model:
-            self.small_thinker = StageThread(
-                "small llm", load.small_engine, llm_engine.Engine.close
-            )
+            self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
+        sampling = sampling_of(config.llm_engine)
+        self._open_chat: ChatFactory = chat_factory(self.llm, clock, sampling, self.small_llm)
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
         for name in self._voice_names():
@@ -75,12 +75,12 @@ class Stages:
         starts: dict[str, Callable[[], Awaitable[None]]] = {
             "vad": self.detector.start,
             "asr": self.recognizer.start,
-            "turn": self.judge.start,
-            "llm": partial(self._start_thinker, self.thinker),
+            "turn": self.turn_model.start,
+            "llm": partial(self._start_llm, self.llm),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
-        if self.small_thinker is not None:
-            starts["small llm"] = partial(self._start_thinker, self.small_thinker)
+        if self.small_llm is not None:
+            starts["small llm"] = partial(self._start_llm, self.small_llm)
         self._progress = dict.fromkeys(starts, "loading")
         # While an engine records graphs, nobody else may wait for the whole GPU.
         gpu, on_gpu = asyncio.Lock(), _on_gpu(self._config)
@@ -95,7 +95,7 @@ class Stages:
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
-        needed = [each for each in self.threads().values() if each is not self.small_thinker]
+        needed = [each for each in self.threads().values() if each is not self.small_llm]
         return "broken" if any(stage.broken for stage in needed) else "ready"
 
     def progress(self) -> dict[str, str]:
@@ -122,12 +122,11 @@ class Stages:
         )
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
         return SpeechInput(
-            listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms
+            listening, self.detector, self.recognizer, self.turn_model, self._clock, pause_ms
         )
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
-        sampling = sampling_of(self._config.llm_engine)
-        return Chat(self.thinker, self._clock, sampling, instructions, examples, self.small_thinker)
+        return self._open_chat(instructions, examples)
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         """Raises ClientError for a voice that is not loaded."""
@@ -152,9 +151,9 @@ class Stages:
             return f"broken: {_one_line(why)}"
         return str(self._conversion) if (name, state) == ("llm", "loading") else state
 
-    async def _start_thinker(self, thinker: StageThread[llm_engine.Engine]) -> None:
-        await thinker.start()
-        engine = await thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
+    async def _start_llm(self, llm: ModelThread[llm_engine.Engine]) -> None:
+        await llm.start()
+        engine = await llm.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
         await engine.warm()
 
     async def _start(
@@ -177,15 +176,15 @@ class Stages:
         voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
         return dict.fromkeys([self._config.tts.voice, *voices])
 
-    def threads(self) -> dict[str, StageThread[Any]]:
+    def threads(self) -> dict[str, ModelThread[Any]]:
         """All stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
-        small = {} if self.small_thinker is None else {"small llm": self.small_thinker}
+        small = {} if self.small_llm is None else {"small llm": self.small_llm}
         return {
             "vad": self.detector,
             "asr": self.recognizer,
-            "turn": self.judge,
-            "llm": self.thinker,
+            "turn": self.turn_model,
+            "llm": self.llm,
             **small,
             **voices,
         }
@@ -197,7 +196,7 @@ def _on_gpu(config: Config) -> set[str]:
     return engines | ({"asr"} if config.asr.device == "cuda" else set())
 
 
-def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
+def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:
     """What calculates on a device that this process has lost for good, a line for each."""
     models = {name: thread.model for name, thread in threads.items()}
     losses = {

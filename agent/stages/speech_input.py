@@ -1,7 +1,7 @@
 """The ears of one session: audio in, speech events and transcripts out.
 
 Voice activity is watched on one thread and words are recognized on another, because a barge-in must
-not wait for a decode that takes 150 ms. The per-call state (`guarded_listener.py`) is touched on
+not wait for a decode that takes 150 ms. The per-call state (`guarded_stream.py`) is touched on
 the first thread only; every access goes through it, in order.
 
 Overflow: see `audio_queue.py`. While audio waits there the caller has not stopped sending, however
@@ -26,8 +26,8 @@ from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 
 from .audio_queue import AudioInbox
-from .guarded_listener import Audio, GuardedListener, Played
-from .model_thread import StageThread
+from .guarded_stream import Audio, GuardedStream, Played
+from .model_thread import ModelThread
 from .transcription_jobs import LISTEN_TIMEOUT_S, ArrivalClock, TranscriptionJobs
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
@@ -57,16 +57,16 @@ class SpeechInput:
     def __init__(
         self,
         listening: asr.ListenerConfig,
-        detector: StageThread[asr.SileroVad],
-        recognizer: StageThread[asr.WhisperTranscriber],
-        judge: StageThread[asr.TurnModel],
+        detector: ModelThread[asr.VoiceDetector],
+        recognizer: ModelThread[asr.Recognizer],
+        turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         pause_ms: int,
     ) -> None:
         self.utterance = 0
         """The newest one that began."""
-        self._listening = GuardedListener(listening)
-        self._listener = self._listening.listener
+        self._guarded = GuardedStream(listening)
+        self._stream = self._guarded.stream
         self._detector = detector
         self._clock = clock
         self._pause_ms = pause_ms
@@ -74,10 +74,11 @@ class SpeechInput:
         self._inbox = AudioInbox()
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
-        self._tell: Callable[[Heard], None] = lambda heard: None
+        self._receiver: Callable[[Heard], None] | None = None
+        """Where results go while `run` runs."""
         self._arrivals = ArrivalClock()
-        self._passes = TranscriptionJobs(
-            self._listening, detector, recognizer, judge, clock, self._arrivals
+        self._jobs = TranscriptionJobs(
+            self._guarded, detector, recognizer, turn_model, clock, self._arrivals, self._emit
         )
         self.received = 0.0
         """16 kHz samples so far."""
@@ -86,7 +87,7 @@ class SpeechInput:
         """Of those, up to the last commit or clear."""
         self._refusing = False
         """There was no room for the newest audio, and the client was told so."""
-        self._far_end: list[Played] = []
+        self._played: list[Played] = []
         """What the agent has said since audio was last listened to. No more than `lead_ms` ahead of
         the caller's audio, which must come for that to be played; a second of it is 31 numbers."""
         self._newest: tuple[int, asyncio.Task[None]] | None = None
@@ -96,7 +97,7 @@ class SpeechInput:
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
         """Listen until cancelled; `tell` is called on this loop, in order."""
-        self._tell = self._passes.tell = tell
+        self._receiver = tell
         async with asyncio.TaskGroup() as group:
             self._group = group
             while True:
@@ -128,23 +129,26 @@ class SpeechInput:
         if self._newest is not None and self._newest[0] == utterance:
             self._newest[1].cancel()
         end_sample = self.end_sample(utterance)
-        final = self._passes.final(
-            utterance, revision, end_sample, lambda job: self._spawn(self._passes.judge(job))
+        final = self._jobs.final(
+            utterance,
+            revision,
+            end_sample,
+            lambda job: self._spawn(self._jobs.score_end_of_turn(job)),
         )
         task = self._spawn(final)
         self._newest = None if task is None else (utterance, task)
 
     def close(self, utterance: int, *, was_echo: bool = False) -> None:
         """The utterance is over. Speech that goes on belongs to a new one."""
-        end = partial(self._listener.end, utterance, was_echo=was_echo)
-        self._spawn(self._passes.tell_listener(end))
+        end = partial(self._stream.end, utterance, was_echo=was_echo)
+        self._spawn(self._jobs.notify_stream(end))
 
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
         """Note the agent's voice, which is played from then on."""
         since_ns = at_ns - max(self._last_audio_ns, self.resumed_ns)
         first_sample = int(self.received + since_ns * asr.RATE_HZ / 1e9)
         if self._group is not None:
-            self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
+            self._played.append((first_sample, levels_of(pcm, rate_hz)))
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Follow the client's turn detection from the next frame on, and spare this much."""
@@ -155,9 +159,9 @@ class SpeechInput:
         if config is not None and effort.pauses_later:
             config = replace(config, pause_ms=max(config.pause_ms, LATER_PAUSE_MS))
         skips = {"partial": effort.skips_partials, "early": effort.pauses_later}
-        self._passes.skips = frozenset(kind for kind, is_skipped in skips.items() if is_skipped)
-        configure = partial(self._listener.configure, config, settle_after_s)
-        self._spawn(self._passes.tell_listener(configure))
+        self._jobs.skips = frozenset(kind for kind, is_skipped in skips.items() if is_skipped)
+        configure = partial(self._stream.configure, config, settle_after_s)
+        self._spawn(self._jobs.notify_stream(configure))
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
@@ -170,8 +174,8 @@ class SpeechInput:
                 code="input_audio_buffer_commit_empty",
             )
         await self._inbox.drained()
-        committed = await self._passes.ask(self._listener.commit_buffer)
-        self._passes.committed(committed)
+        committed = await self._jobs.ask(self._stream.commit_buffer)
+        self._jobs.committed(committed)
         self._bounds[committed.utterance] = (int(self._committed), int(self.received))
         self._committed = self.received
         self.utterance = committed.utterance
@@ -180,7 +184,7 @@ class SpeechInput:
     async def clear(self) -> int:
         """Forget all audio since the last commit. Returns the newest utterance's number."""
         await self._inbox.drained()
-        await self._passes.ask(self._listener.clear)
+        await self._jobs.ask(self._stream.clear)
         self._committed = self.received
         return self.utterance
 
@@ -195,29 +199,33 @@ class SpeechInput:
         first, _ = self._bounds.pop(utterance, (end, end))
         return max(0, end - first) / asr.RATE_HZ
 
+    def _emit(self, heard: Heard) -> None:
+        if self._receiver is not None:
+            self._receiver(heard)
+
     # --- voice activity ---
 
     async def _listen(self, batch: Sequence[Audio]) -> None:
         outputs: list[asr.ListenerOutput] = []
-        played, self._far_end = self._far_end, []
+        played, self._played = self._played, []
         try:
             await self._detector.call(
-                lambda model: self._listening.take_in(model, batch, outputs, played),
+                lambda model: self._guarded.take_in(model, batch, outputs, played),
                 timeout_s=LISTEN_TIMEOUT_S,
             )
             self._refusing = False
         except ClientError as error:
             if not self._refusing:  # once, however many frames a recording too long has
-                self._tell(Heard(self.utterance, refused=error))
+                self._emit(Heard(self.utterance, refused=error))
             self._refusing = True
         except StageError as error:  # what came meanwhile is lost
             _log.warning("a caller was not listened to for a moment: %s", error)
-            self._listening.give_up()
+            self._guarded.abandon()
         for heard in outputs:
             for event in heard.events:
                 self._pass_on(event)
             for each in heard.jobs:
-                self._spawn(self._passes.partial(each))
+                self._spawn(self._jobs.partial(each))
 
     def _pass_on(self, event: asr.EndpointEvent) -> None:
         """The listener's events are the machine's, but for their type."""
@@ -228,19 +236,19 @@ class SpeechInput:
                 self._bounds[utterance] = (at_sample, at_sample)
                 if len(self._bounds) > MAX_BOUNDS:
                     del self._bounds[next(iter(self._bounds))]
-                self._tell(Heard(utterance, ev.SpeechStarted(utterance, at_sample)))
+                self._emit(Heard(utterance, ev.SpeechStarted(utterance, at_sample)))
             case asr.SpeechPaused(at_sample=at_sample):
                 if utterance in self._bounds:  # else it has ended meanwhile
                     self._bounds[utterance] = (self._bounds[utterance][0], at_sample)
                 paused_ns = self._clock.now_ns()
                 paused = ev.SpeechPaused(utterance, at_sample)
-                self._tell(Heard(utterance, paused, paused_ns=paused_ns))
+                self._emit(Heard(utterance, paused, paused_ns=paused_ns))
             case asr.SpeechResumed(at_sample=at_sample):
                 if utterance in self._bounds:  # where it ends is open again
                     self._bounds[utterance] = (self._bounds[utterance][0],) * 2
-                self._tell(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
+                self._emit(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
             case asr.SilenceGrew(silence_ms=silence_ms):
-                self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
+                self._emit(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:

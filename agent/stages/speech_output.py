@@ -12,7 +12,7 @@ from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import APOLOGY, Speech
 from tts.resample import StreamResampler
 
-from .model_thread import NORMAL, URGENT, StageThread
+from .model_thread import NORMAL, URGENT, ModelThread
 
 VOICE_TIMEOUT_S: Final = 8.0
 """A sentence of 20 words takes 0.3 s with the slower voice. This long, something hangs."""
@@ -25,7 +25,7 @@ class VoiceStage:
         self, name: str, load: Callable[[], tts.Voice], openers: Sequence[str] = ()
     ) -> None:
         self.name = name
-        self.thread: StageThread[tts.Voice] = StageThread("tts", load)
+        self.thread: ModelThread[tts.Voice] = ModelThread("tts", load)
         self.kept: dict[str, list[tts.SpeechChunk]] = {}
         """By their text: the apology and the openers."""
         self.converted: dict[tuple[str, int], Speech] = {}

@@ -3,7 +3,7 @@
 A deadline on the clock also passes while nothing runs: the process was stopped, the machine slept,
 or the event loop was held up by something of its own. The stage then looks hung, and would be given
 up and built anew for all calls. So time is counted in ticks of the loop, and a tick counts the same
-however late it comes: only while the loop turns does patience run out.
+however late it comes: only while the loop turns does the deadline come nearer.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def patience(seconds: float) -> AsyncIterator[None]:
+async def stall_timeout(seconds: float) -> AsyncIterator[None]:
     """As `asyncio.timeout`: cancels what is inside and raises TimeoutError, after so many seconds
     in which the loop was turning. One stall, of whatever length, counts as a tenth."""
     loop = asyncio.get_running_loop()

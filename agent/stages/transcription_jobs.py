@@ -17,8 +17,8 @@ from agent.session.ports.stage_ports import Heard
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 
-from .guarded_listener import GuardedListener
-from .model_thread import BACKGROUND, NORMAL, URGENT, StageThread
+from .guarded_stream import GuardedStream
+from .model_thread import BACKGROUND, NORMAL, URGENT, ModelThread
 
 LISTEN_TIMEOUT_S: Final = 5.0
 """A second of audio takes 20 ms. This long, something hangs."""
@@ -30,7 +30,7 @@ and a machine with several times as much to do as it can do that many times as l
 DECODE_TIMEOUT_PER_S: Final = 0.2
 """More of it for each second of audio: a minute takes 3 s on a loaded machine."""
 
-JUDGE_TIMEOUT_S: Final = 5.0
+TURN_MODEL_TIMEOUT_S: Final = 5.0
 """The turn model takes 20 ms. This long, it hangs."""
 
 MAX_ARRIVALS: Final = 4096
@@ -94,19 +94,21 @@ class TranscriptionJobs:
 
     def __init__(
         self,
-        listening: GuardedListener,
-        detector: StageThread[asr.SileroVad],
-        recognizer: StageThread[asr.WhisperTranscriber],
-        judge: StageThread[asr.TurnModel],
+        guarded: GuardedStream,
+        detector: ModelThread[asr.VoiceDetector],
+        recognizer: ModelThread[asr.Recognizer],
+        turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         arrivals: ArrivalClock,
+        emit: Callable[[Heard], None],
     ) -> None:
-        self.tell: Callable[[Heard], None] = lambda heard: None
-        self._listening = listening
-        self._listener = listening.listener
+        """`emit` takes each result, on the event loop."""
+        self._emit = emit
+        self._guarded = guarded
+        self._stream = guarded.stream
         self._detector = detector
         self._recognizer = recognizer
-        self._judge = judge
+        self._turn_model = turn_model
         self._clock = clock
         self._arrivals = arrivals
         self._committed: dict[int, asr.DecodeJob | None] = {}
@@ -122,7 +124,7 @@ class TranscriptionJobs:
     async def ask(self, question: Callable[[], Answer]) -> Answer:
         """Call the listener on its thread, ahead of waiting audio. Raises StageError."""
         return await self._detector.call(
-            lambda model: self._listening.use(model, question),
+            lambda _: self._guarded.use(question),
             timeout_s=LISTEN_TIMEOUT_S,
             priority=URGENT,
         )
@@ -144,22 +146,20 @@ class TranscriptionJobs:
             if utterance in self._committed:
                 job = self._committed.pop(utterance)
             else:
-                job = await self.ask(
-                    lambda: self._listener.finalize(utterance, end_sample, revision)
-                )
+                job = await self.ask(lambda: self._stream.finalize(utterance, end_sample, revision))
                 if job is not None:
                     has_audio(job)
             final = None if job is None else (await self._decode(job, URGENT))[0]
         except StageError:
             if job is not None:
-                await self.tell_listener(partial(self._listener.fail, job))
-            self.tell(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
+                await self.notify_stream(partial(self._stream.fail, job))
+            self._emit(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
             return
         if job is not None and final is None:
             return  # stale: a newer pass is on its way
         text = final.text if isinstance(final, asr.FinalTranscript) else ""
         last = final.last_voiced_sample if isinstance(final, asr.FinalTranscript) else None
-        self.tell(
+        self._emit(
             Heard(
                 utterance,
                 ev.TranscriptReady(utterance, revision, text),
@@ -168,15 +168,17 @@ class TranscriptionJobs:
             )
         )
 
-    async def judge(self, job: asr.DecodeJob) -> None:
+    async def score_end_of_turn(self, job: asr.DecodeJob) -> None:
         """Tell the machine how the utterance sounds up to a pause. Where the turn model fails or
         hangs, words alone decide."""
         with contextlib.suppress(StageError):
-            log_odds = await self._judge.call(
-                lambda model: model.log_odds(job.pcm), timeout_s=JUDGE_TIMEOUT_S, priority=URGENT
+            log_odds = await self._turn_model.call(
+                lambda model: model.log_odds(job.pcm),
+                timeout_s=TURN_MODEL_TIMEOUT_S,
+                priority=URGENT,
             )
             judged = ev.PauseJudged(job.utterance, job.revision, round(log_odds, 3))
-            self.tell(Heard(job.utterance, judged))
+            self._emit(Heard(job.utterance, judged))
 
     async def partial(self, job: asr.DecodeJob) -> None:
         """Recognize what has been said so far, when nothing better is to be done.
@@ -184,31 +186,31 @@ class TranscriptionJobs:
         An early pass is something better: if this is a pause, it has the words of the final.
         """
         if job.kind in self.skips:
-            await self.tell_listener(partial(self._listener.fail, job))
+            await self.notify_stream(partial(self._stream.fail, job))
             return
         try:
             told, has_words = await self._decode(job, NORMAL if job.kind == "early" else BACKGROUND)
         except StageError:
-            await self.tell_listener(partial(self._listener.fail, job))
+            await self.notify_stream(partial(self._stream.fail, job))
             return
         if isinstance(told, asr.PartialTranscript):
-            self.tell(Heard(told.utterance, partial=(told.text, told.stable_chars)))
+            self._emit(Heard(told.utterance, partial=(told.text, told.stable_chars)))
         elif not has_words:
-            self.tell(Heard(job.utterance, partial=("", 0)))
+            self._emit(Heard(job.utterance, partial=("", 0)))
 
     async def _decode(
         self, job: asr.DecodeJob, priority: int
     ) -> tuple[asr.PartialTranscript | asr.FinalTranscript | None, bool]:
         """A transcript that is news, and whether there were words at all."""
         hypothesis = await self._recognizer.call(
-            lambda whisper: self._early.recognize(whisper, job),
+            lambda model: self._early.recognize(model, job),
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
         )
-        told = await self.ask(lambda: self._listener.complete(job, hypothesis))
+        told = await self.ask(lambda: self._stream.complete(job, hypothesis))
         return told[0] if told else None, bool(hypothesis.text.strip())
 
-    async def tell_listener(self, what: Callable[[], None]) -> None:
+    async def notify_stream(self, what: Callable[[], None]) -> None:
         """As `ask`, of something that a listener which is broken need not know."""
         try:
             await self.ask(what)

@@ -44,7 +44,8 @@ What was tried and left out:
 
 from dataclasses import dataclass, replace
 
-from .transcripts import DecodeJob, Hypothesis, Recognizer
+from .recognizer import Transcriber
+from .transcripts import DecodeJob, Hypothesis
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class FinalReuse:
     def __init__(self) -> None:
         self._known: tuple[_Words, Hypothesis] | None = None
 
-    def recognize(self, recognizer: Recognizer, job: DecodeJob) -> Hypothesis:
+    def recognize(self, recognizer: Transcriber, job: DecodeJob) -> Hypothesis:
         """What a job says: by the recognizer, or from the pass before, in no time."""
         words = _Words(job.utterance, job.first_sample, job.last_voiced_sample)
         if job.kind == "final" and self._known is not None and self._known[0] == words:

@@ -1,7 +1,7 @@
 """What passes between a listener and a recognizer, and what comes out of both."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from asr.audio.samples import Pcm
 
@@ -32,14 +32,6 @@ class Hypothesis:
     """The short window did not do, and wider ones were tried."""
     taken_over: bool = False
     """Nothing was decoded: an earlier pass over the same words had this (`final_reuse.py`)."""
-
-
-class Recognizer(Protocol):
-    """What is needed of a recognizer."""
-
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
-        """Recognize float32 [n] at 16 kHz."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,9 +325,7 @@ class AsrStream:
 
     def _begin(self, onset: int | None, began: int) -> None:
         began = max(began, self._audio.first_sample)
-        self._open = Utterance(
-            self._endpointer.utterance, onset, began, self._audio, self._config
-        )
+        self._open = Utterance(self._endpointer.utterance, onset, began, self._audio, self._config)
 
     def _forget(self) -> None:
         endpointing = self._endpointer.config

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from asr.audio.resample import Resampler
 from asr.audio.samples import RATE_HZ, Pcm
+from asr.load import load_recognizer, load_voice_detector
 from asr.recognition.final_reuse import FinalReuse
-from asr.recognition.transcripts import DecodeJob, FinalTranscript, PartialTranscript, Recognizer
-from asr.recognition.whisper import WhisperTranscriber
+from asr.recognition.recognizer import Transcriber
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, PartialTranscript
 from asr.speech_detection.endpointing import EndpointEvent, SilenceGrew, SpeechPaused, SpeechStarted
-from asr.speech_detection.vad import FRAME, SileroVad, VoiceDetector
+from asr.speech_detection.vad import FRAME, VoiceDetector
 
 from .asr_stream import Listener
 from .utterance import ListenerConfig
@@ -48,7 +49,7 @@ class StreamingTranscriber:
 
     def __init__(
         self,
-        recognizer: Recognizer,
+        recognizer: Transcriber,
         vad: VoiceDetector,
         config: StreamingConfig | None = None,
     ) -> None:
@@ -61,15 +62,15 @@ class StreamingTranscriber:
     @classmethod
     def load(
         cls,
-        whisper_dir: Path | str,
+        recognizer_path: Path | str,
         vad_path: Path | str,
         *,
         threads: int = 2,
         config: StreamingConfig | None = None,
     ) -> "StreamingTranscriber":
         """Load both models. Raises ModelError when one is missing or damaged."""
-        vad = SileroVad.load(vad_path)
-        return cls(WhisperTranscriber.load(whisper_dir, threads=threads), vad, config)
+        vad = load_voice_detector(vad_path)
+        return cls(load_recognizer(recognizer_path, threads=threads), vad, config)
 
     def feed(self, pcm: npt.NDArray[Any], rate_hz: int = RATE_HZ) -> list[AsrEvent]:
         """Take in int16 or float audio, [n] or [n, channels], of any length; returns what happened.
