@@ -1,7 +1,9 @@
 # make run     set up what is missing, get the models, serve  (PORT=8080)
-# make test    set up, with the tools of development, and run the tests  (ARGS="-k name")
+# make test    set up, with the tools of development, and run the tests of ten minutes  (ARGS="-k name")
+# make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
 # make check   formatting, lint, types
+# make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
 # make help    this text
 # make clean   remove the environments; the models in ~/.halfsec stay
@@ -22,6 +24,7 @@ VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
 JOBS ?= 3
+TIER = -m "not slow and not browser"
 export PORT
 ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
@@ -29,7 +32,7 @@ endif
 
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
 
-.PHONY: run test test-clients check models clean help
+.PHONY: run test test-all test-clients check docs models clean help
 
 run:
 	@$(BOOTSTRAP)
@@ -43,7 +46,10 @@ models:
 test:
 	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
 	@$(VENV)/bin/halfsec models fetch
-	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TIER) $(ARGS)
+
+test-all:
+	@$(MAKE) --no-print-directory test TIER=
 
 test-clients:
 	@$(BOOTSTRAP) --extra dev --extra otel
@@ -57,6 +63,13 @@ check:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m tests.browser.check_types
+
+docs:
+	@$(BOOTSTRAP) --extra docs
+	$(VENV)/bin/python -m docs.generate build/docs-source
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict
+	$(VENV)/bin/python -m docs.generate.offline build/docs
+	@echo "build/docs/index.html (with search: python3 -m http.server -d build/docs)"
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//; p' $(firstword $(MAKEFILE_LIST))

@@ -6,6 +6,8 @@ failed, out of band; items of all kinds; errors with and without the event that 
 
 import numpy as np
 
+from agent.realtime.protocol.ids import CountingIds
+from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, Message, Modality
 from agent.session.api.server_events import (
     AudioCleared,
@@ -35,8 +37,6 @@ from agent.session.api.server_events import (
     Usage,
 )
 from agent.session.api.settings import ServerVad, SessionSettings
-
-from .wire_frames import make
 
 KINDS = frozenset(
     ["session.created", "session.updated", "error", "rate_limits.updated",
@@ -148,5 +148,5 @@ def every_notice() -> list[Notice]:
 
 
 def frames_of_every_kind() -> list[str]:
-    protocol = make()
+    protocol = RealtimeProtocol(SessionSettings(), model="m", new_id=CountingIds("t"))
     return [frame for notice in every_notice() for frame in protocol.send(notice)]

@@ -1,6 +1,7 @@
 """Shape of the code: which folder imports which, what pure modules avoid, sizes of folders."""
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ PURE = {
     "agent/telephony/carriers": "*",
     "agent/telephony/carriers/webhooks": "*",
     "agent/telephony/media": "dtmf dtmf_aggregator dtmf_redaction paced_sender reorder_buffer",
-    "agent/tools": "api mcp_sanitize offered tool",
+    "agent/tools": "api mcp_sanitize offered decorator",
     "agent/turn_taking": "*",
     "asr": "errors",
     "asr/audio": "dc_blocker samples",
@@ -332,3 +333,16 @@ def test_the_lists_above_name_what_exists() -> None:
             assert path.is_dir() or path.with_suffix(".py").exists(), entry
     missing = [str(path.relative_to(ROOT)) for path in pure_modules() if not path.exists()]
     assert not missing
+
+
+def test_the_architecture_page_names_what_exists() -> None:
+    """In backticks: paths of folders and modules."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    tops = (*MAY_IMPORT, "web_demo", "docs", "tests")
+    named = {
+        name
+        for name in re.findall(r"`([\w./]+)`", text)
+        if name.rstrip("/").partition("/")[0] in tops
+    }
+    assert len(named) > 50
+    assert not sorted(name for name in named if not (ROOT / name).exists())

@@ -34,7 +34,7 @@ from .live_call import LiveCall, call_to, overlap, transcript
 from .test_server_leaks import alive, num_tasks, resident_mb
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 PATIENCE_S: Final = 60.0
 MAX_GROWTH_MB: Final = 20
@@ -116,14 +116,20 @@ async def test_two_thousand_connections_leave_nothing(live: LiveServer) -> None:
         await flood(target(live), 300)
         await until_gone(live, 1)
         await asyncio.to_thread(live.ask, collect)
-        tasks, megabytes = await num_tasks(live), resident_mb()
-        before = len(alive(HttpConnection, WebSocketProtocol))
-        await flood(target(live), 2000)
-        await until_gone(live, 1)
-        await asyncio.to_thread(live.ask, collect)
-        assert await num_tasks(live) <= tasks
-        assert len(alive(HttpConnection, WebSocketProtocol)) <= before
-        assert resident_mb() - megabytes <= MAX_GROWTH_MB
+        tasks, before = await num_tasks(live), len(alive(HttpConnection, WebSocketProtocol))
+        grown: list[int] = []
+        for _ in range(3):  # a leak grows each time; the allocator's pools grow once
+            megabytes = resident_mb()
+            await flood(target(live), 2000)
+            await until_gone(live, 1)
+            await asyncio.to_thread(live.ask, collect)
+            assert await num_tasks(live) <= tasks
+            assert len(alive(HttpConnection, WebSocketProtocol)) <= before
+            grown.append(resident_mb() - megabytes)
+            if grown[-1] <= MAX_GROWTH_MB:
+                break
+        else:
+            pytest.fail(f"2000 connections leave {grown} MB behind, each time")
 
 
 async def collect() -> None:

@@ -16,6 +16,8 @@ from benchmarks.asr.command import main as main_with_telephone
 from benchmarks.asr.latency import at_level, find_recordings, half_of, main, read_transcripts
 from tests.models import model_path
 
+pytestmark = pytest.mark.slow
+
 RECORDINGS = Path(__file__).parent / "recordings"
 
 

@@ -12,9 +12,11 @@ from benchmarks.callers.server_process import own_server
 from .models import model_path
 from .service_process import PATIENCE_S, ROOT
 
+pytestmark = pytest.mark.slow
+
 MEASUREMENT = """
 import asyncio
-from agent.own_server import own_server
+from benchmarks.callers.server_process import own_server
 
 async def call():
     async with asyncio.TaskGroup() as group:

@@ -16,6 +16,8 @@ from llm_engine.config import Precision
 from tests.fakes.llm_models import save_tiny_model
 from tests.models import model_path
 
+pytestmark = pytest.mark.slow
+
 
 class Successors:
     """Thinks that each token is followed by the next higher one, with odds of 3 to 1 to each of

@@ -18,6 +18,8 @@ from tts.resample import Pcm
 from tts.voice import PostprocessedVoice, SpeechChunk, leading_silence_ms
 from tts.voices.engine import RawSpeech
 
+pytestmark = pytest.mark.slow
+
 
 class SlowEngine(HummingEngine):
     """Takes 100 ms for every line, by its own clock."""

@@ -21,6 +21,8 @@ from benchmarks.voice.harness import HeldCall
 from .live import LiveServer
 from .models import model_path
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["tests.live_fixtures"]
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -18,6 +18,8 @@ from benchmarks.voice.variants import PARTS, WHOLE, ways
 
 from .models import model_path
 
+pytestmark = pytest.mark.slow
+
 RECORDINGS = Path(__file__).parent / "recordings"
 
 

@@ -9,6 +9,8 @@ from agent.errors import BenchError
 from benchmarks.callers.browser import PageSound, find_browser
 from benchmarks.voice.web import BargeIn, WebFigures, compare, find_barge_in, show, verdicts
 
+pytestmark = pytest.mark.slow
+
 RATE_HZ = 1000
 """So that a sample is a millisecond."""
 

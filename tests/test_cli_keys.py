@@ -70,26 +70,26 @@ def found(section: str, **flags: str) -> dict[str, tuple[str, str]]:
 
 
 def test_the_doctor_says_who_would_get_in(home: Path) -> None:
-    verdict, value = found("Authenticator")["keys"]
+    verdict, value = found("Access")["keys"]
     assert (verdict, value) == ("ok", "not needed: open to this machine; none was made")
-    verdict, value = found("Authenticator", agent__host="0.0.0.0")["keys"]
+    verdict, value = found("Access", agent__host="0.0.0.0")["keys"]
     assert verdict == "WRONG"
     assert "halfsec keys add NAME" in value
-    never = found("Authenticator", agent__host="0.0.0.0", access__require_key="never")
+    never = found("Access", agent__host="0.0.0.0", access__require_key="never")
     assert never["keys"] == ("note", "not needed: open to everybody; none was made")
     assert never["TLS"] == ("note", "none")
     assert main(["keys", "add", "ana"]) == 0
-    verdict, value = found("Authenticator", agent__host="0.0.0.0")["keys"]
+    verdict, value = found("Access", agent__host="0.0.0.0")["keys"]
     assert (verdict, value) == ("ok", f"needed; 1 in {home / 'keys.json'}")
     (home / "keys.json").write_text("{")
-    assert "is damaged" in found("Authenticator")["keys"][1]
+    assert "is damaged" in found("Access")["keys"][1]
 
 
 def test_the_doctor_looks_at_certificates(home: Path) -> None:
-    verdict, value = found("Authenticator", access__tls_self_signed="true")["TLS"]
+    verdict, value = found("Access", access__tls_self_signed="true")["TLS"]
     assert verdict == "ok"
     assert "the server will make" in value
     assert not (home / "tls").exists()
-    verdict, value = found("Authenticator", access__tls_cert="none.pem", access__tls_key="x")["TLS"]
+    verdict, value = found("Access", access__tls_cert="none.pem", access__tls_key="x")["TLS"]
     assert verdict == "WRONG"
     assert "none.pem can't be read" in value

@@ -105,8 +105,8 @@ async def test_a_server_that_warms_up_says_when_to_come_back() -> None:
 
 async def test_waiting_until_it_is_warm() -> None:
     answers = [
-        answer(HTTPStatus.SERVICE_UNAVAILABLE, "IdlePrefill.", Retry_After="0"),
-        answer(HTTPStatus.SERVICE_UNAVAILABLE, "IdlePrefill.", Retry_After="0"),
+        answer(HTTPStatus.SERVICE_UNAVAILABLE, "Warming.", Retry_After="0"),
+        answer(HTTPStatus.SERVICE_UNAVAILABLE, "Warming.", Retry_After="0"),
         None,
     ]
     async with serving(lambda _: answers.pop(0)) as peer, connect(peer.url, wait_s=5.0) as call:
@@ -150,7 +150,7 @@ async def test_what_does_not_pass_is_not_waited_for() -> None:
 
 
 async def test_waiting_no_longer_than_was_said() -> None:
-    busy = answer(HTTPStatus.SERVICE_UNAVAILABLE, "IdlePrefill.", Retry_After="30")
+    busy = answer(HTTPStatus.SERVICE_UNAVAILABLE, "Warming.", Retry_After="30")
     async with serving(lambda _: busy) as peer:
         error = await failure(peer.url, wait_s=5.0)
     assert len(peer.requests) == 1

@@ -22,6 +22,8 @@ from .live import LiveServer
 from .live_call import PATIENCE_S, recording
 from .tcp_proxy import TcpProxy, tcp_proxy
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["tests.live_fixtures"]
 
 TEXT: dict[str, Any] = {"output_modalities": ["text"]}

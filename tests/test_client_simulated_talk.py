@@ -146,7 +146,7 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
 def test_waiting_is_told_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.client.RETRY_S", 0.0)
+    monkeypatch.setattr("agent.client.call.RETRY_S", 0.0)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

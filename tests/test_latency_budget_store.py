@@ -134,7 +134,7 @@ def test_old_turns_are_forgotten(path: Path) -> None:
 
 def test_a_killed_process_loses_only_the_newest(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from latency_budget.store import TurnStore\n"
+        "import sys; from pathlib import Path; from latency_budget.storage.store import TurnStore\n"
         "from tests.test_latency_budget_store import stored\n"
         "store = TurnStore(Path(sys.argv[1])); store.start()\n"
         "for number in range(1, 501): store.add(stored(number))\n"

@@ -13,7 +13,7 @@ from agent.errors import CLOSE_NORMAL
 from .live_call import LiveCall, call_to, silence
 from .service_process import ServiceProcess, service
 
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 SETTINGS = (
     *("--set", "access.calls_per_address=1", "--set", 'access.trusted_proxies=["127.0.0.1"]'),

@@ -13,6 +13,8 @@ from benchmarks.llm.contestant import Remote, Turn
 from llm_engine.errors import EngineError
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 
 def test_tokens_of_one_step_share_its_time() -> None:
     arrivals = [(10.0, 1), (12.0, 1), (18.0, 3)]

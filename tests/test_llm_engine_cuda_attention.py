@@ -22,6 +22,8 @@ from tests.cuda_ops_cases import (
 )
 from tests.cuda_ops_devices import DEVICE, IMPLEMENTATIONS, kernels
 
+pytestmark = pytest.mark.slow
+
 NUM_PAGES = 48
 PAGE = 16
 GROUPED = Heads(num_heads=6, num_kv_heads=2, head_dim=24)

@@ -24,6 +24,8 @@ from llm_engine.speculative.ngram import NgramDrafter
 from tests.fakes.llm_cuda import CountingGraphs, on_cpu
 from tests.fakes.llm_models import save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = 640
 GREEDY = SamplingParams()
 UNFILTERED = SamplingParams(temperature=0.8)

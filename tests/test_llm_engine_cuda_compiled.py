@@ -40,10 +40,13 @@ LANES = {
     "advance_kernel",
 }
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64" or sys.platform != "linux",
-    reason="Triton's assembler is for Linux on x86-64",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        platform.machine() != "x86_64" or sys.platform != "linux",
+        reason="Triton's assembler is for Linux on x86-64",
+    ),
+]
 
 
 def compiled(kind: str, num_rows: int) -> list[dict[str, Any]]:

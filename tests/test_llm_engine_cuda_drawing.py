@@ -26,6 +26,8 @@ from tests.sampling_cases import (
 )
 from tests.sampling_strategies import PARAMS, SEEDS
 
+pytestmark = pytest.mark.slow
+
 POISON = 0x55555555
 
 

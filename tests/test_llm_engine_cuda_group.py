@@ -33,6 +33,8 @@ from llm_engine.errors import DeviceLostError
 from tests.fakes.llm_cuda import one_of_several
 from tests.fakes.llm_models import save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 PAGES = [PageId(page) for page in range(40)]
 
 

@@ -20,6 +20,8 @@ from llm_engine.errors import DeviceLostError, ModelError
 from tests.fakes.llm_cuda import one_of_several
 from tests.fakes.llm_models import save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

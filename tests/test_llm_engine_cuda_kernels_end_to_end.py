@@ -19,6 +19,8 @@ from llm_engine.cuda.weights import WeightFormat, load_model
 from tests import triton_interpreter
 from tests.fakes.llm_models import save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 PAGES = [PageId(page) for page in (5, 2, 7, 0, 1, 3)]
 NEAR = 0.1
 """Of bfloat16 sums in another order, in logits that reach from -10 to 10."""

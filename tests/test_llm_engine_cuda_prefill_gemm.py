@@ -23,6 +23,8 @@ from llm_engine.cuda.quantization.quantize import quantize
 from tests.cuda_ops_cases import Kind, Maker, assert_near, poisoned
 from tests.cuda_ops_devices import DEVICE, kernels
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = Kind("fp8 by block", torch.float32, (128, 128))
 ROWS = Kind("fp8 by row", torch.float32, (1, 0))
 GUARD = 2

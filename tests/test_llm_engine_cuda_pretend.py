@@ -34,6 +34,8 @@ from tests.fakes.pretend_cuda import PretendCuda
 from tests.fakes.pretend_tensors import DEVICE, CudaMisuse
 from tests.gpu.schedules import CONTEXT, NUM_PAGES, Schedule
 
+pytestmark = pytest.mark.slow
+
 FLOATS = WeightFormat(dtype=torch.float32)
 
 

@@ -24,6 +24,8 @@ from tests.fakes.llm_models import save_tiny_model
 from tests.fakes.pretend_cuda import PretendCuda
 from tests.fakes.pretend_tensors import DEVICE, unwrapped
 
+pytestmark = pytest.mark.slow
+
 NUM_SMS = 4
 FORMATS = {
     "bfloat16": (WeightFormat(), 66),

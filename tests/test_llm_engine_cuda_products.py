@@ -22,6 +22,8 @@ from tests.cuda_ops_cases import (
 )
 from tests.cuda_ops_devices import DEVICE, IMPLEMENTATIONS, kernels
 
+pytestmark = pytest.mark.slow
+
 Product = Callable[[PartOps, Tensor], Tensor]
 
 

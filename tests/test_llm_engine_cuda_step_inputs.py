@@ -10,6 +10,8 @@ import torch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LaneState
 from tests.cuda_ops_devices import DEVICE, IMPLEMENTATIONS
 
+pytestmark = pytest.mark.slow
+
 POISON = 0x55555555
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 MISSING = (
     *("gguf", "llguidance", "llama_cpp", "ctranslate2", "faster_whisper", "soundfile", "soxr"),
     *("hibari", "piper", "starlette", "uvicorn", "httpx", "hypothesis", "transformers", "tqdm"),
@@ -21,8 +23,9 @@ NOT_FOR_BENCHES = (*MISSING, "agent", "asr", "tts", "onnx", "onnxruntime", "test
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r}.split()))\n"
 IMPORT_ALL = """
 import importlib, pkgutil, llm_engine, tests.conftest
-needs = ("llm_engine.gguf_", "llm_engine.training.train_heads", "llm_engine.cuda.triton")
-needs += ("llm_engine.cuda.flash", "llm_engine.cuda.kernels", "llm_engine.bench.gpu.triton")
+needs = ("llm_engine.checkpoints.gguf_", "llm_engine.training.train_heads")
+needs += ("llm_engine.cuda.ops.triton_", "llm_engine.cuda.ops.flashinfer_")
+needs += ("llm_engine.cuda.kernels",)
 for module in pkgutil.walk_packages(llm_engine.__path__, "llm_engine."):
     if not module.name.startswith(needs) and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
@@ -98,7 +101,7 @@ def test_the_bench_of_a_gpu_runs_to_its_end_with_little(tmp_path: Path) -> None:
         *("--precision", "fp8", "--acceptance", "0.5", "--drafts", "3", "--heads", "2"),
         *("--json", str(out)),
     ]
-    code = f"from llm_engine.bench.__main__ import main\nassert main({options!r}) == 0"
+    code = f"from benchmarks.llm.__main__ import main\nassert main({options!r}) == 0"
     printed = run_without(NOT_FOR_BENCHES, code)
     assert "no figure counts" in printed
     result = json.loads(out.read_text())

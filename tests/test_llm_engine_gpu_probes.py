@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("triton")
 
 READS = """
 import torch
-from llm_engine.bench.gpu import triton_probes as probes
+from benchmarks.llm.gpu import triton_probes as probes
 values = torch.randint(0, 9, (probes.ALIGNED * 5,), dtype=torch.int32)
 for reading in probes.READINGS:
     sums = probes.read_sums(1, torch.device("cpu"))
@@ -24,7 +26,7 @@ COMPILES = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from llm_engine.bench.gpu import triton_probes as probes
+from benchmarks.llm.gpu import triton_probes as probes
 
 def assembly(kernel, signature, constants, **options):
     types = signature | dict.fromkeys(constants, "constexpr")

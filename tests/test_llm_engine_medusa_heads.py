@@ -213,7 +213,7 @@ async def test_right_and_wrong_drafts_change_nothing(
         right = whole[len(tokens) : len(tokens) + most]
         return right if knows else [(token + 1) % VOCABULARY for token in right]
 
-    monkeypatch.setattr("llm_engine.head_drafter._HeadDraft.propose", propose)
+    monkeypatch.setattr("llm_engine.speculative.head_drafter._HeadDraft.propose", propose)
     engine = Engine.load(tiny, config)
     try:
         assert await reply_ids(engine, SAMPLINGS[sampling]) == expected

@@ -20,7 +20,7 @@ from tests.fakes.llm_decoding import PAGES
 from tests.fakes.llm_replies import Replies
 from tests.models import model_path
 
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 NUM_POSITIONS = 500
 NEAR_TIE = 0.5

@@ -252,7 +252,7 @@ def test_a_stamp_saves_the_hashing_and_verify_ignores_it(
         hashed.append(path)
         return "0" * 64
 
-    monkeypatch.setattr("agent.models.file_sha256", hash_wrongly)
+    monkeypatch.setattr("agent.stages.model_store.catalogue.file_sha256", hash_wrongly)
     assert store.presence("tiny") == "present"
     assert hashed == []
     assert len(list(store.problems(TINY, rehash=True))) == 2

@@ -22,7 +22,7 @@ from .live import LiveServer
 from .live_call import LiveCall, audio_of, call_to, overlap, silence, transcript, words_of
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 SHORT_S = 0.5
 """In place of deadlines of 6 to 10 s."""

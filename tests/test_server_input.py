@@ -26,7 +26,7 @@ from .live_call import (
 )
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 Sound = Any
 APPEND = "input_audio_buffer.append"

@@ -17,7 +17,7 @@ from .live import LiveServer
 from .live_call import LiveCall, call_to, recording
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 MAX_GROWTH_MB = 60
 """Traces of ended calls are kept (16 of them), and allocators keep what they once had. A call that

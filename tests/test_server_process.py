@@ -18,7 +18,7 @@ from .models import model_path
 from .otlp_collector import Collector, attributes, serving
 from .service_process import ServiceProcess, service
 
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 WHISPER, LLM, VAD = "whisper-tiny.en", "smollm2-135m-instruct", "silero-vad"
 STORY = "Tell me a long story about a dragon."

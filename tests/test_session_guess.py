@@ -170,7 +170,7 @@ class SilentVoice(FakeVoice):
         yield Speech(np.zeros(480, np.int16), piece.span, ())
 
 
-@pytest.mark.parametrize("reply", ["", " ", "PendingRecords."])
+@pytest.mark.parametrize("reply", ["", " ", "Unheard."])
 async def test_a_reply_without_sound_stays_unseen_until_it_is_due(reply: str) -> None:
     async with call_with(reply, voice=SilentVoice()) as call:
         await pause(call, "Hello?")

@@ -10,6 +10,8 @@ from llm_engine.engine import Engine
 from .engine_call import EngineCall, call_on
 from .fakes import stages
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["tests.engine_fixtures"]
 
 

@@ -13,6 +13,8 @@ from .engine_call import EngineCall, call_on
 from .fakes import stages
 from .guess_call import ended, let_work
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["tests.engine_fixtures"]
 
 MERGED = "A table for two. By the window, please."

@@ -50,7 +50,7 @@ async def test_the_service_ends_once_a_device_is_lost(
     lose: Callable[[ScriptedBackend], None],
 ) -> None:
     save_tiny_model(tmp_path, "llama", num_hidden_layers=1)
-    monkeypatch.setattr("agent.server.LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("agent.server.server.LOOK_EVERY_S", 0.001)
     stages = Stages(load_config({}), ModelStore(), SystemClock())
     stages._progress = {"llm": "ready"}
     engine = Engine(

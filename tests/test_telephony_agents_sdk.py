@@ -28,7 +28,7 @@ CHARS_PER_S: Final = 25.0
 """Nobody speaks faster; the voice says 15."""
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ from .otlp_collector import free_port
 from .service_process import service
 from .test_telephony_live import turns_of
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["tests.live_fixtures"]
 
 CALL = message(UUID, uuid.UUID("40325ec2-5efd-4bd3-805f-53576e581d13").bytes)

@@ -20,7 +20,7 @@ from .sip_switchboard import HOST, Switchboard, switchboard
 from .test_telephony_live import turns_of
 
 pytest_plugins = ["tests.live_fixtures"]
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 BARESIP: Final = shutil.which("baresip")
 RATE_HZ: Final = 8_000

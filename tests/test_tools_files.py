@@ -165,12 +165,13 @@ def test_doctor_shows_them(tmp_path: Path) -> None:
 
 
 def test_the_example_is_one_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-    blocks = [block.partition("```")[0] for block in readme.split("```python\n")[1:]]
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    page = (docs / "how-to" / "tools.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
     (code,) = (block for block in blocks if block.startswith("# weather.py"))
     (table,) = (
         block.partition("```")[0]
-        for block in readme.split("```toml\n")[1:]
+        for block in page.split("```toml\n")[1:]
         if block.startswith("[agents.default]\nserver_tools")
     )
     monkeypatch.chdir(tmp_path)

@@ -173,6 +173,6 @@ def test_diagram_is_printed_by_the_module() -> None:
 
 
 def test_architecture_shows_the_present_diagram() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = (ROOT / "agent" / "turn_taking" / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```mermaid\n(stateDiagram-v2\n.*?)\n```$", text, re.MULTILINE | re.DOTALL)
     assert shown == [diagram()], "paste what `python -m agent.turn_taking.tables` prints"

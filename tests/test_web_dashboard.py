@@ -92,7 +92,7 @@ def test_a_call_is_shown_while_it_happens(latency: FakeLatency, dashboard: Open)
     latency.publish("session", **session, state="began", agent="reception")
     card = page.locator(".call")
     expect(card).to_contain_text("reception")
-    expect(card.locator(".call-state")).to_have_text("GuardedListener")
+    expect(card.locator(".call-state")).to_have_text("Listening")
     latency.publish("session", **session, state="thinking", stage="llm_clause")
     expect(card.locator(".call-state")).to_have_text("Thinking · First words")
     marks = (
@@ -213,7 +213,7 @@ def test_it_is_worked_by_the_keyboard(latency: FakeLatency, dashboard: Open) -> 
     page.keyboard.press("End")
     expect(active).to_have_attribute("aria-rowindex", "101")
     expect(active).to_be_in_viewport()
-    page.keyboard.press("EngineBinding")
+    page.keyboard.press("Home")
     expect(active).to_have_attribute("aria-rowindex", "2")
     expect(page.locator("#turns")).to_have_attribute(
         "aria-activedescendant", str(active.get_attribute("id"))

@@ -1,6 +1,5 @@
 """The dashboard when something is wrong: strangers' texts, clocks, keys, a server that goes."""
 
-import itertools
 import json
 import re
 
@@ -196,4 +195,5 @@ def test_the_page_is_light_and_has_nothing_inline(latency: FakeLatency, dashboar
     assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html) == []
     assert all("http" not in link for link in re.findall(r'(?:src|href)="([^"]*)"', html))
     assert page.get_by_role("link", name="Talk", exact=True).get_attribute("href") == "."
-    assert list(itertools.chain(latency.queries(EVENTS))) == [{}]
+    latency.wait_for(lambda: bool(latency.queries(EVENTS)), "the stream of events")
+    assert latency.queries(EVENTS) == [{}]

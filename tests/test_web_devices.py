@@ -158,7 +158,7 @@ def test_a_loudspeaker_that_fails_is_no_reason_to_be_silent(
     talk(page)
     call = server.wait_for_call()
     dialog = settings_of(page)
-    speakers = dialog.get_by_label("SimulatedPlayback")
+    speakers = dialog.get_by_label("Loudspeaker")
     expect(speakers.get_by_role("option")).not_to_have_count(1)
     page.evaluate(
         """() => {

@@ -80,27 +80,34 @@ def sound_of(page: Page) -> tuple[Wave, Wave]:
 
 
 def test_both_sides_stand_where_they_were_heard(open_page: Open, server: FakeServer) -> None:
+    """A browser that gets too little of the processor drops sound: then the call is made again."""
     answer = voice(1.0)
+    question, _ = soundfile.read(SAMPLE, dtype="float32")
 
     async def script(call: FakeCall) -> None:
         await call.until(lambda: len(call.audio) >= 3 * WIRE_RATE_HZ)
         await reply(call, "item_1", [("Rising.", answer)])
 
     server.script = script
-    page = open_page()
-    expect(page.locator("#download")).to_be_hidden()
-    page.get_by_role("button", name="Play a sample question").click()
-    call = server.wait_for_call()
-    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)
-    left, right = sound_of(page)
-    question, _ = soundfile.read(SAMPLE, dtype="float32")
+    for attempt in range(1, 4):
+        page = open_page()
+        expect(page.locator("#download")).to_be_hidden()
+        page.get_by_role("button", name="Play a sample question").click()
+        call = server.wait_for_call(attempt)
+        expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)
+        left, right = sound_of(page)
+        # The test's own recorder hears the question and the answer in one stream.
+        heard, rate_hz = recording(page)
+        both = soxr.resample(heard, rate_hz, WIRE_RATE_HZ)
+        page.close()
+        if min(correlation(both, answer), correlation(both, question)) > 0.98:
+            break
+    else:
+        pytest.fail("the browser never played the question and the answer whole")
+
     asked = call.audio[: 2 * WIRE_RATE_HZ]
     assert correlation(left, asked) > 0.999, offsets(left, asked)
-    assert correlation(right, answer) > 0.999
-
-    # The test's own recorder hears the question and the answer in one stream.
-    heard, rate_hz = recording(page)
-    both = soxr.resample(heard, rate_hz, WIRE_RATE_HZ)
+    assert correlation(right, answer) > 0.999, offsets(right, answer)
     apart = place(both, answer) - place(both, question)
     assert place(right, answer) - place(left, question) == pytest.approx(apart, abs=720)  # 30 ms
 

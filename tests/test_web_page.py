@@ -253,7 +253,7 @@ def test_writing_interrupts_and_is_answered(open_page: Open, server: FakeServer)
     server.script = script
     page = open_page()
     call = start_talking(page, server)
-    expect(page.locator("#phase")).to_contain_text("VoiceStream")
+    expect(page.locator("#phase")).to_contain_text("Speaking")
     page.get_by_label("Write to the agent").fill("  Is it short?  ")
     page.keyboard.press("Enter")
     expect(page.locator(".message.caller .sure")).to_have_text("Is it short?")
@@ -278,10 +278,10 @@ def test_escape_stops_the_agent(open_page: Open, server: FakeServer) -> None:
     server.script = script
     page = open_page()
     call = start_talking(page, server)
-    expect(page.locator("#phase")).to_contain_text("VoiceStream")
+    expect(page.locator("#phase")).to_contain_text("Speaking")
     page.keyboard.press("Escape")
     server.wait_for(lambda: call.of_type("conversation.item.truncate"), "a truncation")
-    expect(page.locator("#phase")).to_contain_text("GuardedListener")
+    expect(page.locator("#phase")).to_contain_text("Listening")
 
 
 def test_speech_that_was_noise_leaves_no_trace(open_page: Open, server: FakeServer) -> None:

@@ -127,7 +127,7 @@ def test_a_microphone_taken_away_is_noticed(open_page: Open, server: FakeServer)
     page.evaluate("theStream.getAudioTracks()[0].dispatchEvent(new Event('ended'))")
     alarm(page, "microphone-lost")
     page.get_by_role("button", name="Use the microphone again").click()
-    expect(page.locator("#phase")).to_contain_text("GuardedListener")
+    expect(page.locator("#phase")).to_contain_text("Listening")
     before = len(call.audio)
     server.wait_for(lambda: len(call.audio) > before + 4800, "audio again")
     assert len(server.calls) == 1
@@ -157,7 +157,7 @@ def test_a_lost_server_is_announced_and_found_again(open_page: Open, server: Fak
     server.script = first
     page = open_page(expect_errors=True)
     press_talk(page)
-    expect(page.locator("#phase")).to_contain_text("VoiceStream")
+    expect(page.locator("#phase")).to_contain_text("Speaking")
     server.script = second
     server.stop()
     alarm(page, "server-gone")
@@ -304,4 +304,4 @@ def test_a_failed_answer_leaves_the_call_open(open_page: Open, server: FakeServe
     press_talk(page)
     alarm(page, "reply-failed")
     expect(page.get_by_role("alert")).to_contain_text("No voice.")
-    expect(page.locator("#phase")).to_contain_text("GuardedListener")
+    expect(page.locator("#phase")).to_contain_text("Listening")

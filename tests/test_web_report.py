@@ -22,7 +22,7 @@ from .test_web_pictures import LOOKS, contrast
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
-STYLE = Path(__file__).parents[1] / "latency_budget" / "html_report.css"
+STYLE = Path(__file__).parents[1] / "latency_budget" / "reporting" / "html_report.css"
 SIZES: dict[str, dict[str, Any]] = {
     "desktop": {"viewport": {"width": 1120, "height": 760}},
     "phone": {"viewport": {"width": 390, "height": 780}, "has_touch": True},

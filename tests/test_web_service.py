@@ -109,7 +109,7 @@ def test_a_spoken_question_is_answered_aloud(page: Page) -> None:
 def test_a_second_question_interrupts_the_first_answer(page: Page) -> None:
     sample = page.get_by_role("button", name="Play a sample question")
     sample.click()
-    expect(page.locator("#phase")).to_contain_text("VoiceStream", timeout=ANSWER_MS)
+    expect(page.locator("#phase")).to_contain_text("Speaking", timeout=ANSWER_MS)
     sample.click()
     expect(page.locator(".message.caller[data-state=done]")).to_have_count(2, timeout=ANSWER_MS)
     expect(page.locator(".message.agent").first).to_have_attribute("data-state", "cut")

@@ -32,8 +32,8 @@ from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import StreamError
+from agent.tools.decorator import ServerTool, one_line
 from agent.tools.server_tools import ServerTools
-from agent.tools.tool import ServerTool, one_line
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
 from latency_budget.account.clock import Clock, unix_ns

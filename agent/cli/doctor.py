@@ -100,7 +100,7 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("GPU", (_gpu(config),))
     yield Section("Exports", (_traces(config),))
     yield Section("State", tuple(_state()))
-    yield Section("Authenticator", tuple(_access(config)))
+    yield Section("Access", tuple(_access(config)))
     yield Section("Models", tuple(_models(config)))
     yield Section("Tools", tuple(_tools(config)))
     yield Section("Port", (_port(config),))

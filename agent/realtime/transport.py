@@ -36,7 +36,7 @@ from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.client_events import Request
 from agent.session.api.server_events import Extension, Notice, Problem, Resumed, SessionCreated
 from agent.session.session import Session
-from agent.tools.tool import ServerTool
+from agent.tools.decorator import ServerTool
 from latency_budget.account.clock import Clock
 
 from .resume_tokens import ResumeTokens

@@ -38,7 +38,7 @@ from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.carriers.vonage import Vonage
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.transfer import transfers_by_carrier
-from agent.tools.tool import one_line
+from agent.tools.decorator import one_line
 from latency_budget.account.clock import Clock
 
 from .call_detail_record import log_call, record_of

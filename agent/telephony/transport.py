@@ -31,7 +31,7 @@ from agent.telephony.carriers.media_stream import Frame, StreamError
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.media.dtmf import recorder_tone
 from agent.telephony.outbound.transfer import CallTransfer, Handover
-from agent.tools.tool import ServerTool
+from agent.tools.decorator import ServerTool
 from latency_budget.account.clock import Clock
 
 from .announcements import conduct

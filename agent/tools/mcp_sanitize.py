@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .tool import NAME, NAME_RULE, definition_of, one_line
+from .decorator import NAME, NAME_RULE, definition_of, one_line
 
 MAX_TOOLS: Final = 64
 """Of one server. A small model is lost among far fewer."""

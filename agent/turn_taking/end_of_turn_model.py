@@ -15,8 +15,8 @@ be read. Eagerness chooses among four such lines. Without the sound (its thread 
 another regression knows the words alone. A caller who stops at "and" or in the middle of a number
 gets longer, whatever the score.
 
-Weights and lines are data (`turn_score.json`); `python -m benchmarks.end_of_turn.fit` makes them
-and prints what they are worth on the half that they were not fitted on.
+Weights and lines are data (`end_of_turn_model.json`). `python -m benchmarks.end_of_turn.fit` makes
+them, and prints what they are worth on the half that they were not fitted on.
 
 Pure, but for reading that file.
 """
@@ -165,7 +165,7 @@ class TurnScore:
 
     @classmethod
     def load(cls, path: Path) -> "TurnScore":
-        """From a file of `agent.fit_turns`."""
+        """Load a file that `benchmarks.end_of_turn.fit` wrote."""
         data = json.loads(path.read_text(encoding="utf-8"))
         waits: dict[Eagerness, Wait] = {name: Wait(**line) for name, line in data["waits"].items()}
         return cls(data["with_sound"], data["words_alone"], waits)

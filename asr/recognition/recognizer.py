@@ -35,7 +35,7 @@ class Transcriber(Protocol):
         """Recognize float32 [n] at 16 kHz, of any length; blocks for as long as that takes.
 
         `fallback=False` is for partials: no second attempt at a text that is not believed, and no
-        text where one would be needed. Less than a word (0.1 s) gives an empty text; longer silence
+        text where one would be needed. Less than 50 ms gives an empty text; longer silence
         may give invented words, so the caller asks only where a voice was detected.
         """
         ...

@@ -1,5 +1,4 @@
-"""`halfsec bench asr`: that of the recognizer (`benchmarks/asr/latency.py`), which knows no
-telephones."""
+"""`halfsec bench asr`: the recognizer's bench, with the telephone channel added (`--telephony`)."""
 
 from collections.abc import Sequence
 

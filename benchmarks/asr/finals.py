@@ -1,4 +1,4 @@
-"""`halfsec bench asr DIR --finals`: how long after the last word a turn's words are known.
+"""`halfsec bench asr DIR --finals`: time from the last word to the final transcript.
 
 The listener hears each recording in virtual time, with a recognizer that does one pass at a time,
 the most urgent first, as in a call. How long a pass takes is what it takes on an idle machine (see

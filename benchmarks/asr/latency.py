@@ -1,4 +1,4 @@
-"""`halfsec bench asr DIR`: what the short window costs in words, and what it saves in time.
+"""`halfsec bench asr DIR`: word error rate and pass time of short against full windows.
 
 Every recording of a folder that has a transcript is recognized three times: through the listener
 as a caller would be, with the usual 30 s window and silence behind the audio, and with the 30 s

@@ -1,4 +1,4 @@
-"""Word error rate: how far a transcript is from what was said.
+"""Word error rate: edit distance between transcript and reference, in words.
 
 Scored is what was understood, not how it is spelled: case, punctuation, "7" or "seven", "log in"
 or "login" make no error. The normalization is ours and deliberately small;

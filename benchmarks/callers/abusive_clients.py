@@ -1,4 +1,4 @@
-"""Peers that want a server's time, memory or connections, and nothing else.
+"""Abusive clients: they take a server's time, memory or connections and talk to nobody.
 
 For `bench abuse` and for tests. They come from an address of their own (Linux has all of
 127.0.0.0/8), since they are others than the caller who is measured. None of them says why it ends:

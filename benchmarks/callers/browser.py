@@ -1,4 +1,4 @@
-"""A real browser for measurements and tests: Chromium, driven by Playwright, and its sound.
+"""Chromium under Playwright, with its microphone and its sound, for benches and tests.
 
 Playwright is no part of the service: `pip install -e '.[dev]'` brings it.
 """

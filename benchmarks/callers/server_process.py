@@ -1,4 +1,4 @@
-"""A server that is started for a measurement, and what it tells about itself."""
+"""Server process started for one bench, and the figures it reports about itself."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Twilio's end of a stream, with a caller behind it: a `CallPort`, for measurements.
+"""Simulated carrier: Twilio's end of a media stream with a caller behind it, as a `CallPort`.
 
 What a carrier does is done as its documentation has it
 (https://www.twilio.com/docs/voice/media-streams/websocket-messages): 20 ms of the caller at a time;

@@ -1,4 +1,4 @@
-"""What a telephone line leaves of a voice: 300-3400 Hz at 8 kHz, in mu-law (ITU-T G.712, G.711).
+"""Telephone channel model: 300-3400 Hz at 8 kHz in mu-law (ITU-T G.712, G.711).
 
 Nothing is decided otherwise for such a line. Of the detector's thresholds none between 0.3 and 0.7
 does better than on a wide band. The turn model tells ends from pauses about as well as there (the

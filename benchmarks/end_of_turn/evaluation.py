@@ -1,4 +1,4 @@
-"""Recorded turns played against an end-of-turn decision, in the service's timing.
+"""Evaluation of an end-of-turn decision on recorded turns, in the service's timing.
 
 A trial is one turn with its pauses (`turn_pauses.py`). A decision says of each pause after how
 much silence the turn would be over: in the last pause that is an answer, in an earlier one that

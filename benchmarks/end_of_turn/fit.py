@@ -1,5 +1,4 @@
-"""`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn decision, and say what it is
-worth.
+"""`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn model and evaluate it.
 
 All that is fitted comes from half "a" of the recordings (see `turn_data.py`); what is printed as
 held back comes from half "b", in the same run as the best plain rules: one silence for all, and one
@@ -405,7 +404,7 @@ def main(argv: list[str] | None = None) -> int:
             figures_of = {"bench": "end of turn", "machine": machine(), **result}
             args.json.write_text(json.dumps(figures_of, indent=1) + "\n", encoding="utf-8")
     except (AudioError, OSError) as error:
-        print(f"agent.fit_turns: {error}", file=sys.stderr)
+        print(f"benchmarks.end_of_turn.fit: {error}", file=sys.stderr)
         return 2
     return 0
 

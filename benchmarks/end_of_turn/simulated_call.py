@@ -1,4 +1,4 @@
-"""A call in virtual time: the real listener and the real turn-taking machine on the audio's clock.
+"""Call in virtual time: the real listener and turn-taking machine on the audio's clock.
 
 A frame is heard when its last sample was spoken, and what takes time (a decode, a reply) happens
 after as much of that clock. The recognizer does one job after the other, as its thread does: a

@@ -1,4 +1,4 @@
-"""Recorded turns through the turn-taking machine in virtual time.
+"""Simulation: recorded turns through the turn-taking machine in virtual time.
 
 Theory of operation
 -------------------

@@ -1,5 +1,4 @@
-"""`python -m benchmarks.end_of_turn.synthetic_readers TURNS OUT --voice NAME`: other readers for
-recorded turns.
+"""`python -m benchmarks.end_of_turn.synthetic_readers`: read recorded turns with other voices.
 
 The texts of command-like turns (see `asr.turn_data`), read by a synthetic voice: OUT/NAME.wav and
 OUT/texts.txt. A turn model's head that is fitted on one reader alone learns that reader by heart.

@@ -1,5 +1,4 @@
-"""`python -m benchmarks.end_of_turn.turn_data OUT --sounds DIR TEXTS`: turns to fit and to judge
-the end of turn on.
+"""`python -m benchmarks.end_of_turn.turn_data`: make turns to fit and evaluate the end of turn on.
 
 Theory of operation
 -------------------

@@ -1,5 +1,4 @@
-"""`python -m benchmarks.end_of_turn.turn_pauses TURNS OUT`: what is known at each pause of
-recorded turns.
+"""`python -m benchmarks.end_of_turn.turn_pauses`: features of each pause of recorded turns.
 
 Each turn of `asr.turn_data` goes through the real listener, detector, recognizer and turn model. A
 pause is written down with what the service would know in it: the final pass's words, and what the

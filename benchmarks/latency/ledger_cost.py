@@ -1,4 +1,4 @@
-"""`python -m benchmarks.latency.ledger_cost`: what keeping the account costs.
+"""`python -m benchmarks.latency.ledger_cost`: processor time of the ledger and the store.
 
 The account must be too cheap to matter: under 20 us a mark (its time read, the mark made, put in
 the ledger and in the trace) and under 0.5 ms a turn for its record and what is learned from it.

@@ -1,4 +1,4 @@
-"""`python -m llm_engine.bench`, `halfsec bench llm`: see the package's text.
+"""`halfsec bench llm` and `python -m llm_engine.bench`: entry point of the engine's benches.
 
 What is measured on a GPU and what on a CPU has little in common, so each has options of its own,
 and imports only what it needs.

@@ -1,4 +1,4 @@
-"""What an engine must do to be compared, and the process that keeps it."""
+"""Contestant: what an engine must do to be compared, and the process that hosts it."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""The result as tables, and whether it holds what this engine promises."""
+"""Report of a comparison: tables, and gates against what this engine promises."""
 
 import math
 from collections.abc import Mapping, Sequence

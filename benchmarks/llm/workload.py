@@ -1,4 +1,4 @@
-"""What is said to the contestants: the same token ids to all of them."""
+"""Workload: the same token ids for every contestant."""
 
 from dataclasses import dataclass
 from itertools import cycle, islice

@@ -1,4 +1,4 @@
-"""The sounds of backchannels: what a caller says who only listens.
+"""Backchannel sounds: "mm-hmm" and the like, from a caller who listens.
 
 Synthesized by the voice of the settings, so that a fresh machine has them, or the recordings of a
 folder, each named for what is said in it ("mm-hmm.wav"). A synthesized "yeah" is no person's, and

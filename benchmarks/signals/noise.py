@@ -1,4 +1,4 @@
-"""Sounds that are nobody's turn, made from a seed: what a line carries beside its caller's words.
+"""Seeded noise that is nobody's turn: what a line carries beside its caller's words.
 
 Each is float32 [n] at 16 kHz, between -1 and 1. Levels change from second to second, because a
 detector that is not fooled by a steady noise may be fooled by one that swells.

@@ -1,4 +1,4 @@
-"""Recordings to speak as turns, and where each turn ends, if somebody has written that down.
+"""Recordings to play as turns, with the labelled end of each turn where one exists.
 
 A label is a JSON object: `{"end": N}`, the 16 kHz sample after the last voiced 20 ms, with `kind`
 ("command", "hesitant", ...) and `half` ("a": to fit on, "b": held back) where there are such. It

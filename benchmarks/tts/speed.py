@@ -1,4 +1,4 @@
-"""Comparing voices: how fast, how soon audible, how well understood.
+"""Comparison of voices: real-time factor, time to the first audible sample, word error rate.
 
 Intelligibility is a round trip: a recognizer hears the synthesized speech, and the word error rate
 against what was to be said is what it costs. The recognizer is an argument, because this package

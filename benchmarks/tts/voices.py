@@ -1,4 +1,4 @@
-"""`halfsec bench tts`: the voices side by side, and what the recognizer understands of them.
+"""`halfsec bench tts`: the voices side by side, and how much the recognizer understands.
 
 A round trip through speech recognition belongs here, because neither package knows the other.
 """

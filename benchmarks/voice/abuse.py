@@ -1,4 +1,4 @@
-"""`halfsec bench abuse`: what a caller notices while others attack the server.
+"""`halfsec bench abuse`: the latency of a caller while other clients attack the server.
 
 One call in progress, in real time, over the recordings given: quiet, then during each attack and
 again from five seconds after it. The attackers (`benchmarks/callers/abusive_clients.py`) come from

@@ -1,4 +1,4 @@
-"""What becomes of a reply over which the caller says "mm-hmm": is the rest of it heard?
+"""Backchannel metric: share of responses that continue after the caller says "mm-hmm".
 
 A listener's "yeah" is no interruption (`agent/turn_taking/backchannel.py`). Whether a server knows
 that is told here from what a client gets to know and hears, nothing else:

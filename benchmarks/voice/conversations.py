@@ -1,4 +1,4 @@
-"""`halfsec bench voice`: voice to voice at the caller's ear, over conversations of several turns.
+"""`halfsec bench voice`: voice-to-voice latency at the caller's ear in multi-turn conversations.
 
 Starts a server of its own unless one is named, plays every recording in real time, hears every
 answer (or interrupts it, or says "mm-hmm" over it), and prints the table and, with `--json`, saves

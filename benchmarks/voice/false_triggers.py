@@ -1,4 +1,4 @@
-"""`halfsec bench quiet`: what a call makes of sounds that are nobody's turn.
+"""`halfsec bench quiet`: false triggers, turns opened by sounds that are no speech to the agent.
 
 Silence, noise, tones and a keyboard are made from the seed; music, and whatever else should not be
 answered, comes from files. Each sound is a call of its own in virtual time

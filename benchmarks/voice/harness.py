@@ -1,4 +1,4 @@
-"""Calls that are held to be measured: recordings spoken turn after turn, and what came of each.
+"""Harness: calls that play recordings turn after turn, and the record of each turn.
 
 Shared by `bench voice` and `bench turns`. Several callers may call at once; each call is one
 connection, and every figure is taken at that caller's ear.

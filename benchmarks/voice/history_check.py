@@ -1,4 +1,4 @@
-"""Does the history hold exactly the words that were heard? As far as a client can tell.
+"""History check: does the history hold exactly the words that were heard?
 
 Each delta of a reply's transcript comes just before the audio that speaks it, so a client knows of
 every stretch of text with which sample of the reply it begins. What lies in a stretch that was

@@ -1,4 +1,4 @@
-"""`halfsec bench clause`: how soon a reply can be spoken, with and without a first clause.
+"""`halfsec bench clause`: time to speakable text, with and without an opening clause.
 
 The language model and the voice that the settings name answer typed questions, each one in a new
 conversation whose prompt has been computed and whose question has been read, as it is when a caller

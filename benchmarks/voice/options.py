@@ -1,4 +1,4 @@
-"""The options that `bench turns`, `bench voice` and `bench phone` have in common."""
+"""Options that `bench turns`, `bench voice` and `bench phone` share."""
 
 import argparse
 from pathlib import Path

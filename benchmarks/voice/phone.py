@@ -1,4 +1,4 @@
-"""`halfsec bench phone`: telephone calls in Twilio's dialect over good lines and bad ones.
+"""`halfsec bench phone`: telephone calls in Twilio's protocol over good and bad lines.
 
 Starts a server of its own unless one is named. Every recording goes through 300-3400 Hz and mu-law
 and is spoken in real time, the same ones over each line: a good one, 1 % and 3 % of the packets

@@ -1,4 +1,4 @@
-"""`halfsec bench phone --churn N`: many short telephone calls, and what is left of them.
+"""`halfsec bench phone --churn N`: many short telephone calls, and what they leave behind.
 
 Every call is greeted, says a little and ends: by the carrier's `stop`, by a close without it, or by
 a connection that breaks. As many calls as are held at once come before, so that what is built with

@@ -1,4 +1,4 @@
-"""What `bench voice` and `bench turns` say of the calls that they held: data, tables, gates."""
+"""Report of `bench voice` and `bench turns`: data, tables, gates."""
 
 import json
 import sys

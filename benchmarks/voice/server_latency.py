@@ -1,4 +1,4 @@
-"""What a server says of the calls that a measurement holds: where the time of its turns went.
+"""Server's own account of a bench's calls: where the time of the turns went.
 
 Stock clients and carriers are told nothing of that, so it is asked for over HTTP once their calls
 are over.

@@ -1,4 +1,4 @@
-"""Server and client held against a stereo recording of the call (`stereo_latency.py`).
+"""Check of server and client marks against a stereo recording of the call.
 
 Each answer in the recording is matched with the reply that the caller's loudspeaker began to play
 there, and that reply with the server's account of its turn. Compared are three numbers for one

@@ -1,5 +1,4 @@
-"""How long answers took, from a stereo recording of the call and nothing else: caller left, agent
-right.
+"""Latency from a stereo recording alone: caller on the left, agent on the right.
 
 It checks the accounts of server and client, so it knows nothing of them: no event, no label, no
 clock but the file's samples, and no code of theirs. The rule is the one by which latencies are told

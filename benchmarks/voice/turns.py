@@ -1,4 +1,4 @@
-"""`halfsec bench turns`: how fast and how rightly the end of a turn is answered, over many turns.
+"""`halfsec bench turns`: latency and cut-ins of the end of turn, over many turns.
 
 Every recording is a turn of a call with a real server, in real time; of each answer a second is
 heard, then it is cancelled, so that two hundred turns take a quarter of an hour. Other ways of

@@ -1,4 +1,4 @@
-"""Ways to answer that are measured against each other: the service, and the service without a part.
+"""Variants under comparison: the service, and the service without one of its parts.
 
 The naive order is what pipelines do that wait for each stage: half a second of silence ends the
 turn, then the words are recognized, then a sentence is generated, then it is spoken. Each part that

@@ -1,4 +1,4 @@
-"""`halfsec bench web`: the pages in a real browser, with a microphone that says recordings.
+"""`halfsec bench web`: the pages in a real browser whose microphone plays recordings.
 
 Everything that is loud is taken from what the browser gave to the loudspeaker and took from the
 microphone, on one time axis (`browser_recorder.js`), and held against what the two pages tell. The

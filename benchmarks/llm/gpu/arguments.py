@@ -1,6 +1,4 @@
-"""What was reckoned and not measured: when a kernel lets the next one begin, and how much that one
-asks for ahead; what 8-bit numbers become, and who multiplies them. The same step by each way; the
-first is what a service has."""
+"""Estimates that no device has confirmed: launch overlap, prefetch, 8-bit formats."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""The callers of `sockets`, who are another process: it imports little, and begins at once."""
+"""Callers of `sockets` in a process of their own, which imports little and starts at once."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""`python -m llm_engine.bench --device cuda`."""
+"""`python -m llm_engine.bench --device cuda`: options, sections, result file."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The card itself: what its memory gives, what a launch costs, what its matrix units do."""
+"""Limits of the card: memory bandwidth, launch cost, throughput of its matrix units."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""Draft heads that draft in the graph that chooses: what a step costs with them.
+"""Cost of a step with draft heads that run in the captured graph.
 
 A step with heads checks the draft of the one before, goes on behind what of it was right, and
 drafts again, in one launch; the next step is launched before the host has seen a token. What that

@@ -1,4 +1,4 @@
-"""One sequence on a backend, driven without an engine: nothing is timed but the backend."""
+"""Driver of one sequence on a backend without an engine: only the backend is timed."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is measured, beside what is possible and what was promised."""
+"""Figure: a measured value beside the physical limit and the target."""
 
 import math
 from collections.abc import Sequence

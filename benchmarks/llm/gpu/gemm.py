@@ -1,4 +1,4 @@
-"""What each operation achieves: the bytes that it has to read, over the time that it takes.
+"""Bandwidth that each operation achieves: bytes it must read, divided by its time.
 
 Operands rotate: the calls that are timed in turn use several times the L2 together, as a step does
 that comes back to a layer only after all the others.

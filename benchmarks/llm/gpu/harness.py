@@ -1,4 +1,4 @@
-"""Jobs one after another: what one loses, the others keep.
+"""Harness: sections run one after another; a failed section leaves the others intact.
 
 A measurement on a lent machine ends when its time is up, with or without a result. So a job yields
 its figures one by one, everything is saved after each, and what is left when the limit is reached

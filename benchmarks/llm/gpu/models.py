@@ -1,4 +1,4 @@
-"""What is measured: a device, and models of which one at a time is on it."""
+"""Models under test: one device, one model on it at a time."""
 
 import gc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Other engines on the same card, with random weights of the same shape or the same directory.
+"""Other engines on the same card, on the same shapes or the same checkpoint.
 
 Each runs in a process of its own, which is told what to do as JSON and prints what it found as
 JSON: none of them lets go of the memory it took, some start processes themselves, and what one of

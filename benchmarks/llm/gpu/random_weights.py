@@ -1,4 +1,4 @@
-"""Models of known shapes with random weights: what a step costs does not depend on the numbers.
+"""Models of known shapes with random weights: a step's cost does not depend on the values.
 
 Drawn on the device, so that the largest takes seconds. Matrices have a variance of one over their
 inputs, and what is added to the residual is smaller with more layers: activations neither explode

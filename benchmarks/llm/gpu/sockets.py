@@ -1,4 +1,4 @@
-"""What callers cost the token rate: the engine's thread beside a busy event loop.
+"""Token rate beside a busy event loop: the engine's thread while callers use sockets.
 
 Python runs one thread at a time. The engine's thread needs a moment of it for every token, and
 waits for it while the loop has it. Fifty callers in another process send a frame of speech every

@@ -1,4 +1,4 @@
-"""What a caller waits for: tokens of a reply, the first one of it, and what drafts make of both."""
+"""Latency that a caller waits for: ITL, TTFT, and both with speculation."""
 
 import gc
 import random

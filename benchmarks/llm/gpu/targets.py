@@ -1,4 +1,4 @@
-"""What is to be reached on one H200, and what nothing can go below."""
+"""Targets on one H200, and the physical lower bounds."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""How long something takes on the device: in captured graphs on a GPU, by the clock on a CPU."""
+"""Timing on the device: captured graphs on a GPU, the clock on a CPU."""
 
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Kernels that do nothing but what is to be measured. Imported on a GPU only, and by tests."""
+"""Probe kernels that do only what is measured; imported on a GPU and by tests."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,0 +1,40 @@
+"""Small tables from the code inside written pages, where a page says `<!-- generate: NAME -->`."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from agent.turn_taking.end_of_turn_model import EAGERNESS, shipped_score
+from latency_budget.account.budget import PROFILES
+from latency_budget.account.turn import Stage
+
+
+def filled(text: str) -> str:
+    """A page with its tables. Raises KeyError for a name that does not exist."""
+    return re.sub(r"<!-- generate: (\w+) -->", lambda found: "\n".join(_TABLES[found[1]]()), text)
+
+
+def _waits() -> Iterator[str]:
+    """Silence that ends a turn, by eagerness and log-odds."""
+    odds = (-3, -2, -1, 0, 1)
+    yield f"| eagerness | {' | '.join(f'log-odds {each}' for each in odds)} |"
+    yield f"| --- |{' --- |' * len(odds)}"
+    waits = shipped_score().waits
+    least = [0.0] * len(odds)  # the more patient never waits less
+    for eagerness in EAGERNESS:
+        least = [max(ms, waits[eagerness].ms(each)) for ms, each in zip(least, odds, strict=True)]
+        yield f"| `{eagerness}` | {' | '.join(f'{ms:.0f} ms' for ms in least)} |"
+
+
+def _budgets() -> Iterator[str]:
+    """Allowances of each profile, ms."""
+    yield f"| stage | {' | '.join(f'`{name}`' for name in PROFILES)} |"
+    yield f"| --- |{' --- |' * len(PROFILES)}"
+    for stage in Stage:
+        cells = " | ".join(str(budget.allowance_ms(stage)) for budget in PROFILES.values())
+        yield f"| `{stage.value}` | {cells} |"
+    totals = " | ".join(f"**{budget.total_ms}**" for budget in PROFILES.values())
+    yield f"| total | {totals} |"
+
+
+_TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {"waits": _waits, "budgets": _budgets}
