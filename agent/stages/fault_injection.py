@@ -1,9 +1,9 @@
-"""A slow day, rehearsed: one stage made slower on purpose, to see what the service does about it.
+"""Injected latency: one stage made slower on purpose, to see how the latency budget is enforced.
 
 `latency_budget.rehearse` names stage and slowness: "asr+300" adds 300 ms to every pass of the
 recognizer, "llmx3" and "ttsx3" make every step of the language model and every chunk of the voice
-take three times as long. The stage's thread sleeps, so that the processor stays free: what is slow
-is that stage and nothing else.
+take three times as long. The stage's thread sleeps, so that the processor stays free and no other
+stage is slowed.
 """
 
 import re
@@ -23,15 +23,18 @@ _PARTS: Final = re.compile(r"(asr|llm|tts)[+x]([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What is slower. The default: nothing."""
+    """Injected latency of each stage. The default: none."""
 
     asr_ms: int = 0
+    """Added to each pass of the recognizer."""
     llm_factor: int = 1
+    """Duration of a step of the language model, as a multiple."""
     tts_factor: int = 1
+    """Duration of a chunk of speech, as a multiple."""
 
     @classmethod
     def of(cls, setting: str) -> "Rehearsal":
-        """Of the setting."""
+        """Parse the setting; anything else than the three forms above is none."""
         parts = _PARTS.fullmatch(setting)
         if parts is None:
             return cls()
@@ -78,15 +81,14 @@ class SlowRecognizer:
 
 
 class SlowBackend(BackendAround):
-    """A language model's backend whose steps take `factor` times as long. One thread, the
-    engine's."""
+    """Language model backend whose steps take `factor` times as long. One thread, the engine's."""
 
     def __init__(self, backend: Backend, factor: int, clock: Clock) -> None:
         super().__init__(backend)
         self._factor = factor
         self._clock = clock
         self._spent_ns = 0
-        """In the launch of the step that is collected next."""
+        """Time spent in the launch of the step that is collected next."""
 
     def launch(self, plan: Plan) -> StepHandle:
         began_ns = self._clock.now_ns()

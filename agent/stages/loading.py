@@ -1,4 +1,8 @@
-"""How each model is built from the settings. Called on the thread that will own the model."""
+"""Builders of the service's models from the settings, called on the thread that owns the model.
+
+The one module of the agent that chooses engines: each builder returns the interface that the rest
+is typed against.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +24,7 @@ class Loading:
     def __init__(
         self, config: Config, models: ModelStore, clock: Clock, conversion: Conversion
     ) -> None:
-        """`conversion` hears of the language model's weights."""
+        """`conversion` receives the progress of the language model's weights."""
         self._config = config
         self._models = models
         self._clock = clock
@@ -56,7 +60,7 @@ class Loading:
         return self._engine(settings.model, self._conversion.note, draft, heads, settings.gpus)
 
     def small_engine(self) -> llm_engine.Engine:
-        """The model that takes over where the other one is too slow. On one GPU."""
+        """The smaller model, for turns where the other one is too slow. On one GPU."""
         return self._engine(self._config.llm_engine.small_model, lambda share: None)
 
     def _engine(

@@ -1,11 +1,11 @@
-"""The ears of one session: audio in, speech events and transcripts out.
+"""Speech input of one session: audio in, speech events and transcripts out.
 
-Voice activity is watched on one thread and words are recognized on another, because a barge-in must
-not wait for a decode that takes 150 ms. The per-call state (`guarded_stream.py`) is touched on
-the first thread only; every access goes through it, in order.
+Voice activity is detected on one thread and words are recognized on another, because a barge-in
+must not wait for a decode that takes 150 ms. The state of the call (`guarded_stream.py`) is touched
+on the first thread only, in the order of the jobs.
 
-Overflow: see `audio_queue.py`. While audio waits there the caller has not stopped sending, however
-long ago it came.
+Overflow: see `audio_queue.py`. While audio waits there the caller counts as sending, however long
+ago the last frame came.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ import asr
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ServerVad, TurnDetection
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
-from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 
 from .audio_queue import AudioInbox
@@ -34,8 +33,8 @@ MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
 
 SOONER_PAUSE_MS: Final = 48
-"""Silence that counts as a pause where replies are to be prepared sooner: a frame and a half, told
-after two. Two frames would be the settings' own 80; one fires inside words."""
+"""Silence that counts as a pause where replies are prepared sooner: a frame and a half, found after
+two. Two frames would be the settings' own 80; one fires inside words."""
 
 LATER_PAUSE_MS: Final = 120
 """Silence that counts as a pause where a pass takes long and can't be broken off: of short ones
@@ -46,13 +45,14 @@ TAIL_AFTER_S: Final = 8.0
 short: what is left then fits the recognizer's least window."""
 
 MAX_BOUNDS: Final = 64
-"""Utterances whose place is known. Those that were dropped are never asked for."""
+"""Utterances whose first and last samples are kept. Nothing asks for older ones."""
 
 _log = logging.getLogger(__name__)
 
 
 class SpeechInput:
-    """Belongs to one session. Nothing is heard unless `run` is running."""
+    """An `EarsPort` on models of this process. Belongs to one session; detects only while `run`
+    runs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SpeechInput:
         pause_ms: int,
     ) -> None:
         self.utterance = 0
-        """The newest one that began."""
+        """Number of the newest utterance that began."""
         self._guarded = GuardedStream(listening)
         self._stream = self._guarded.stream
         self._detector = detector
@@ -81,22 +81,23 @@ class SpeechInput:
             self._guarded, detector, recognizer, turn_model, clock, self._arrivals, self._emit
         )
         self.received = 0.0
-        """16 kHz samples so far."""
+        """16 kHz samples received so far."""
         self.resumed_ns = 0
+        """When the client was back after a gap in its audio (monotonic ns)."""
         self._committed = 0.0
-        """Of those, up to the last commit or clear."""
-        self._refusing = False
-        """There was no room for the newest audio, and the client was told so."""
+        """`received` at the last commit or clear."""
+        self._is_refusing = False
+        """The newest audio was refused for want of room, and the client has the error."""
         self._played: list[Played] = []
-        """What the agent has said since audio was last listened to. No more than `lead_ms` ahead of
-        the caller's audio, which must come for that to be played; a second of it is 31 numbers."""
+        """Levels of the agent's voice since audio was last processed. At most `lead_ms` ahead of
+        the caller's audio; a second of it is 31 numbers."""
         self._newest: tuple[int, asyncio.Task[None]] | None = None
-        """The newest final pass, and whose it is."""
+        """Utterance and task of the newest final pass."""
         self._bounds: dict[int, tuple[int, int]] = {}
-        """Of each utterance not yet committed: first sample, and first sample after it."""
+        """First sample of each utterance not yet committed, and first sample after it."""
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
-        """Listen until cancelled; `tell` is called on this loop, in order."""
+        """Process audio until cancelled; `tell` receives each result on this loop, in order."""
         self._receiver = tell
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -110,21 +111,21 @@ class SpeechInput:
 
     @property
     def last_audio_ns(self) -> int:
-        """When the last audio came in or was listened to: now, while some waits."""
+        """Time of the last audio, received or processed (monotonic ns): now, while some waits."""
         return self._last_audio_ns if self._inbox.idle else self._clock.now_ns()
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
-        """Audio from the caller, int16 mono. Waits while the ears are behind."""
+        """Take in audio from the caller, int16 mono. Waits while detection is behind."""
         self._last_audio_ns = self._clock.now_ns()
         self.received += len(pcm) * asr.RATE_HZ / rate_hz
         self._arrivals.note(int(self.received), self._last_audio_ns)
         await self._inbox.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
-        """Start a final pass; its end is told as TranscriptReady or TranscriptFailed.
+        """Start a final pass; it ends in TranscriptReady or TranscriptFailed.
 
-        The pass over an earlier pause of this utterance is of no use any more: if it has not begun,
-        it won't.
+        The pass over an earlier pause of this utterance is stale: it is cancelled if it has not
+        begun.
         """
         if self._newest is not None and self._newest[0] == utterance:
             self._newest[1].cancel()
@@ -139,19 +140,19 @@ class SpeechInput:
         self._newest = None if task is None else (utterance, task)
 
     def close(self, utterance: int, *, was_echo: bool = False) -> None:
-        """The utterance is over. Speech that goes on belongs to a new one."""
+        """End the utterance. Speech that goes on belongs to a new one."""
         end = partial(self._stream.end, utterance, was_echo=was_echo)
         self._spawn(self._jobs.notify_stream(end))
 
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
-        """Note the agent's voice, which is played from then on."""
+        """Note the agent's voice, played from `at_ns` (monotonic) on."""
         since_ns = at_ns - max(self._last_audio_ns, self.resumed_ns)
         first_sample = int(self.received + since_ns * asr.RATE_HZ / 1e9)
         if self._group is not None:
             self._played.append((first_sample, levels_of(pcm, rate_hz)))
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
-        """Follow the client's turn detection from the next frame on, and spare this much."""
+        """Use the client's turn detection from the next frame on, with this effort."""
         config = endpointing_for(detection, self._pause_ms)
         if config is not None and effort.pauses_sooner:
             config = replace(config, pause_ms=min(config.pause_ms, SOONER_PAUSE_MS))
@@ -166,7 +167,7 @@ class SpeechInput:
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 
-        Raises ClientError where there is none, StageError where the ears are broken.
+        Raises ClientError where there is none, StageError where the detector is broken.
         """
         if self.received - self._committed < MIN_COMMIT:
             raise ClientError(
@@ -194,7 +195,7 @@ class SpeechInput:
         return end if end > first else int(self.received)
 
     def duration_s(self, utterance: int) -> float:
-        """Of its speech. Asked once, at the end."""
+        """Duration of the utterance's speech. Forgets the utterance: ask once, at the end."""
         end = self.end_sample(utterance)
         first, _ = self._bounds.pop(utterance, (end, end))
         return max(0, end - first) / asr.RATE_HZ
@@ -210,45 +211,39 @@ class SpeechInput:
         played, self._played = self._played, []
         try:
             await self._detector.call(
-                lambda model: self._guarded.take_in(model, batch, outputs, played),
+                lambda detector: self._guarded.take_in(detector, batch, outputs, played),
                 timeout_s=LISTEN_TIMEOUT_S,
             )
-            self._refusing = False
+            self._is_refusing = False
         except ClientError as error:
-            if not self._refusing:  # once, however many frames a recording too long has
+            if not self._is_refusing:  # one error for all frames of a recording too long
                 self._emit(Heard(self.utterance, refused=error))
-            self._refusing = True
-        except StageError as error:  # what came meanwhile is lost
-            _log.warning("a caller was not listened to for a moment: %s", error)
+            self._is_refusing = True
+        except StageError as error:  # the rest of the batch is lost
+            _log.warning("audio of a caller was lost: %s", error)
             self._guarded.abandon()
-        for heard in outputs:
-            for event in heard.events:
-                self._pass_on(event)
-            for each in heard.jobs:
-                self._spawn(self._jobs.partial(each))
+        for output in outputs:
+            for event in output.events:
+                self._emit_event(event)
+            for job in output.jobs:
+                self._spawn(self._jobs.partial(job))
 
-    def _pass_on(self, event: asr.EndpointEvent) -> None:
-        """The listener's events are the machine's, but for their type."""
-        utterance = event.utterance
+    def _emit_event(self, event: asr.EndpointEvent) -> None:
+        utterance, paused_ns = event.utterance, None
         match event:
             case asr.SpeechStarted(at_sample=at_sample):
                 self.utterance = utterance
                 self._bounds[utterance] = (at_sample, at_sample)
                 if len(self._bounds) > MAX_BOUNDS:
                     del self._bounds[next(iter(self._bounds))]
-                self._emit(Heard(utterance, ev.SpeechStarted(utterance, at_sample)))
             case asr.SpeechPaused(at_sample=at_sample):
                 if utterance in self._bounds:  # else it has ended meanwhile
                     self._bounds[utterance] = (self._bounds[utterance][0], at_sample)
                 paused_ns = self._clock.now_ns()
-                paused = ev.SpeechPaused(utterance, at_sample)
-                self._emit(Heard(utterance, paused, paused_ns=paused_ns))
-            case asr.SpeechResumed(at_sample=at_sample):
-                if utterance in self._bounds:  # where it ends is open again
+            case asr.SpeechResumed():
+                if utterance in self._bounds:  # its end is open again
                     self._bounds[utterance] = (self._bounds[utterance][0],) * 2
-                self._emit(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
-            case asr.SilenceGrew(silence_ms=silence_ms):
-                self._emit(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
+        self._emit(Heard(utterance, event, paused_ns=paused_ns))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:
@@ -258,14 +253,14 @@ class SpeechInput:
 
 
 def levels_of(pcm: npt.NDArray[np.int16], rate_hz: int) -> list[float]:
-    """Of each stretch as long as a frame of the detector, the last one perhaps shorter."""
+    """RMS level of each stretch as long as a frame of the detector; the last may be shorter."""
     samples = pcm.astype(np.float32) / np.float32(32768)
     length = asr.FRAME * rate_hz // asr.RATE_HZ
     return [asr.level_of(samples[at : at + length]) for at in range(0, len(samples), length)]
 
 
 def endpointing_for(detection: TurnDetection | None, pause_ms: int) -> asr.EndpointingConfig | None:
-    """How the listener follows a client's turn detection. None: push-to-talk."""
+    """Endpointing thresholds for a client's turn detection. None: push-to-talk."""
     if detection is None:
         return None
     if isinstance(detection, ServerVad):
