@@ -1,8 +1,8 @@
 """Speech to text for one caller or many: voice activity, endpointing, partials and finals.
 
-`StreamingTranscriber` is the whole in one object. `AsrStream`, a `VoiceDetector` and a `Recognizer`
-are its parts, for programs that run them on threads of their own. What needs a model runtime is
-imported on first use, so that the pure parts come without one.
+`StreamingTranscriber` is all of it in one object. `AsrStream`, a `VoiceDetector` and a `Recognizer`
+are its parts, for programs that run them on threads of their own. Modules that need a model runtime
+are imported on first use, so that the pure parts import without one.
 """
 
 from importlib import import_module

@@ -1,4 +1,6 @@
-"""Queue of audio that the voice detector has not processed, bounded by its length in samples.
+"""Queue of audio that the voice detector has not processed, and the times at which it arrived.
+
+The queue is bounded by its length in samples.
 
 Overflow: `put` waits. A client that sends faster than detection runs is not read from until
 detection has caught up, so a burst costs time, not memory.
@@ -78,3 +80,59 @@ class AudioInbox:
         """Wait until all audio has been processed."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.idle)
+
+
+MAX_ARRIVALS: Final = 4096
+"""Frames whose time of arrival is remembered: 80 s of 20 ms frames, longer than any utterance whose
+last word still matters to the clock."""
+
+
+STEADY_NS: Final = 1_000_000_000
+"""Span within which frames are compared to find the one with the least network delay. Longer, and
+the drift of a sound card counts; shorter, and a network that stalls is not seen through."""
+
+
+MAX_JITTER_NS: Final = 200_000_000
+"""Largest network delay of a frame. More is a gap in the stream, as when a caller mutes the
+microphone."""
+
+
+class ArrivalClock:
+    """Arrival times of audio: the one bridge from samples to nanoseconds."""
+
+    def __init__(self) -> None:
+        self._arrivals: deque[tuple[int, int]] = deque(maxlen=MAX_ARRIVALS)
+
+    def note(self, received: int, at_ns: int) -> None:
+        """Note that `received` 16 kHz samples had arrived at `at_ns` (monotonic)."""
+        self._arrivals.append((received, at_ns))
+
+    def when(self, sample: int) -> tuple[int, int]:
+        """Times (monotonic ns) at which a sample was spoken, as a real-time stream implies, and at
+        which it arrived.
+
+        The network delays frames, some more than others. A frame of the last second that, counted
+        on in real time, implies an earlier time than the sample's own frame was delayed less, and
+        counts. Frames from before a gap in the stream would imply one far too early. The newest
+        arrival stands for samples that are not in yet. Needs at least one arrival.
+        """
+        arrivals = reversed(self._arrivals)
+        own_sample, own_ns = next(arrivals)
+        if sample >= own_sample:
+            return own_ns, own_ns
+        earliest_ns = spoken_ns = _implied_ns(own_sample, own_ns, sample)
+        for received, at_ns in arrivals:
+            if received > sample:
+                own_ns = at_ns
+                earliest_ns = spoken_ns = _implied_ns(received, at_ns, sample)
+                continue
+            other_ns = _implied_ns(received, at_ns, sample)
+            if at_ns < own_ns - STEADY_NS or other_ns < spoken_ns - MAX_JITTER_NS:
+                break
+            earliest_ns = min(earliest_ns, other_ns)
+        return earliest_ns, own_ns
+
+
+def _implied_ns(received: int, at_ns: int, sample: int) -> int:
+    """Time at which a sample was spoken, if sample `received` was spoken at `at_ns`."""
+    return at_ns - (received - sample) * 1_000_000_000 // asr.RATE_HZ

@@ -22,12 +22,13 @@ import asr
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ServerVad, TurnDetection
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
+from agent.stages.audio_queue import ArrivalClock
 from latency_budget.account.clock import Clock
 
 from .audio_queue import AudioInbox
 from .guarded_stream import Audio, GuardedStream, Played
 from .model_thread import ModelThread
-from .transcription_jobs import LISTEN_TIMEOUT_S, ArrivalClock, TranscriptionJobs
+from .transcription_jobs import LISTEN_TIMEOUT_S, TranscriptionJobs
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""

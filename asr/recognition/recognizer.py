@@ -16,7 +16,7 @@ from .word_times import TimedWord
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """How one recording is transcribed where that differs from how the model was loaded."""
+    """Options of one transcription that differ from those of loading."""
 
     language: str | None = None
     """One of `Recognizer.languages`, a code like "de"; None: the language of loading."""

@@ -21,16 +21,16 @@ text that repeats itself, hits that cap, or is improbable is decoded again with 
 bad texts the least bad is kept, and what then still looks like an answer to noise is dropped.
 
 Measured on 230 telephone prompts of up to 14 s, tiny.en (`benchmarks/asr/latency.py` measures it
-again): word error
-rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it sentences repeated into
-the silence; with those decoded again 3.8 %; with a lead of 0.2 s as well 3.6 %, and then one prompt
-in 230 needs it. Floors of 8 and 12 s: 3.5 %, but five and one decoded again.
+again): word error rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it
+sentences repeated into the silence; with those decoded again 3.8 %; with a lead of 0.2 s as well
+3.6 %, and then one prompt in 230 needs it. Floors of 8 and 12 s: 3.5 %, but five and one decoded
+again.
 
 Audio longer than a window is cut at its quietest places and decoded piece by piece, one window in
 memory at a time.
 
 A prompt is `<|startofprev|>` and up to 223 tokens of earlier text before the start of the
-transcript, as OpenAI trained it. Whisper takes names and a manner of writing from it; it follows no
+transcript, as OpenAI trained it. Whisper takes names and spelling from it; it follows no
 instructions.
 """
 
@@ -81,7 +81,7 @@ TOKENS_AT_LEAST: Final = 10
 """Fast speech has 5 tokens a second; a loop stops here instead of at 448."""
 
 MAX_LENGTH: Final = 448
-"""Of prompt and text. CTranslate2 gives half of what it is allowed to the text, whatever the
+"""Tokens of prompt and text together. CTranslate2 gives half of them to the text, whatever the
 prompt's length."""
 
 RETRY_WINDOWS_S: Final = (15.0, FULL_WINDOW_S)
@@ -92,7 +92,7 @@ SUSPECT_LOGPROB: Final = -1.2
 decoded again half as often again and come out no better (282 prompts of one or two words)."""
 
 MAX_PROMPT_TOKENS: Final = 223
-"""Of a longer prompt the last ones count, as at OpenAI."""
+"""Only the last tokens of a longer prompt count, as at OpenAI."""
 
 DROP_LOGPROB: Final = -1.0
 DROP_NO_SPEECH: Final = 0.6
@@ -101,7 +101,7 @@ DROP_NO_SPEECH: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How much of a window the encoder sees. The defaults are the product, others for measuring."""
+    """Length of the encoder's window. The defaults are used in production, others for measuring."""
 
     floor_s: float = WINDOW_FLOOR_S
     lead_s: float = WINDOW_LEAD_S
@@ -117,7 +117,7 @@ class WindowPolicy:
 
 
 FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S, lead_s=0.0)
-"""As Whisper was trained."""
+"""The window of Whisper's training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class WhisperTranscriber:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes of the languages that it can be asked for. The first is that of loading."""
+        """Codes of the model's languages. The first is that of loading."""
         own = str(self._tokenizer.language_code)
         if not self._model.is_multilingual:
             return (own,)
@@ -245,8 +245,8 @@ class WhisperTranscriber:
     def word_times(
         self, pcm: Pcm, tokens: tuple[int, ...], options: TranscriptionOptions = AS_LOADED
     ) -> list[TimedWord]:
-        """When each word of a hypothesis was said in this audio, which was given to `steps` with
-        these options. As much work as a decode."""
+        """Word times of a hypothesis, in the audio that was given to `steps` with these options. As
+        much work as a decode."""
         if not tokens:
             return []
         tokenizer = _tokenizer_for(self._tokenizer, options)
@@ -355,7 +355,7 @@ def _last(steps: Iterator[Hypothesis]) -> Hypothesis:
 
 
 def pieces(pcm: Pcm) -> Iterator[Pcm]:
-    """Cut at the quietest places so that each piece fits a window."""
+    """Cut audio at its quietest places so that each piece fits a window."""
     start = 0
     while len(pcm) - start > MAX_PIECE_S * RATE_HZ:
         first = start + int(MIN_PIECE_S * RATE_HZ)
@@ -397,7 +397,7 @@ def _words_before(tokenizer: Any, options: TranscriptionOptions) -> list[int]:
 
 
 def _prompt_tokens(tokenizer: Any, options: TranscriptionOptions) -> list[int]:
-    """All tokens that stand before the transcript: prompt, language and task."""
+    """All tokens before the transcript: prompt, language and task."""
     asked = _tokenizer_for(tokenizer, options)
     start = [*asked.sot_sequence, asked.no_timestamps]
     before = _words_before(asked, options)

@@ -29,7 +29,7 @@ a short utterance, and the audio kept is bounded, provided that jobs are complet
 not, the oldest audio is given up after `max_unsettled_s` and counted.
 
 *Push-to-talk* (`endpointing=None`). Everything since the last commit or clear is one utterance,
-at most `max_buffer_s` of it. The voice detector still runs: it tells a recording of nothing from
+at most `max_buffer_s` of it. The voice detector still runs: it tells an empty recording from
 speech.
 """
 
@@ -176,8 +176,8 @@ class AsrStream:
         events = self._detect(frame, probability)
         jobs: tuple[DecodeJob, ...] = ()
         if self._open is not None and self._pending is None:
-            hush = self._audio.end_of_frames - self._loud_until
-            self._pending = self._open.due(probability, self._threshold, hush)
+            silence_samples = self._audio.end_of_frames - self._loud_until
+            self._pending = self._open.due(probability, self._threshold, silence_samples)
             jobs = (self._pending,) if self._pending else ()
         self._forget()
         return ListenerOutput(events, jobs)
@@ -185,23 +185,23 @@ class AsrStream:
     def finalize(
         self, utterance: int, at_sample: int, revision: int | None = None
     ) -> DecodeJob | None:
-        """The final pass over an open utterance up to its pause at `at_sample`.
+        """Job of the final pass over an open utterance up to its pause at `at_sample`.
 
         Makes earlier passes stale. `revision` is the owner's count of passes; without it they are
         counted here. None: too little was voiced to be words, or the utterance is not open.
         """
-        spoken = self._open
-        if spoken is None or spoken.number != utterance:
+        current = self._open
+        if current is None or current.number != utterance:
             self.counts.stale_results += 1
             return None
-        spoken.revision = spoken.revision + 1 if revision is None else revision
-        spoken.awaits_final = False
+        current.revision = current.revision + 1 if revision is None else revision
+        current.awaits_final = False
         end = at_sample + samples_from_ms(self._config.tail_ms)
-        is_voiced = spoken.is_voiced(end, self._threshold)
-        if not is_voiced and not spoken.settled_text:
+        is_voiced = current.is_voiced(end, self._threshold)
+        if not is_voiced and not current.settled_text:
             return None
-        spoken.awaits_final = True
-        return spoken.job("final", end if is_voiced else spoken.unsettled, self._threshold)
+        current.awaits_final = True
+        return current.job("final", end if is_voiced else current.unsettled, self._threshold)
 
     def complete(
         self, job: DecodeJob, hypothesis: Hypothesis
@@ -209,32 +209,32 @@ class AsrStream:
         """Take in the recognizer's result: at most one transcript, none for a stale job."""
         if self._pending is job:
             self._pending = None
-        spoken = self._open
-        if spoken is None or spoken.number != job.utterance:
-            spoken = self._ended.get(job.utterance)
-        if spoken is None or spoken.is_overtaken(job):
+        current = self._open
+        if current is None or current.number != job.utterance:
+            current = self._ended.get(job.utterance)
+        if current is None or current.is_stale(job):
             self.counts.stale_results += 1
             return ()
-        return spoken.take(job, hypothesis)
+        return current.take(job, hypothesis)
 
     def fail(self, job: DecodeJob) -> None:
-        """The recognizer could not do this job; others may follow."""
+        """Note that the recognizer failed at this job; others may follow."""
         if self._pending is job:
             self._pending = None
         if self._open is not None and job.kind == "final" and job.utterance == self._open.number:
             self._open.awaits_final &= job.revision != self._open.revision
 
     def end(self, utterance: int, *, was_echo: bool = False) -> None:
-        """The open utterance is over; its final may still be out. Other numbers are ignored.
+        """End the open utterance; its final may still be running. Other numbers are ignored.
 
-        `was_echo`: it was the agent's own voice.
+        `was_echo`: the utterance was the agent's own voice.
         """
-        spoken = self._open
-        if spoken is None or spoken.number != utterance:
+        current = self._open
+        if current is None or current.number != utterance:
             return
         self.echo.speech_ended(was_echo=was_echo)
-        spoken.is_ended = True
-        self._ended[utterance] = spoken
+        current.is_ended = True
+        self._ended[utterance] = current
         while len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
         self._open = None
@@ -244,7 +244,7 @@ class AsrStream:
             self._endpointer.end(utterance)
 
     def commit_buffer(self) -> CommittedBuffer:
-        """The client says that the caller is done: a final pass over everything, and the end."""
+        """End the utterance on the client's commit, with a final pass over all of its audio."""
         number = self._endpointer.utterance
         job = None
         if self._open is not None:
@@ -256,7 +256,7 @@ class AsrStream:
         return CommittedBuffer(number, job)
 
     def clear(self) -> None:
-        """Forget all audio that no commit has covered; results that are still out become stale."""
+        """Forget all audio that no commit has covered; results of running jobs become stale."""
         self._endpointer.reset()
         self._open = None
         self._floor = self.position
@@ -266,7 +266,9 @@ class AsrStream:
     def _admit(self, audio: AudioFrame | Pcm) -> Pcm:
         pcm = audio.pcm if isinstance(audio, AudioFrame) else audio
         if pcm.ndim != 1 or pcm.dtype != np.float32:
-            raise AudioError(f"a listener takes float32 [n], got {pcm.dtype} {list(pcm.shape)}")
+            raise AudioError(
+                f"a speech stream takes float32 [n], got {pcm.dtype} {list(pcm.shape)}"
+            )
         gap = audio.first_sample - self.position if isinstance(audio, AudioFrame) else 0
         if gap > self._config.max_gap_s * RATE_HZ:
             raise AudioError(
@@ -331,12 +333,12 @@ class AsrStream:
         endpointing = self._endpointer.config
         keep_ms = endpointing.preroll_ms + endpointing.min_speech_ms + 500
         keep_from = self._audio.end_sample - samples_from_ms(keep_ms)
-        spoken = self._open
-        if spoken is not None:
+        current = self._open
+        if current is not None:
             config = self._config
             limit_s = config.max_unsettled_s if config.endpointing else config.max_buffer_s
-            self.counts.lost_samples += spoken.shed(int(limit_s * RATE_HZ))
-            keep_from = min(keep_from, spoken.unsettled)
+            self.counts.lost_samples += current.shed(int(limit_s * RATE_HZ))
+            keep_from = min(keep_from, current.unsettled)
         self._audio.forget_before(keep_from)
         self.counts.held_bytes = self._audio.room_bytes
         self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.held_bytes)
