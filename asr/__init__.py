@@ -1,8 +1,8 @@
 """Speech to text for one caller or many: voice activity, endpointing, partials and finals.
 
-`StreamingTranscriber` is the whole in one object. `Listener` with `SileroVad` and
-`WhisperTranscriber` are its parts, for owners of threads. What needs a model runtime is imported on
-first use, so that the pure parts come without one.
+`StreamingTranscriber` is all of it in one object. `AsrStream`, a `VoiceDetector` and a `Recognizer`
+are its parts, for programs that run them on threads of their own. Modules that need a model runtime
+are imported on first use, so that the pure parts import without one.
 """
 
 from importlib import import_module
@@ -21,10 +21,19 @@ from asr.audio.samples import (
     samples_from_ms,
     to_mono,
 )
+from asr.load import load_end_of_turn_model, load_recognizer, load_voice_detector
 from asr.recognition.final_reuse import FinalReuse
+from asr.recognition.recognizer import (
+    AS_LOADED,
+    Recognizer,
+    Transcriber,
+    TranscriptionOptions,
+)
 from asr.recognition.stabilizer import Stabilized, Stabilizer
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
+from asr.recognition.word_times import TimedWord
 from asr.speech_detection.echo_gate import level_of
+from asr.speech_detection.end_of_turn import EndOfTurnModel
 from asr.speech_detection.endpointing import (
     Endpointer,
     EndpointEvent,
@@ -35,7 +44,7 @@ from asr.speech_detection.endpointing import (
     SpeechStarted,
 )
 from asr.speech_detection.vad import FRAME, SileroVad, VadState, VoiceDetector
-from asr.stream.asr_stream import CommittedBuffer, Listener, ListenerOutput
+from asr.stream.asr_stream import AsrStream, CommittedBuffer, Listener, ListenerOutput
 from asr.stream.utterance import ListenerConfig
 
 from .errors import AudioError, BufferFullError, ModelError
@@ -58,15 +67,18 @@ _LAZY = {
 }
 
 __all__ = [
+    "AS_LOADED",
     "FRAME",
     "RATE_HZ",
     "AsrEvent",
+    "AsrStream",
     "AudioError",
     "AudioFrame",
     "BufferFullError",
     "CommittedBuffer",
     "DcBlocker",
     "DecodeJob",
+    "EndOfTurnModel",
     "EndpointEvent",
     "Endpointer",
     "EndpointingConfig",
@@ -79,6 +91,7 @@ __all__ = [
     "ModelError",
     "PartialTranscript",
     "Pcm",
+    "Recognizer",
     "Resampler",
     "SilenceGrew",
     "SileroVad",
@@ -89,6 +102,9 @@ __all__ = [
     "Stabilizer",
     "StreamingConfig",
     "StreamingTranscriber",
+    "TimedWord",
+    "Transcriber",
+    "TranscriptionOptions",
     "TurnModel",
     "VadState",
     "VoiceDetector",
@@ -97,6 +113,9 @@ __all__ = [
     "float32_to_pcm16",
     "last_voiced_sample",
     "level_of",
+    "load_end_of_turn_model",
+    "load_recognizer",
+    "load_voice_detector",
     "ms_from_samples",
     "pcm16_to_float32",
     "read_blocks",

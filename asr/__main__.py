@@ -1,4 +1,4 @@
-"""`python -m asr FILE`: what a recording says, as it is heard."""
+"""`python -m asr FILE`: transcribe a recording, with partials, as if it were live."""
 
 import argparse
 import dataclasses
@@ -17,7 +17,7 @@ from .errors import AudioError, ModelError
 
 
 def models_dir() -> Path:
-    """Where fetched models lie: under HALFSEC_HOME, `~/.halfsec` by default."""
+    """Directory of fetched models: under HALFSEC_HOME, `~/.halfsec` by default."""
     return Path(os.environ.get("HALFSEC_HOME", "~/.halfsec")).expanduser() / "models"
 
 

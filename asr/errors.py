@@ -1,4 +1,4 @@
-"""What can be wrong with audio and with model files, in words for the person who supplied them."""
+"""Errors of audio and model files, worded for the person who supplied them."""
 
 
 class AudioError(ValueError):

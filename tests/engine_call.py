@@ -10,8 +10,8 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import Modality
 from agent.session.api.settings import ServerVad
 from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
-from agent.stages.llm_chat import Chat
-from agent.stages.model_thread import StageThread
+from agent.stages.llm_chat import EngineChat
+from agent.stages.model_thread import ModelThread
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.config import SamplingParams
@@ -31,7 +31,7 @@ class Lender:
         return job(self._engine)
 
 
-class AudibleChat(Chat):
+class AudibleChat(EngineChat):
     """Tells when the model has said something."""
 
     speaks: asyncio.Event
@@ -64,11 +64,11 @@ class EngineCall:
         self._num_replies = 0
 
     def prompt(self) -> tuple[int, ...]:
-        assert self._chat._home.conversation is not None
-        return self._chat._home.conversation._history.prompt(0)
+        assert self._chat._conversation is not None
+        return self._chat._conversation._history.prompt(0)
 
     def messages(self) -> list[tuple[str, str]]:
-        conversation = self._chat._home.conversation
+        conversation = self._chat._conversation
         return [(m.role, m.text) for m in conversation.messages] if conversation else []
 
     async def num_pages(self) -> int:
@@ -80,7 +80,7 @@ class EngineCall:
 
     async def cached(self) -> list[int]:
         """The ids whose keys and values the engine keeps."""
-        conversation = self._chat._home.conversation
+        conversation = self._chat._conversation
         assert conversation is not None
         sequence = conversation._sequence
 
@@ -111,7 +111,7 @@ class EngineCall:
 async def call_on(
     engine: Engine, modality: Modality, *, interrupts: bool = False
 ) -> AsyncIterator[EngineCall]:
-    stage = cast(StageThread[Engine], Lender(engine))
+    stage = cast(ModelThread[Engine], Lender(engine))
     chat = AudibleChat(stage, SystemClock(), SamplingParams(max_tokens=16), "Be brief.", ())
     chat.speaks = asyncio.Event()
     async with call_with(chat=cast(FakeChat, chat)) as call:

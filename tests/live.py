@@ -104,7 +104,7 @@ class LiveServer:
 
     def engine_stats(self) -> llm_engine.EngineStats:
         async def stats() -> llm_engine.EngineStats:
-            engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
+            engine = await self.stages.llm.call(lambda engine: engine, timeout_s=SETTLE_S)
             return await engine.stats()
 
         return self.ask(stats)
@@ -113,7 +113,7 @@ class LiveServer:
         """Sequences that the language model holds for somebody who is still there."""
 
         async def num_idle() -> int:
-            engine = await self.stages.thinker.call(lambda engine: engine, timeout_s=SETTLE_S)
+            engine = await self.stages.llm.call(lambda engine: engine, timeout_s=SETTLE_S)
             return len(
                 engine._conversations._idle
             )  # kept for the next request of a stateless client

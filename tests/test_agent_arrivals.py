@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.stages.transcription_jobs import ArrivalClock
+from agent.stages.audio_queue import ArrivalClock
 
 MS = 1_000_000
 FRAME = 320

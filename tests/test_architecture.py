@@ -57,7 +57,7 @@ LAYERS = {
         "engine",
         "training",
     ),
-    "asr": ("errors", "audio", "speech_detection recognition", "stream"),
+    "asr": ("errors", "audio", "speech_detection recognition", "load", "stream"),
     "tts": (
         "text trim resample onnx_session",
         "text_chunker loudness word_times",
@@ -104,8 +104,8 @@ PURE = {
     "agent/turn_taking": "*",
     "asr": "errors",
     "asr/audio": "dc_blocker samples",
-    "asr/recognition": "final_reuse repetition stabilizer transcripts word_times",
-    "asr/speech_detection": "echo_gate endpointing",
+    "asr/recognition": "final_reuse recognizer repetition stabilizer transcripts word_times",
+    "asr/speech_detection": "echo_gate end_of_turn endpointing",
     "asr/stream": "utterance",
     "benchmarks/asr": "scoring",
     "latency_budget/account": (

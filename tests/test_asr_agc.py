@@ -35,7 +35,7 @@ def test_a_quiet_voice_is_raised_step_by_step(level: float) -> None:
     ears, frame, before_db = AutomaticGain(), at_db(level), level
     for _ in range(20):
         ears.note(frame, 0.9)
-        now_db = level_db(ears.lifted(frame))
+        now_db = level_db(ears.apply(frame))
         assert before_db - 0.01 <= now_db <= before_db + RISE_DB + 0.01
         before_db = now_db
     assert before_db == pytest.approx(min(WANTED_DB, level + MAX_GAIN_DB), abs=0.01)
@@ -46,11 +46,11 @@ def test_others_are_left_as_they_are() -> None:
     loud, faint = at_db(-15), at_db(-50)
     for _ in range(50):
         ears.note(loud, 0.9)
-        assert ears.lifted(loud) is loud
+        assert ears.apply(loud) is loud
     ears = AutomaticGain()
     for _ in range(50):
         ears.note(faint, SUSPECTED - 0.01)  # noise
-        assert ears.lifted(faint) is faint
+        assert ears.apply(faint) is faint
 
 
 def test_a_louder_voice_is_lowered_at_once_and_never_beyond_full_scale() -> None:
@@ -58,7 +58,7 @@ def test_a_louder_voice_is_lowered_at_once_and_never_beyond_full_scale() -> None
     for _ in range(20):
         ears.note(at_db(-50), 0.9)
     loud = at_db(-6)
-    assert np.abs(ears.lifted(loud)).max() == 1.0
+    assert np.abs(ears.apply(loud)).max() == 1.0
     assert np.abs(loud).max() > 1.0, "what came is as it was"
     ears.note(loud, 0.9)
     assert ears.gain_db == 0.0
@@ -87,7 +87,7 @@ def listening(detector: Noting, *, agent_speaks: bool) -> Listener:
     ears = Listener(ListenerConfig(partial_interval_ms=0), detector)
     for number in range(40):
         if agent_speaks:
-            ears.far_end.played(number * FRAME, [0.1])
+            ears.echo.played(number * FRAME, [0.1])
         ears.feed(at_db(-45))
     return ears
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from asr.audio.samples import Pcm
-from asr.speech_detection.energy_endpoint import HALF, MAX_DISAGREED, Loudness
+from asr.speech_detection.energy_endpoint import HALF, MAX_DISAGREED, EnergyEndpoint
 
 FRAME = 2 * HALF
 
@@ -14,8 +14,8 @@ def tone(level_db: float, num_samples: int = FRAME) -> Pcm:
     return amplitude * wave
 
 
-def after_speech(level_db: float = -20.0, num_frames: int = 30) -> Loudness:
-    loudness = Loudness()
+def after_speech(level_db: float = -20.0, num_frames: int = 30) -> EnergyEndpoint:
+    loudness = EnergyEndpoint()
     for _ in range(num_frames):
         assert loudness.loud_samples(tone(level_db), is_speech=True) == FRAME
     return loudness
@@ -37,7 +37,7 @@ def test_a_frame_is_loud_up_to_its_last_loud_half() -> None:
 
 
 def test_everything_is_loud_before_a_voice_was_heard() -> None:
-    assert Loudness().loud_samples(tone(-70), is_speech=False) == FRAME
+    assert EnergyEndpoint().loud_samples(tone(-70), is_speech=False) == FRAME
 
 
 def test_noise_does_not_move_the_reference() -> None:
@@ -48,7 +48,7 @@ def test_noise_does_not_move_the_reference() -> None:
 
 
 def test_a_bang_does_not_silence_the_caller_for_long() -> None:
-    loudness = Loudness()
+    loudness = EnergyEndpoint()
     loudness.loud_samples(tone(0), is_speech=True)
     heard = [loudness.loud_samples(tone(-40), is_speech=True) for _ in range(MAX_DISAGREED + 20)]
     assert heard == [0] * (MAX_DISAGREED - 1) + [FRAME] * 21

@@ -89,7 +89,7 @@ async def test_whatever_is_said_stays_text(
         async with call_to(live.url) as call:
             await tell_everything(call, said)
         assert call.of("error") == []
-    engine = live.stages.thinker.model
+    engine = live.stages.llm.model
     assert engine is not None
     tokenizer = engine.vocabulary.tokenizer
     harmless, hostile = prompts[0], prompts[-1]

@@ -134,7 +134,7 @@ async def test_what_became_of_tools_guesses_and_connections(
 async def test_those_who_listen_are_told_how_the_engine_is(stages: Stages) -> None:
     calls = CallRegistry(Config(), SystemClock())
     calls.guesses.made = 5
-    await stages.thinker.start()
+    await stages.llm.start()
     stats = await engine_stats(stages)
     assert stats is not None
     state = engine_state(stats, calls)
@@ -184,8 +184,8 @@ async def test_turns_that_were_re_opened(stages: Stages) -> None:
 
 
 async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -> None:
-    await stages.thinker.start()
-    engine = stages.thinker.model
+    await stages.llm.start()
+    engine = stages.llm.model
     assert engine is not None
     before = await scrape(http)
     assert value(before, "halfsec_llm_time_to_first_token_seconds_count") == 0
@@ -227,8 +227,8 @@ async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -
 async def test_an_engine_that_gives_no_answer(
     stages: Stages, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await stages.thinker.start()
-    engine = stages.thinker.model
+    await stages.llm.start()
+    engine = stages.llm.model
     assert engine is not None
     monkeypatch.setattr("agent.http.endpoints.metrics.ANSWER_TIMEOUT_S", 0.0)
     samples = await scrape(http)

@@ -49,7 +49,7 @@ async def told(tmp_path: Path) -> dict[str, set[str]]:
     calls.history.add(stored().entry)
     for _ in range(MIN_TURNS):
         calls.policy.observe(chain_turn(), 500)
-    await stages.thinker.start()
+    await stages.llm.start()
     try:
         answer = await Metrics(stages, calls).serve(Request({"type": "http"}))
     finally:

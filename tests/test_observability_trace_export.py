@@ -180,7 +180,7 @@ class Working:
     """Stages that all work."""
 
     status = "ready"
-    thinker = type("Thinker", (), {"model": None})
+    llm = type("Thinker", (), {"model": None})
 
     def progress(self) -> dict[str, str]:
         return {}

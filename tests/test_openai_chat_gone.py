@@ -33,7 +33,7 @@ class StubStages:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.thinker = self
+        self.llm = self
 
     async def call(self, job: Callable[[Engine], Any], *, timeout_s: float) -> Any:
         return job(self._engine)

@@ -144,11 +144,11 @@ async def test_a_message_that_is_too_long_is_refused(live: LiveServer, text: str
         error = await call.problem("invalid_value")
         assert "tokens" in error["message"]
         await call.prove_alive()
-    assert live.stages.thinker.restarts == 0 or not live.problems.texts()
+    assert live.stages.llm.restarts == 0 or not live.problems.texts()
 
 
 async def test_a_thousand_messages_and_one_question(live: LiveServer) -> None:
-    before = live.stages.thinker.restarts
+    before = live.stages.llm.restarts
     async with call_to(live.url) as call:
         content = [{"type": "input_text", "text": "word " * 10}]
         item = {"type": "message", "role": "user", "content": content}
@@ -160,4 +160,4 @@ async def test_a_thousand_messages_and_one_question(live: LiveServer) -> None:
     limit = live.config.llm_engine.context
     assert limit / 2 < asked < limit
     assert limit / 2 < again < limit
-    assert live.stages.thinker.restarts == before
+    assert live.stages.llm.restarts == before

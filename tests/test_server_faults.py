@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 import asr
 from agent.errors import StageError
 from agent.session.ports.stage_ports import APOLOGY
-from agent.stages import llm_failover, model_thread, speech_output, transcription_jobs
+from agent.stages import llm_chat, model_thread, speech_output, transcription_jobs
 from llm_engine.core.engine_core import EngineCore
 from tts.voices.hibari import HibariEngine
 
@@ -113,7 +113,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
 
 @pytest.fixture
 def thinking_fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
-    fault = Fault(monkeypatch, EngineCore, "step", deadline=(llm_failover, "HANGS_S"))
+    fault = Fault(monkeypatch, EngineCore, "step", deadline=(llm_chat, "HANGS_S"))
     yield fault
     fault.release()
 
@@ -205,7 +205,7 @@ async def test_a_call_that_begins_while_the_language_model_fails(
 async def test_a_language_model_that_hangs(live: LiveServer, thinking_fault: Fault) -> None:
     """It is loaded anew once, though two calls find that it hangs, and both are told the story."""
     live.expected = ["stage llm"]
-    before = live.stages.thinker.restarts
+    before = live.stages.llm.restarts
     async with call_to(live.url) as one, call_to(live.url) as other:
         for call in (one, other):
             await call.prove_alive()
@@ -221,7 +221,7 @@ async def test_a_language_model_that_hangs(live: LiveServer, thinking_fault: Fau
         await one.prove_alive()
         asked = [done["response"]["usage"]["input_tokens"] for done in one.of("response.done")]
         assert asked[-1] > asked[0] + 20
-    assert live.stages.thinker.restarts == before + 1
+    assert live.stages.llm.restarts == before + 1
 
 
 async def test_a_voice_detector(live: LiveServer, watching: Fault) -> None:
@@ -263,7 +263,7 @@ async def test_a_stage_that_cannot_be_rebuilt_at_once(
     """New calls are told to come back, `/readyz` says why, and nobody needs to ask for the cure."""
     live.expected = ["stage llm"]
     monkeypatch.setattr(model_thread, "RETRY_S", (0.0,))
-    stage = live.stages.thinker
+    stage = live.stages.llm
     build, found, mended = stage._build, threading.Event(), threading.Event()
 
     def rebuild() -> Any:

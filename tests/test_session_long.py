@@ -13,7 +13,7 @@ from agent.session import session
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import SemanticVad
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from latency_budget.account.clock import SystemClock
 
@@ -65,17 +65,17 @@ async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_i
     # A busy machine may take a while between two pieces, which is no caller who was cut off.
     monkeypatch.setattr(session, "STALL_NS", 1 << 60)
     recognizer_model = Counting()
-    detector: StageThread[Any] = StageThread("vad", Loudness)
-    recognizer: StageThread[Any] = StageThread("asr", lambda: recognizer_model)
+    detector: ModelThread[Any] = ModelThread("vad", Loudness)
+    recognizer: ModelThread[Any] = ModelThread("asr", lambda: recognizer_model)
     await detector.start()
     await recognizer.start()
-    judge: StageThread[Any] = StageThread("turn", Patient)
+    judge: ModelThread[Any] = ModelThread("turn", Patient)
     await judge.start()
     listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
     hearing = SpeechInput(listening, detector, recognizer, judge, SystemClock(), 80)
     call = Call(FakeChat(["Well."]), FakeVoice(), AgentProfile(), hearing=hearing)
     running = asyncio.get_running_loop().create_task(call.session.run())
-    counts = hearing._listening.listener.counts
+    counts = hearing._guarded.stream.counts
     shown: list[int] = []
     try:
         async with asyncio.timeout(120):
@@ -84,8 +84,8 @@ async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_i
                 for _ in range(30):
                     await call.session.handle(ask.AppendAudio(talking(2), SECOND))
                     await hearing._inbox.drained()
-                    listener = hearing._listening.listener
-                    while listener._out is not None:  # noqa: ASYNC110 - nothing tells of it
+                    stream = hearing._guarded.stream
+                    while stream._pending is not None:  # noqa: ASYNC110 - nothing tells of it
                         await asyncio.sleep(0.001)
                 texts = [
                     each.fields["text"] for each in call.notices if isinstance(each, say.Extension)

@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-import asr
-from agent.stages.fault_injection import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
+from agent.stages.fault_injection import Rehearsal, SlowBackend, SlowRecognizer, SlowVoice
 from latency_budget.account.clock import ManualClock
 from llm_engine.backends.base import Plan, StepHandle, StepResult
 from tests.fakes.llm_models import ScriptedBackend
+from tests.fakes.recognizer import ScriptedRecognizer
 from tts import SpeakablePiece, SpeechChunk
 
 MS = 1_000_000
@@ -36,18 +36,12 @@ def test_settings(setting: str, found: Rehearsal) -> None:
     assert Rehearsal.of(setting) == found
 
 
-def test_a_recognizer_sleeps_after_each_pass(
-    monkeypatch: pytest.MonkeyPatch, slept: list[float]
-) -> None:
-    hypothesis = asr.Hypothesis("hello")
-    monkeypatch.setattr(
-        asr.WhisperTranscriber, "transcribe", lambda self, pcm, *, fallback=True: hypothesis
-    )
-    kind = recognizer_kind(Rehearsal(asr_ms=300))
-    slow = kind(None, None, lambda pcm: pcm)
-    assert slow.transcribe(np.zeros(16_000, np.float32)) is hypothesis
+def test_a_recognizer_sleeps_after_each_pass(slept: list[float]) -> None:
+    inner = ScriptedRecognizer("hello")
+    slow = SlowRecognizer(inner, 300)
+    pcm = np.ones(16_000, np.float32)
+    assert slow.transcribe(pcm) == inner.transcribe(pcm)
     assert slept == [0.3]
-    assert recognizer_kind(Rehearsal()) is asr.WhisperTranscriber
 
 
 class TakesTime(ScriptedBackend):

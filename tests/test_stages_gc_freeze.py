@@ -6,8 +6,8 @@ import weakref
 import pytest
 
 from agent.errors import StageError
-from agent.stages.gc_freeze import leave_out_what_is_there
-from agent.stages.model_thread import StageThread
+from agent.stages.gc_freeze import freeze_heap
+from agent.stages.model_thread import ModelThread
 
 
 class Model:
@@ -25,15 +25,15 @@ def _thawed() -> object:
 
 def test_a_collection_finds_nothing_to_look_at() -> None:
     kept = [Model()]
-    leave_out_what_is_there()
+    freeze_heap()
     assert gc.get_freeze_count() > 10_000
     assert not any(each is kept[0] for each in gc.get_objects())
 
 
 async def test_a_model_that_is_replaced_is_freed() -> None:
-    stage: StageThread[Model] = StageThread("llm", Model)
+    stage: ModelThread[Model] = ModelThread("llm", Model)
     await stage.start()
-    leave_out_what_is_there()
+    freeze_heap()
     assert stage.model is not None
     old = weakref.ref(stage.model)
 

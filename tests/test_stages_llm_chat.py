@@ -10,9 +10,9 @@ import llm_engine
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
 from agent.session.ports.stage_ports import ChatMessage
-from agent.stages import llm_failover
-from agent.stages.llm_chat import Chat
-from agent.stages.model_thread import StageThread
+from agent.stages import llm_chat
+from agent.stages.llm_chat import EngineChat
+from agent.stages.model_thread import ModelThread
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.tool_calls import ToolCall
@@ -92,9 +92,9 @@ class StubStage:
         self.restarts += 1
 
 
-def chat_with(stage: StubStage) -> Chat:
-    lent = cast(StageThread[llm_engine.Engine], stage)
-    return Chat(lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", ())
+def chat_with(stage: StubStage) -> EngineChat:
+    lent = cast(ModelThread[llm_engine.Engine], stage)
+    return EngineChat(lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", ())
 
 
 async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
@@ -103,7 +103,7 @@ async def test_a_warm_up_that_gives_way_for_long_is_no_fault(
     stage = StubStage()
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
-    monkeypatch.setattr(llm_failover, "HANGS_S", 0.0)
+    monkeypatch.setattr(llm_chat, "HANGS_S", 0.0)
     async with asyncio.TaskGroup() as group:
         warming = group.create_task(chat.preview(""))
         for _ in range(100):
@@ -120,7 +120,7 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
     conversation = stage.engine.opened[0]
-    monkeypatch.setattr(llm_failover, "HANGS_S", 0.0)
+    monkeypatch.setattr(llm_chat, "HANGS_S", 0.0)
 
     async def read() -> list[str]:
         tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)

@@ -9,9 +9,9 @@ import pytest
 import llm_engine
 from agent.config.schema import Config, LlmSettings
 from agent.session.ports.stage_ports import ChatMessage, ChatPort
-from agent.stages.llm_chat import Chat
+from agent.stages.llm_chat import EngineChat
 from agent.stages.model_store.catalogue import ModelStore
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 from agent.stages.registry import Stages
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
@@ -34,10 +34,10 @@ class EmptyStage(StubStage):
     model = None
 
 
-def chat_between(large: StubStage, small: StubStage | None) -> Chat:
-    lent = cast(StageThread[llm_engine.Engine], large)
-    other = cast(StageThread[llm_engine.Engine] | None, small)
-    return Chat(lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", (), other)
+def chat_between(large: StubStage, small: StubStage | None) -> EngineChat:
+    lent = cast(ModelThread[llm_engine.Engine], large)
+    other = cast(ModelThread[llm_engine.Engine] | None, small)
+    return EngineChat(lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", (), other)
 
 
 async def test_the_history_moves_with_the_next_message_and_back() -> None:
@@ -117,9 +117,9 @@ async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
         cache_mb=16,
     )
     stages = Stages(Config(llm_engine=settings), ModelStore(tmp_path, {}), SystemClock())
-    assert stages.small_thinker is not None
-    await stages.thinker.start()
-    await stages.small_thinker.start()
+    assert stages.small_llm is not None
+    await stages.llm.start()
+    await stages.small_llm.start()
     yield stages
     await stages.close()
 
@@ -149,7 +149,7 @@ async def test_real_engines_answer_alike_whoever_had_the_call_before(stages: Sta
     assert await said(moved) == await said(other)
     for chat in (moved, fresh, other):
         await chat.close()
-    for stage in (stages.thinker, stages.small_thinker):
+    for stage in (stages.llm, stages.small_llm):
         assert stage is not None
         engine = await stage.call(lambda engine: engine, timeout_s=5)
         assert (await engine.stats()).num_sequences == 0, "no conversation is left behind"

@@ -8,7 +8,7 @@ import pytest
 
 import llm_engine
 from agent.config.schema import Config, LlmSettings, ServiceSettings
-from agent.stages.load_progress import TELL_EVERY_NS, Conversion
+from agent.stages.load_progress import LOG_EVERY_NS, Conversion
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import ManualClock, SystemClock
@@ -81,7 +81,7 @@ def test_the_log_tells_of_a_long_conversion_now_and_then(
     with caplog.at_level(logging.INFO, "agent"):
         for percent in range(10, 101, 10):
             conversion.note(percent / 100)
-            clock.advance_ms(TELL_EVERY_NS / 2e6)
+            clock.advance_ms(LOG_EVERY_NS / 2e6)
         told = caplog.messages
         assert told[0] == "converting the weights of big; the next start finds them"
         assert [line.split(": ")[1] for line in told[1:]] == ["30 %", "50 %", "70 %", "90 %"]

@@ -11,7 +11,7 @@ import uvicorn
 from agent.calls.registry import CallRegistry
 from agent.config.layers import load_config
 from agent.server.server import _end_when_lost
-from agent.stages.llm_failover import HANGS_S
+from agent.stages.llm_chat import HANGS_S
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from latency_budget.account.clock import SystemClock
@@ -60,7 +60,7 @@ async def test_the_service_ends_once_a_device_is_lost(
         config=EngineConfig(),
         clock=SystemClock(),
     )
-    stages.thinker.model = engine
+    stages.llm.model = engine
     calls, server = CallRegistry(load_config({}), SystemClock()), uvicorn.Server(cast(Any, None))
     server.should_exit = False
     async with asyncio.TaskGroup() as group:
@@ -84,7 +84,7 @@ def test_an_engine_that_only_a_new_process_can_load_ends_this_one() -> None:
     stages._progress = {"llm": "ready"}
     found = []
     for error in (OSError("it is being replaced"), DeviceLostError("it has not ended")):
-        stages.thinker._broken = error
+        stages.llm._broken = error
         found.append((stages.status, stages.failure()))
     assert found == [("broken", ""), ("failed", "llm: it has not ended")]
 

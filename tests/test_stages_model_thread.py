@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import ClientError, StageError
 from agent.stages import model_thread
-from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, StageThread
+from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, ModelThread
 
 
 class Model:
@@ -20,15 +20,15 @@ class Model:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[StageThread[Model]]:
+async def stage() -> AsyncIterator[ModelThread[Model]]:
     Model.built = 0
-    thread: StageThread[Model] = StageThread("test", Model)
+    thread: ModelThread[Model] = ModelThread("test", Model)
     await thread.start()
     yield thread
     await thread.close()
 
 
-async def hold(stage: StageThread[Model]) -> tuple[threading.Event, "asyncio.Task[None]"]:
+async def hold(stage: ModelThread[Model]) -> tuple[threading.Event, "asyncio.Task[None]"]:
     """Keep the thread busy until the event is set."""
     begun, release = threading.Event(), threading.Event()
 
@@ -41,7 +41,7 @@ async def hold(stage: StageThread[Model]) -> tuple[threading.Event, "asyncio.Tas
     return release, task
 
 
-async def test_answers_come_from_the_one_model(stage: StageThread[Model]) -> None:
+async def test_answers_come_from_the_one_model(stage: ModelThread[Model]) -> None:
     assert await stage.call(lambda model: model.number, timeout_s=30) == 1
     names = {
         await stage.call(lambda _: threading.current_thread().name, timeout_s=30) for _ in range(3)
@@ -49,7 +49,7 @@ async def test_answers_come_from_the_one_model(stage: StageThread[Model]) -> Non
     assert names == {"stage-test"}
 
 
-async def test_urgent_jobs_go_first(stage: StageThread[Model]) -> None:
+async def test_urgent_jobs_go_first(stage: ModelThread[Model]) -> None:
     done: list[str] = []
     release, busy = await hold(stage)
     async with asyncio.TaskGroup() as group:
@@ -64,7 +64,7 @@ async def test_urgent_jobs_go_first(stage: StageThread[Model]) -> None:
     assert done == ["final", "partial"]
 
 
-async def test_a_stage_that_raises_is_rebuilt(stage: StageThread[Model]) -> None:
+async def test_a_stage_that_raises_is_rebuilt(stage: ModelThread[Model]) -> None:
     def fail(_: Model) -> None:
         raise RuntimeError("weights are gone")
 
@@ -74,7 +74,7 @@ async def test_a_stage_that_raises_is_rebuilt(stage: StageThread[Model]) -> None
     assert stage.restarts == 1
 
 
-async def test_the_askers_own_fault_restarts_nothing(stage: StageThread[Model]) -> None:
+async def test_the_askers_own_fault_restarts_nothing(stage: ModelThread[Model]) -> None:
     def refuse(_: Model) -> None:
         raise ClientError("no such voice")
 
@@ -84,7 +84,7 @@ async def test_the_askers_own_fault_restarts_nothing(stage: StageThread[Model]) 
 
 
 async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
-    stage: StageThread[Model],
+    stage: ModelThread[Model],
 ) -> None:
     begun, release = threading.Event(), threading.Event()
 
@@ -102,7 +102,7 @@ async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
     release.set()
 
 
-async def test_too_many_jobs_are_refused(stage: StageThread[Model]) -> None:
+async def test_too_many_jobs_are_refused(stage: ModelThread[Model]) -> None:
     release, busy = await hold(stage)
     loop = asyncio.get_running_loop()
     waiting = [
@@ -116,7 +116,7 @@ async def test_too_many_jobs_are_refused(stage: StageThread[Model]) -> None:
     assert stage.peak_waiting == MAX_WAITING
 
 
-async def test_a_cancelled_job_that_has_not_begun_is_dropped(stage: StageThread[Model]) -> None:
+async def test_a_cancelled_job_that_has_not_begun_is_dropped(stage: ModelThread[Model]) -> None:
     done: list[str] = []
     release, busy = await hold(stage)
     task = asyncio.get_running_loop().create_task(
@@ -131,7 +131,7 @@ async def test_a_cancelled_job_that_has_not_begun_is_dropped(stage: StageThread[
 
 
 async def test_others_get_their_turn_between_the_items_of_a_generator(
-    stage: StageThread[Model],
+    stage: ModelThread[Model],
 ) -> None:
     done: list[str] = []
 
@@ -149,7 +149,7 @@ async def test_a_model_that_cannot_be_built_says_why() -> None:
     def build() -> Model:
         raise ValueError("model.bin is truncated")
 
-    stage: StageThread[Model] = StageThread("asr", build)
+    stage: ModelThread[Model] = ModelThread("asr", build)
     with pytest.raises(ValueError, match=r"model\.bin is truncated"):
         await stage.start()
     assert "truncated" in str(stage.broken)
@@ -176,7 +176,7 @@ async def test_a_model_that_cannot_be_rebuilt_is_tried_again_without_being_asked
         return model
 
     Model.built = 0
-    stage: StageThread[Model] = StageThread("llm", build)
+    stage: ModelThread[Model] = ModelThread("llm", build)
     await stage.start()
 
     def fail(_: Model) -> None:
@@ -211,7 +211,7 @@ async def test_a_broken_stage_that_is_closed_is_not_built_again(impatient: None)
         return model
 
     closing = threading.Event()
-    stage: StageThread[Model] = StageThread("llm", build)
+    stage: ModelThread[Model] = ModelThread("llm", build)
     await stage.start()
     stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
     closed = asyncio.get_running_loop().create_task(stage.close(30))

@@ -21,10 +21,9 @@ from agent.http import multipart
 from agent.http.openai import concurrency_limit
 from agent.http.openai.speech import SpeechEndpoint
 from agent.http.openai.transcriptions import Transcriptions
-from agent.stages.model_thread import BACKGROUND, NORMAL, StageThread
+from agent.stages.model_thread import BACKGROUND, NORMAL, ModelThread
 from agent.stages.registry import Stages
 from agent.stages.speech_output import VoiceStage
-from asr.recognition.whisper_prompt import Manner
 from asr.speech_detection.file_segments import MAX_PIECE_S
 
 WAIT_S: Final = 30
@@ -55,7 +54,7 @@ class GatedRecognizer:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def steps(self, pcm: asr.Pcm, manner: Manner) -> Iterator[asr.Hypothesis]:
+    def steps(self, pcm: asr.Pcm, options: asr.TranscriptionOptions) -> Iterator[asr.Hypothesis]:
         assert len(pcm) <= MAX_PIECE_S * asr.RATE_HZ
         self._gate.step("piece")
         yield asr.Hypothesis("word", (1,))
@@ -88,8 +87,8 @@ class Service:
 
     def __init__(self) -> None:
         self.gate = Gate()
-        self.detector: StageThread[Any] = StageThread("vad", Detector)
-        self.recognizer: StageThread[Any] = StageThread("asr", lambda: GatedRecognizer(self.gate))
+        self.detector: ModelThread[Any] = ModelThread("vad", Detector)
+        self.recognizer: ModelThread[Any] = ModelThread("asr", lambda: GatedRecognizer(self.gate))
         self.voice = VoiceStage("gated", lambda: GatedVoice(self.gate))
         stages = cast(
             Stages,
@@ -106,7 +105,7 @@ class Service:
         ]
         self.app = Starlette(routes=routes)
 
-    def thread(self, path: str) -> StageThread[Any]:
+    def thread(self, path: str) -> ModelThread[Any]:
         return self.recognizer if path == TRANSCRIPTIONS else self.voice.thread
 
 
@@ -192,7 +191,7 @@ def request(path: str, *, stream: bool) -> tuple[bytes, bytes]:
     return TEXT, b"application/json"
 
 
-async def until_waiting(stage: StageThread[Any], count: int) -> None:
+async def until_waiting(stage: ModelThread[Any], count: int) -> None:
     """Until so many jobs wait; nothing tells of it."""
     while stage.waiting < count:  # noqa: ASYNC110
         await asyncio.sleep(0.001)

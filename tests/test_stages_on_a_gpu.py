@@ -40,9 +40,9 @@ async def test_who_loads_beside_whom(
         return start
 
     monkeypatch.setattr(stages.detector, "start", load("vad"))
-    monkeypatch.setattr(stages.judge, "start", load("turn"))
+    monkeypatch.setattr(stages.turn_model, "start", load("turn"))
     monkeypatch.setattr(stages.recognizer, "start", load("asr"))
-    monkeypatch.setattr(stages, "_start_thinker", load("llm"))
+    monkeypatch.setattr(stages, "_start_llm", load("llm"))
     for voice in stages._voices.values():
         monkeypatch.setattr(voice, "start", load("voice"))
     await stages.start()

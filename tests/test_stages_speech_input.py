@@ -15,7 +15,7 @@ from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
 from agent.stages import speech_input as hearing_module
 from agent.stages.audio_queue import MAX_JOB, MAX_WAITING, AudioInbox
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
@@ -72,13 +72,13 @@ class Judge:
 class Ears:
     """A `SpeechInput` that runs, and what it tells."""
 
-    def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
+    def __init__(self, detector: ModelThread[Any], recognizer: ModelThread[Any]) -> None:
         self.clock = ManualClock()
         self.detector = detector
         listening = asr.ListenerConfig(
             endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=0
         )
-        judge: StageThread[Any] = StageThread("turn", Judge)  # nobody pauses here
+        judge: ModelThread[Any] = ModelThread("turn", Judge)  # nobody pauses here
         self.hearing = SpeechInput(listening, detector, recognizer, judge, self.clock, 96)
         self.told: list[Heard] = []
         self._came = asyncio.Condition()
@@ -102,8 +102,8 @@ async def ears() -> AsyncIterator[Ears]:
     Detector.built, Detector.hold = 0, None
     Detector.held.clear()
     Detector.came_back.clear()
-    detector: StageThread[Any] = StageThread("vad", Detector)
-    recognizer: StageThread[Any] = StageThread("asr", Recognizer)
+    detector: ModelThread[Any] = ModelThread("vad", Detector)
+    recognizer: ModelThread[Any] = ModelThread("asr", Recognizer)
     await detector.start()
     await recognizer.start()
     made = Ears(detector, recognizer)
@@ -192,7 +192,7 @@ async def test_where_passes_are_slow_a_short_pause_is_none(
         made.hearing.set_detection(SemanticVad(), effort)
         await made.hear(np.concatenate([loud(0.96), quiet(0.112), loud(1), quiet(1)]))
         assert made.events().count("SpeechPaused") == pauses
-        assert made.hearing._passes.skips == skipped
+        assert made.hearing._jobs.skips == skipped
 
 
 async def test_words_behind_a_pause_are_heard_even_if_the_audio_stops_in_them() -> None:
@@ -229,28 +229,29 @@ async def test_audio_that_waits_to_be_listened_to_has_not_stalled() -> None:
         assert made.hearing.last_audio_ns == heard_ns
 
 
-async def test_a_thread_that_hung_leaves_the_listener_alone(
+async def test_a_thread_that_hung_leaves_the_stream_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = set(threading.enumerate())
     async with ears() as made:
         await made.hear(quiet(0.512))
-        listener = made.hearing._listener
+        guarded = made.hearing._guarded
+        stream = guarded.stream
         Detector.hold = hold = threading.Event()
         with monkeypatch.context() as patch:
             patch.setattr(hearing_module, "LISTEN_TIMEOUT_S", 0.1)
             await made.hear(quiet(0.512))
         assert Detector.held.is_set()
         await made.hear(loud(1))
-        before = (listener.position, listener._recording.end_of_frames)
-        lstm = listener._vad_state.lstm.copy()
+        before = (stream.position, stream._audio.end_of_frames)
+        lstm = guarded._vad_state.lstm.copy()
         hold.set()
         await asyncio.to_thread(Detector.came_back.wait, PATIENCE_S)
         for thread in set(threading.enumerate()) - others:
             if thread.name == "stage-vad" and thread is not made.detector._thread:
                 await asyncio.to_thread(thread.join, PATIENCE_S)
-        assert (listener.position, listener._recording.end_of_frames) == before
-        assert np.array_equal(listener._vad_state.lstm, lstm)
+        assert (stream.position, stream._audio.end_of_frames) == before
+        assert np.array_equal(guarded._vad_state.lstm, lstm)
         await made.hear(quiet(1))
         assert made.events() == ["SpeechStarted", "SpeechPaused"]
         assert made.detector.restarts == 1

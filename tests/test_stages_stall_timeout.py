@@ -6,7 +6,7 @@ import threading
 import anyio
 import pytest
 
-from agent.stages.stall_timeout import NUM_TICKS, finished_on_thread, patience
+from agent.stages.stall_timeout import NUM_TICKS, finished_on_thread, stall_timeout
 
 
 class Skew:
@@ -26,7 +26,7 @@ class Skew:
 
 async def test_one_stall_of_any_length_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Skew(monkeypatch)
-    async with patience(10.0):
+    async with stall_timeout(10.0):
         await clock.pass_by(3600.0)
         for _ in range(NUM_TICKS - 2):
             await clock.pass_by(1.0)
@@ -39,7 +39,7 @@ async def test_patience_runs_out_while_the_loop_turns(monkeypatch: pytest.Monkey
 
     async def wait() -> None:
         nonlocal passed
-        async with patience(10.0):
+        async with stall_timeout(10.0):
             for _ in range(3 * NUM_TICKS):
                 await clock.pass_by(0.5)
                 passed += 1
@@ -51,7 +51,7 @@ async def test_patience_runs_out_while_the_loop_turns(monkeypatch: pytest.Monkey
 
 async def test_cancelling_is_no_timeout() -> None:
     async def wait() -> None:
-        async with patience(1e6):
+        async with stall_timeout(1e6):
             await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as group:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import asr
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import Heard
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
@@ -54,9 +54,9 @@ def quiet(seconds: float) -> Int16:
 class Call:
     """A `SpeechInput` that asks for a final at each pause, as a session does."""
 
-    def __init__(self, detector: StageThread[Any], recognizer: StageThread[Any]) -> None:
+    def __init__(self, detector: ModelThread[Any], recognizer: ModelThread[Any]) -> None:
         listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
-        judge: StageThread[Any] = StageThread(
+        judge: ModelThread[Any] = ModelThread(
             "turn", lambda: None
         )  # never asked: it is not running
         self.hearing = SpeechInput(listening, detector, recognizer, judge, ManualClock(), 80)
@@ -82,15 +82,15 @@ class Call:
         a final that takes words over may be done before the pass it has them from."""
         async with asyncio.timeout(PATIENCE_S):
             text = await self.finals.get()
-            while self.hearing._listener._out is not None:  # noqa: ASYNC110 - nothing tells of it
+            while self.hearing._stream._pending is not None:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.001)
             return text
 
 
 @asynccontextmanager
 async def call(model: Recognizer) -> AsyncIterator[Call]:
-    detector: StageThread[Any] = StageThread("vad", Detector)
-    recognizer: StageThread[Any] = StageThread("asr", lambda: model)
+    detector: ModelThread[Any] = ModelThread("vad", Detector)
+    recognizer: ModelThread[Any] = ModelThread("asr", lambda: model)
     await detector.start()
     await recognizer.start()
     made = Call(detector, recognizer)

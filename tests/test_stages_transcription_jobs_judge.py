@@ -9,7 +9,7 @@ import numpy.typing as npt
 import asr
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import Heard
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
@@ -38,10 +38,10 @@ async def heard_of_a_pause(judge: Judge) -> list[ev.Event]:
     """What the machine is told of one utterance, until its words are known and `judge` is done."""
     recognizer_model = Recognizer()
     recognizer_model.may_go_on.set()
-    stages: list[StageThread[Any]] = [
-        StageThread("vad", Detector),
-        StageThread("asr", lambda: recognizer_model),
-        StageThread("turn", lambda: judge),
+    stages: list[ModelThread[Any]] = [
+        ModelThread("vad", Detector),
+        ModelThread("asr", lambda: recognizer_model),
+        ModelThread("turn", lambda: judge),
     ]
     for stage in stages:
         await stage.start()

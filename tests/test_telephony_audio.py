@@ -17,7 +17,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.playback import FRAME_MS, Playback
-from agent.stages.guarded_listener import GuardedListener
+from agent.stages.guarded_stream import GuardedStream
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.media_stream import Frame
 from agent.telephony.carriers.twilio import Twilio
@@ -89,7 +89,7 @@ def off_the_tone(heard: Float, rate_hz: int) -> tuple[Float, float]:
 
 @pytest.mark.parametrize("form", RATES)
 def test_the_ears_hear_no_seam_between_frames(form: str) -> None:
-    line, listening, ears = line_at(form), GuardedListener(asr.ListenerConfig()), Ears()
+    line, listening, ears = line_at(form), GuardedStream(asr.ListenerConfig()), Ears()
     for frame in frames_of(form, tone(RATES[form], 2.0)):
         (request,) = line.receive(frame)
         assert isinstance(request, ask.AppendAudio)

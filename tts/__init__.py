@@ -1,8 +1,8 @@
-"""Speech from text: a reply is cut into pieces while it is generated, and a voice speaks them.
+"""Text to speech: a reply is cut into pieces while it is generated, and a voice speaks them.
 
-    cutter = TextChunker()
+    chunker = TextChunker()
     voice = load_voice("hibari", models_dir)
-    for piece in cutter.push(delta):
+    for piece in chunker.push(delta):
         for chunk in voice.synthesize(piece):
             play(chunk.pcm)
 

@@ -1,7 +1,7 @@
-"""`python -m tts "text" out.wav`: speak a text into a file, the way the agent would.
+"""`python -m tts "text" out.wav`: synthesize a text into a file, as the agent would.
 
-The text goes through the piece cutter and the voice like a reply, so what is printed is what a
-caller would wait: the time until the first audible sample is there.
+The text goes through the chunker and the voice like a reply, so the time printed is what a caller
+would wait for the first audible sample.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _RATES_HZ = (8_000, 192_000)
 
 
 class _UsageError(Exception):
-    """Said in one line; exit code 2."""
+    """Wrong arguments: one line on standard error, exit code 2."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,8 +96,8 @@ def _write(text: str, voice: Voice, rate_hz: int, out: wave.Wave_write) -> None:
 
 
 def _chunks(text: str, voice: Voice) -> Iterator[SpeechChunk]:
-    cutter = TextChunker()
-    for piece in (*cutter.push(text), *cutter.flush()):
+    chunker = TextChunker()
+    for piece in (*chunker.push(text), *chunker.flush()):
         yield from voice.synthesize(piece)
 
 

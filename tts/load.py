@@ -1,4 +1,7 @@
-"""Voices by name: hibari, or a Piper voice from the models directory."""
+"""Loader of voices by name: the one place that knows which engines exist.
+
+The names are "hibari", its variants, and Piper voices of the models directory.
+"""
 
 from pathlib import Path
 

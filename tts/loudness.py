@@ -1,4 +1,4 @@
-"""One loudness for every piece and every voice.
+"""Loudness normalization: one level for every piece and every voice.
 
 A caller should not reach for the volume when the second sentence starts or the voice changes.
 Peaks say little about loudness, and scaling every piece to full range (what Piper does by default)
@@ -19,15 +19,15 @@ _GATE_DB = 20.0
 """Frames this far under the loudest one are pauses and do not count."""
 _FRAME_MS = 20.0
 _MAX_DEVIATION_DB = 4.0
-"""How far a piece's gain may lie from the voice's own. Less leaves "Yes." audibly quieter than the
-sentence after it (3 dB with both voices); more lifts breaths and near-silent pieces."""
+"""Largest difference of a piece's gain from the voice's own. Less leaves "Yes." audibly quieter
+than the sentence after it (3 dB with both voices); more lifts breaths and near-silent pieces."""
 _KNEE = 0.7
 _CEILING = 0.95
 """Above the knee peaks are bent towards the ceiling: int16 never clips."""
 
 
 def active_dbfs(samples: Samples, rate_hz: int) -> float | None:
-    """RMS level of the frames that are speech, in dB of full scale; None for silence."""
+    """Measure the RMS of the frames that are speech, in dB of full scale; None for silence."""
     frame = max(1, round(rate_hz * _FRAME_MS / 1000))
     num_frames = max(1, len(samples) // frame)
     usable = samples[: num_frames * frame]
@@ -62,6 +62,6 @@ def apply_gain(samples: Samples, gain: float) -> Samples:
 
 
 def to_int16(samples: Samples) -> npt.NDArray[np.int16]:
-    """float32 in [-1, 1] to 16-bit PCM."""
+    """Convert float32 in [-1, 1] to 16-bit PCM."""
     scaled: Samples = np.rint(np.clip(samples, -1.0, 1.0) * np.float32(32767.0))
     return scaled.astype(np.int16)

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions the way a voice wants them."""
+"""ONNX Runtime sessions for voices: few threads without spinning, and inner tensors as outputs."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import onnxruntime as ort
 def open_session(
     model: Path, *, threads: int, extra_output: str | None = None
 ) -> ort.InferenceSession:
-    """A CPU session with `threads` threads that sleep, not spin, between runs.
+    """Open a CPU session with `threads` threads that sleep, not spin, between runs.
 
     Spinning threads take the cores from the language model exactly when it decodes. `extra_output`
     names an inner tensor to return as well, after the model's own outputs; it is left out when the
@@ -26,7 +26,7 @@ def open_session(
 
 
 def _graph_output(tensor: str) -> bytes:
-    """A serialized model that holds nothing but one more output of the graph.
+    """Serialize a model that holds only one more output of the graph.
 
     Protocol buffers merge by concatenation: repeated fields of an embedded message that comes twice
     are joined. So appending this to a model adds the output, without the `onnx` package and

@@ -1,4 +1,4 @@
-"""Changing the sample rate of a stream without a seam.
+"""Streaming resampler for speech output, without a seam between chunks.
 
 A voice speaks at its own rate (22.05 or 24 kHz), a phone line hears 8 kHz. Resampling each chunk by
 itself would put a click at every joint, so the filter's state is carried from chunk to chunk, and
@@ -19,7 +19,7 @@ beginning comes out at once, and what stays inside is mostly the pause after the
 
 
 class StreamResampler:
-    """int16 mono at `from_hz` in, int16 mono at `to_hz` out. One stream; any one thread."""
+    """Resampler of int16 mono from `from_hz` to `to_hz`. One stream; any one thread."""
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
         """Raises ValueError for rates that are not positive."""
@@ -36,18 +36,18 @@ class StreamResampler:
 
     @property
     def delay_ms(self) -> float:
-        """Audio that went in and has not come out."""
+        """Audio held back, milliseconds."""
         return 0.0 if self._stream is None else 1000.0 * float(self._stream.delay()) / self.to_hz
 
     def push(self, pcm: Pcm) -> Pcm:
-        """Feed samples, get those that are complete: possibly none."""
+        """Take in samples; returns those that are complete, possibly none."""
         if self._stream is None:
             return pcm
         # float32 inside: soxr dithers int16 at random, and no two runs would be equal.
         return _to_int16(self._stream.resample_chunk(pcm.astype(np.float32)))
 
     def flush(self) -> Pcm:
-        """The rest of the stream. Afterwards the resampler is ready for the next stream."""
+        """Return the rest of the stream, and start the next one."""
         if self._stream is None:
             return np.zeros(0, np.int16)
         rest = self._stream.resample_chunk(np.zeros(0, np.float32), last=True)
@@ -55,7 +55,7 @@ class StreamResampler:
         return _to_int16(rest)
 
     def reset(self) -> None:
-        """Forget what is inside, as after a barge-in."""
+        """Drop the audio held back, as after a barge-in."""
         self._stream = self._new_stream()
 
 

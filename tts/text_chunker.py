@@ -1,4 +1,4 @@
-"""Cutting a reply, while it is being generated, into pieces worth speaking.
+"""Text chunker: cuts a reply, while it is generated, into pieces for synthesis.
 
 Theory of operation. The first piece decides how soon the caller hears something, so it is short: a
 finished sentence, a clause, or an opener like "Sure,". Everything after it has time, and sounds
@@ -19,7 +19,7 @@ stays with the piece before it or after it, so the spans of the pieces are conti
 reply once, and every piece has something to say; only an empty reply, or the rest of one that ends
 with the comma of its first clause, has not.
 
-One cutter serves one reply. No I/O, no clock; any one thread.
+One chunker serves one reply. No I/O, no clock; any one thread.
 """
 
 import re
@@ -32,21 +32,22 @@ from tts.text.rule import word_set
 
 @dataclass(frozen=True, slots=True)
 class SpeakablePiece:
-    """Part of a reply that is synthesized in one go."""
+    """Part of a reply that is synthesized as a unit."""
 
     text: str
-    """As generated, before normalization: exactly the characters of `span`."""
+    """Text as generated, before normalization: exactly the characters of `span`."""
     span: tuple[int, int]
     """First character in the reply and one past the last."""
     index: int
-    """Counts the pieces of a reply from 0."""
+    """Number of the piece in its reply, from 0."""
     is_last: bool = False
-    """The reply ends with this piece. Not known of a first clause that its comma ended."""
+    """The reply ends with this piece. False for a first clause that its comma ended, even if it is
+    the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutterConfig:
-    """Where to cut. The defaults were chosen by ear and by the arithmetic given with each."""
+    """Limits of pieces. The defaults were chosen by ear and by the arithmetic given with each."""
 
     opening_min_words: int = 3
     opening_min_chars: int = 16
@@ -67,7 +68,7 @@ class CutterConfig:
     max_enclosed_chars: int = 160
     """Quotes and parentheses are kept whole up to this length; a longer one was never closed."""
     max_fenced_chars: int = 4000
-    """The same for fenced code, which is not spoken."""
+    """Fenced code, which is not spoken, is kept whole up to this length."""
 
 
 _OPENERS = word_set(
@@ -99,18 +100,18 @@ _NEVER_LAST = _PHRASE_STARTS | word_set(
     can could would should may might must do does did have has had not no very mr mrs ms dr
     """
 )
-"""A piece that ends with one of these hangs in the air."""
+"""Words that no piece may end with: it would sound unfinished."""
 _CURRENCY = "$£€¥₹₩"
 _CLOSERS = "\"'”’»)]}*_`~"
 _MARKUP = frozenset("*_`~‘")
-"""Where one of these was opened, its other half may follow a comma."""
+"""Marks whose other half may follow a comma."""
 _AROUND_WORDS = " \t\n,;:.—–-*_\"'“”"
 _DASHES = re.compile(r"\s*(?:[—―]|--+)\s*|\s+[-–]+\s+")
 _LIST_MARKER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
 
 
 class _Gap(IntEnum):
-    """What lies between two words, weakest first."""
+    """Kind of a gap between two words, weakest first."""
 
     WORDS = 0
     CLAUSE = 1
@@ -118,12 +119,12 @@ class _Gap(IntEnum):
 
 
 def is_opener(text: str) -> bool:
-    """Whether these are words that people say with a pause after them: "Sure," or "Of course." """
+    """True for words that people say with a pause after them: "Sure," or "Of course." """
     return text.strip(_AROUND_WORDS).lower().replace("’", "'") in _OPENERS
 
 
 class TextChunker:
-    """Takes a reply in deltas of any size and gives back the pieces that are complete."""
+    """Chunker of one reply: deltas of any size in, complete pieces out."""
 
     def __init__(self, config: CutterConfig | None = None) -> None:
         self._config = config or CutterConfig()
@@ -143,7 +144,7 @@ class TextChunker:
         return self._taken()
 
     def flush(self) -> tuple[SpeakablePiece, ...]:
-        """The reply is over: give back the rest. A second call gives nothing."""
+        """End the reply and return the rest. A second call returns nothing."""
         if not self._finished:
             self._finished = True
             if self._text:
@@ -173,8 +174,8 @@ class TextChunker:
         self._start += end
         self._text = ""
         self._begin_piece()
-        # What follows the cut is read again as the beginning of its own piece. It is the look-ahead
-        # word, or after a late decision at most one piece's length.
+        # The text after the cut is read again as the beginning of its own piece. It is the look-
+        # ahead word, or after a late decision at most one piece's length.
         for character in rest:
             self._take(character)
 
@@ -204,13 +205,13 @@ class TextChunker:
         self._enforce_bounds()
 
     def _close_gap(self, position: int) -> None:
-        """A word has begun at `position`: judge the gap before it."""
+        """Classify the gap before the word that begins at `position`."""
         region = self._text[self._last_speakable + 1 : position]
         left = self._text[: self._last_speakable + 1]
         self._num_words += 1
         if self._gap_is_enclosed:
             return
-        kind, offset, may_be_abbreviation = _judge(left, region, self._text[position])
+        kind, offset, may_be_abbreviation = _classify(left, region, self._text[position])
         cut = self._last_speakable + 1 + offset
         if may_be_abbreviation:
             self._pending = cut
@@ -218,7 +219,7 @@ class TextChunker:
             self._cut_or_note(kind, cut)
 
     def _cut_or_note(self, kind: _Gap, cut: int) -> bool:
-        """Cut here, or somewhere earlier now that this much is known, or remember the place.
+        """Cut here, or at an earlier place, or remember this one.
 
         True when a piece was released: the characters after it have been taken again.
         """
@@ -248,8 +249,8 @@ class TextChunker:
         return self._best_word_cut() if limit_reached else None
 
     def _ends_opening(self, comma: int) -> bool:
-        """Whether the comma at this place, the last character so far, ends the first clause, and no
-        character behind it could change that: it follows a plain word, outside of markup."""
+        """True where the comma at this place, the last character so far, ends the first clause, and
+        no later character could change that: it follows a plain word, outside of markup."""
         if self._start >= self._config.opening_chars or self._enclosure.is_open:
             return False
         word = re.split(r"\s", self._text[:comma])[-1]
@@ -264,9 +265,9 @@ class TextChunker:
         return is_opener(words) or (num_words >= self._config.opening_min_words and long_enough)
 
     def _best_word_cut(self) -> int | None:
-        """In the second half of the piece, the last gap before a phrase, else the last gap.
+        """Last gap before a phrase in the second half of the piece, else the last gap.
 
-        None when there is no good place yet: one more word, or the comma after it, will do."""
+        None when there is no good place yet: the next gap or comma will be one."""
         cuts = [cut for cut in reversed(self._word_cuts) if cut >= len(self._text) // 2]
         for cut in cuts:
             following = re.match(r"[a-z]+(?=\W)", self._text[cut:])
@@ -275,7 +276,7 @@ class TextChunker:
         return cuts[0] if cuts else None
 
     def _enforce_bounds(self) -> None:
-        """Text without gaps, or with everything enclosed, is cut all the same."""
+        """Cut text without gaps, or with everything enclosed, at the limit."""
         limit = (
             self._config.max_fenced_chars
             if self._enclosure.is_fenced
@@ -285,9 +286,9 @@ class TextChunker:
             self._release(self._word_cuts[-1] if self._word_cuts else len(self._text) - 1)
 
 
-def _judge(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
-    """Kind of the gap `region` between `left` and the character `following`; where in the region to
-    cut; and whether only the next word can tell if a dot abbreviates."""
+def _classify(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
+    """Kind of the gap `region` between `left` and the character `following`; offset of the cut in
+    the region; and whether only the next word decides if a dot abbreviates."""
     blank = re.search(r"\s+|(?<=[。！？])", region)
     offset = blank.end() if blank else len(region)
     wrapped = following.islower() and region.strip(" \t,;") == "\n"
@@ -307,7 +308,7 @@ def _judge(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
     if last in ".!?…。！？":
         if last == "." and may_abbreviate(left + "."):
             return _Gap.SENTENCE, offset, True
-        # In lower case it goes on: '"Really?" he said', or an abbreviation nobody listed.
+        # In lower case the sentence goes on: '"Really?" he said', or an unlisted abbreviation.
         return (_Gap.CLAUSE if following.islower() else _Gap.SENTENCE), offset, False
     if last in ",;:、，；：" and not (left[-1].isdigit() and following.isdigit()):
         return _Gap.CLAUSE, offset, False
@@ -315,7 +316,7 @@ def _judge(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
 
 
 def _may_part(text: str, cut: int) -> bool:
-    """May a gap without a mark be cut? Not beside a number, a name's title or an initial."""
+    """True where a gap without a mark may be cut: not beside a number, a title or an initial."""
     left, right = text[:cut].rstrip(), text[cut:].lstrip(_CLOSERS + "([“‘")
     last_word = re.search(r"[a-z']*$", left.lower())
     if last_word and last_word[0] in _NEVER_LAST:
@@ -325,7 +326,7 @@ def _may_part(text: str, cut: int) -> bool:
 
 
 class _Enclosure:
-    """Are we inside quotes, brackets or a code fence?"""
+    """State of open quotes, brackets and code fences."""
 
     def __init__(self, config: CutterConfig) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""Silence around a synthesized sentence: the engine's cut away, the punctuation's put in.
+"""Trimming of the engine's silence around a sentence, and pauses by punctuation.
 
 Leading silence is latency: hibari puts 250-350 ms of it before every sentence. Trailing silence
 differs between engines and sentences (160-500 ms), so pauses between pieces would depend on the
@@ -44,14 +44,16 @@ PARAGRAPH_PAUSE_MS = 350.0
 
 @dataclass(frozen=True, slots=True)
 class Voiced:
-    """Where the speech lies in a synthesized sentence, in samples."""
+    """Extent of the speech in a synthesized sentence, in samples."""
 
     start: int
+    """First sample of speech."""
     end: int
+    """Sample after the last one."""
 
 
 def find_voiced(samples: Samples, rate_hz: int) -> Voiced | None:
-    """The stretch from the first to the last window that is speech; None for silence."""
+    """Find the stretch from the first to the last window that is speech; None for silence."""
     window = max(1, round(rate_hz * _WINDOW_MS / 1000))
     num_windows = len(samples) // window
     if not num_windows:
@@ -66,15 +68,15 @@ def find_voiced(samples: Samples, rate_hz: int) -> Voiced | None:
 
 
 def pause_after(mark: str, *, paragraph: bool = False) -> float:
-    """Milliseconds of silence that belong after a piece with this last mark."""
+    """Silence after a piece with this last mark, milliseconds."""
     pause = PAUSE_MS.get(mark, PAUSE_MS["."])
     return max(pause, PARAGRAPH_PAUSE_MS) if paragraph else pause
 
 
 def trim(samples: Samples, voiced: Voiced, rate_hz: int, pause_ms: float) -> tuple[Samples, int]:
-    """The speech with short fades, followed by `pause_ms` of silence.
+    """Cut out the speech, with short fades, followed by `pause_ms` of silence.
 
-    Returns the samples and how many were cut off in front (what word times have to be moved by).
+    Returns the samples, and the number cut off in front, by which word times must be shifted.
     """
     first = max(0, voiced.start - round(rate_hz * LEAD_MS / 1000))
     last = min(len(samples), voiced.end + round(rate_hz * _TAIL_MS / 1000))
@@ -96,6 +98,6 @@ def _fade(speech: Samples, rate_hz: int) -> None:
 
 
 def _raised_cosine(num_samples: int) -> Samples:
-    """From exactly 0, so that neither end of a piece steps."""
+    """Half a raised cosine from exactly 0, so that neither end of a piece clicks."""
     phase = np.arange(num_samples, dtype=np.float32) / num_samples
     return (0.5 - 0.5 * np.cos(np.pi * phase)).astype(np.float32)

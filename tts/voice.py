@@ -1,12 +1,12 @@
-"""What a voice is, and how a piece of a reply becomes audio.
+"""Voices: the interface, and the postprocessing of an engine's samples into a piece's audio.
 
 An engine (hibari, Piper) turns one line of plain words into samples; that is all that differs.
 `PostprocessedVoice` does the rest the same way for every engine: normalize the piece, go through it
 sentence by sentence, trim the silence, set the level, add the pause that the punctuation asks for,
-and say which characters of the reply each chunk and each word speaks.
+and map each chunk and each word to the characters of the reply.
 
 Sentence by sentence is what makes a long text harmless: memory holds one sentence, the first audio
-comes after one sentence, and a caller who iterates can stop between two chunks.
+comes after one sentence, and synthesis can be cancelled between two chunks.
 
 Synchronous and without threads: call everything of one voice from one thread.
 """
@@ -35,7 +35,7 @@ _CALIBRATION = "This is how loud I usually speak, when nobody asks me to speak u
 
 @dataclass(frozen=True, slots=True)
 class SpeechChunk:
-    """A stretch of speech ready to be played. Chunks of a piece follow each other without a gap."""
+    """Speech ready to be played. Chunks of a piece follow each other without a gap."""
 
     pcm: npt.NDArray[np.int16]
     """[n] mono samples. Begins within 10 ms of the first sound and ends with the pause."""
@@ -54,32 +54,34 @@ class SpeechChunk:
 
 
 class Voice(Protocol):
-    """Any thread may own a voice, one at a time."""
+    """Interface of a voice. Any thread may own one, one thread at a time. `load_voice` makes them;
+    `tests/test_tts_voice.py` is the contract."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name by which the voice was loaded."""
+        ...
 
     @property
     def rate_hz(self) -> int:
-        """Of every chunk."""
+        """Sample rate of every chunk."""
         ...
 
     def synthesize(self, piece: SpeakablePiece, speed: float = 1.0) -> Iterator[SpeechChunk]:
         """Speak a piece, a sentence at a time; stop iterating to cancel.
 
-        `speed` 2 is twice as fast as the voice speaks by itself. Both engines take 0.25 to 4, but
-        neither gets below half the time: sounds have a least length.
-        Nothing to say (white space, punctuation, emoji) gives no chunk. Raises `VoiceError`.
-        """
+        `speed` 2 is twice the voice's own speed. Both engines take 0.25 to 4, but neither gets
+        below half the time: phonemes have a least length. Nothing to say (white space, punctuation,
+        emoji) gives no chunk. Raises `VoiceError`."""
         ...
 
     def warm(self) -> None:
-        """Do everything that only the first synthesis has to do. Call once before serving."""
+        """Do the work of a first synthesis, such as lazy loading. Call once before serving."""
         ...
 
 
 class PostprocessedVoice:
-    """Any engine as a `Voice`."""
+    """A `Voice` from any engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -94,7 +96,7 @@ class PostprocessedVoice:
         return self._engine.rate_hz
 
     def warm(self) -> None:
-        """Speak a sentence to nobody: loads what is lazy, and learns the voice's level."""
+        """Synthesize a sentence and drop it: loads lazy parts, and measures the voice's level."""
         raw = self._speak(_CALIBRATION, 1.0)
         measured = loudness.active_dbfs(raw.samples, self.rate_hz)
         if measured is None:
@@ -136,7 +138,7 @@ class PostprocessedVoice:
         try:
             return self._engine.speak(line, speed)
         except Exception as error:
-            # Whatever a model library raises becomes the one error that callers handle.
+            # Any exception of a model library becomes the one error that callers handle.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise VoiceError(
                 f"the voice {self.name} could not speak {line[:60]!r}: {reason}"
@@ -144,7 +146,7 @@ class PostprocessedVoice:
 
 
 def split_sentences(words: Sequence[SpokenWord]) -> list[Sequence[SpokenWord]]:
-    """Sentences of about `MAX_SENTENCE_CHARS` at most, long ones parted at a mark if possible."""
+    """Split words into sentences of about `MAX_SENTENCE_CHARS` at most, long ones at a mark."""
     sentences: list[Sequence[SpokenWord]] = []
     start = 0
     length = 0
@@ -162,7 +164,7 @@ def split_sentences(words: Sequence[SpokenWord]) -> list[Sequence[SpokenWord]]:
 
 
 def _parting(words: Sequence[SpokenWord], start: int, index: int) -> int:
-    """After the last mark in the second half of `words[start:index]`, else before word `index`.
+    """Index after the last mark in the second half of `words[start:index]`, else `index`.
 
     Never within a token: the words of "$29.99" stay together, as long as it is not alone.
     """
@@ -187,4 +189,4 @@ def leading_silence_ms(chunks: Sequence[SpeechChunk]) -> float:
 
 
 AUDIBLE = round(0.01 * 32768)
-"""The first sample beyond 1 % of full scale is heard."""
+"""Level from which a sample is audible: 1 % of full scale, int16."""

@@ -1,4 +1,4 @@
-"""When each word is heard.
+"""Word times of synthesized speech, from the engine's phoneme durations.
 
 After a barge-in the history must hold the words that were heard, no more. Both engines predict how
 long every phoneme lasts on the way to the audio; `onnx_session` makes that tensor visible, the
@@ -7,8 +7,8 @@ times are exact: starts lie 0.04 s (median) from those that Whisper finds, which
 
 Where they do not match, because Piper's phonemizer contracts "of the" into one group or hibari
 reads an unknown name as two, words and groups are aligned by their lengths, and only what is
-contracted is shared out. Where there are no groups, everything is: that is off by 0.07 s (median)
-to 0.22 s (90th percentile). Both say that they are estimated.
+contracted is divided by length. Where there are no groups, everything is: that is off by 0.07 s
+(median) to 0.22 s (90th percentile). Both are marked as estimated.
 """
 
 import math
@@ -22,19 +22,21 @@ from .trim import Voiced
 
 @dataclass(frozen=True, slots=True)
 class WordTime:
-    """A token of the reply and when it is heard."""
+    """Times of one token of the reply."""
 
     text_span: tuple[int, int]
     """Characters of the reply as generated. A token that is several words ("$5") has one time."""
     start_sample: int
-    """From the beginning of the chunk."""
+    """First sample, from the beginning of the chunk."""
     end_sample: int
+    """Sample after the last one."""
     is_estimated: bool
+    """Not from the engine's own durations, one to one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhonemeGroup:
-    """The phonemes between two blanks."""
+    """Samples of the phonemes between two blanks."""
 
     start: int
     """First sample, before trimming."""
@@ -49,7 +51,7 @@ def time_words(
     cut_off: int,
     first_char: int,
 ) -> tuple[WordTime, ...]:
-    """Times of the tokens of one sentence.
+    """Compute the times of the tokens of one sentence.
 
     `voiced` and `groups` are in samples before trimming, `cut_off` is what trimming removed in
     front, `first_char` moves spans from the piece to the reply.
@@ -61,7 +63,7 @@ def time_words(
         bounds[-1] = (bounds[-1][0], max(voiced.end, bounds[-1][0]))
         is_estimated = False
     else:
-        bounds = _align(words, groups) if groups else _share_out(words, voiced.start, voiced.end)
+        bounds = _align(words, groups) if groups else _divide(words, voiced.start, voiced.end)
         is_estimated = True
     times: list[WordTime] = []
     for word, (start, end) in zip(words, bounds, strict=True):
@@ -75,13 +77,13 @@ def time_words(
 
 
 _PER_WORD = 1.0
-"""Letters' worth of time that every word takes besides its letters."""
+"""Time of a word besides its letters, in letters."""
 _PER_MARK = {",": 3.0, ";": 4.0, ":": 4.0}
 """The pause of a mark inside a sentence, in letters (60-70 ms each)."""
 
 
-def _share_out(words: Sequence[SpokenWord], start: int, end: int) -> list[tuple[int, int]]:
-    """Words by their letters, with a little between them where a mark asks for a pause."""
+def _divide(words: Sequence[SpokenWord], start: int, end: int) -> list[tuple[int, int]]:
+    """Divide a stretch among words by their letters, with a pause where a mark asks for one."""
     weights = [len(word.text) + _PER_WORD for word in words]
     pauses = [_PER_MARK.get(word.mark, 0.0) for word in words[:-1]] + [0.0]
     scale = (end - start) / (sum(weights) + sum(pauses))
@@ -96,12 +98,12 @@ def _share_out(words: Sequence[SpokenWord], start: int, end: int) -> list[tuple[
 _STEPS = ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (1, 4))
 """Words and groups that may belong together; contractions are of two words, rarely three."""
 _JOINT_COST = 2.0
-"""Of every word or group beyond one: as much as a word that takes four times its expected time, so
-that there are no more contractions than the counts demand."""
+"""Cost of every word or group beyond one in a step: that of a word which takes four times its
+expected time, so that there are no more contractions than the counts demand."""
 
 
 def _align(words: Sequence[SpokenWord], groups: Sequence[PhonemeGroup]) -> list[tuple[int, int]]:
-    """The monotonic alignment whose words and groups agree best in length.
+    """Find the monotonic alignment whose words and groups agree best in length.
 
     Dynamic programming over (words, groups) taken; a step costs the squared log ratio of its share
     of the letters to its share of the time.
@@ -136,11 +138,11 @@ def _bounds_of(
     at = (len(words), len(groups))
     if at not in best:
         # Too different to belong together.
-        return _share_out(words, groups[0].start, groups[-1].end)
+        return _divide(words, groups[0].start, groups[-1].end)
     bounds: list[tuple[int, int]] = []
     while at != (0, 0):
         before = best[at][1]
         start, end = groups[before[1]].start, groups[at[1] - 1].end
-        bounds = _share_out(words[before[0] : at[0]], start, end) + bounds
+        bounds = _divide(words[before[0] : at[0]], start, end) + bounds
         at = before
     return bounds

@@ -30,7 +30,7 @@ async def check_session(stages: Stages, settings: SessionSettings) -> None:
 
 
 async def _check_with_model(stages: Stages, settings: SessionSettings) -> None:
-    engine = await stages.thinker.call(lambda engine: engine, timeout_s=CHECK_TIMEOUT_S)
+    engine = await stages.llm.call(lambda engine: engine, timeout_s=CHECK_TIMEOUT_S)
     try:
         await engine.check_setting(settings.instructions, None)
     except RequestError as error:

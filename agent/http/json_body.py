@@ -14,7 +14,7 @@ from typing import Final, Never, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from agent.codec.json_frame import MAX_MARKS, num_marks
-from agent.stages.stall_timeout import first_of, patience
+from agent.stages.stall_timeout import first_of, stall_timeout
 from llm_engine.errors import RequestError
 
 MAX_BODY_BYTES: Final = 4 << 20
@@ -63,7 +63,7 @@ class JsonBodies:
 
     async def _receive(self, request: Request, received: bytearray) -> None:
         try:
-            async with patience(BODY_TIMEOUT_S):
+            async with stall_timeout(BODY_TIMEOUT_S):
                 async for piece in request.stream():
                     received += piece
                     self._held_bytes += len(piece)

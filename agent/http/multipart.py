@@ -18,7 +18,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from agent.stages.stall_timeout import finished_on_thread, patience
+from agent.stages.stall_timeout import finished_on_thread, stall_timeout
 from llm_engine.errors import RequestError
 
 from .json_body import RefusedError
@@ -60,7 +60,7 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
         max_part_size=MAX_FIELD_BYTES,
     )
     try:
-        async with patience(UPLOAD_TIMEOUT_S):
+        async with stall_timeout(UPLOAD_TIMEOUT_S):
             form = await parser.parse()
     except TimeoutError:
         raise RefusedError(408, "body", f"did not come within {UPLOAD_TIMEOUT_S:g} s") from None

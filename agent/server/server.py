@@ -56,7 +56,7 @@ from agent.observability.trace_export import TraceExporter
 from agent.realtime.endpoint import RealtimeSocket
 from agent.server.startup_checks.port import explain
 from agent.server.startup_checks.preflight import otel_is_disabled
-from agent.stages.gc_freeze import leave_out_what_is_there
+from agent.stages.gc_freeze import freeze_heap
 from agent.stages.model_store.catalogue import ModelStore, turn_store_path
 from agent.stages.model_thread import THREAD_PREFIX
 from agent.stages.registry import Stages
@@ -295,7 +295,7 @@ async def _serve(
         if not warming.done():  # told to stop: nobody needs the models any more
             warming.cancel()
         elif stages.status == "ready":
-            leave_out_what_is_there()
+            freeze_heap()
             print(f"Ready after {warm_s:.1f} s: open {page}", flush=True)
             watching = group.create_task(_end_when_lost(stages, calls, server))
             serving.add_done_callback(lambda _: watching.cancel())

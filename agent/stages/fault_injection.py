@@ -1,9 +1,9 @@
-"""A slow day, rehearsed: one stage made slower on purpose, to see what the service does about it.
+"""Injected latency: one stage made slower on purpose, to see how the latency budget is enforced.
 
 `latency_budget.rehearse` names stage and slowness: "asr+300" adds 300 ms to every pass of the
 recognizer, "llmx3" and "ttsx3" make every step of the language model and every chunk of the voice
-take three times as long. The stage's thread sleeps, so that the processor stays free: what is slow
-is that stage and nothing else.
+take three times as long. The stage's thread sleeps, so that the processor stays free and no other
+stage is slowed.
 """
 
 import re
@@ -23,15 +23,18 @@ _PARTS: Final = re.compile(r"(asr|llm|tts)[+x]([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What is slower. The default: nothing."""
+    """Injected latency of each stage. The default: none."""
 
     asr_ms: int = 0
+    """Added to each pass of the recognizer."""
     llm_factor: int = 1
+    """Duration of a step of the language model, as a multiple."""
     tts_factor: int = 1
+    """Duration of a chunk of speech, as a multiple."""
 
     @classmethod
     def of(cls, setting: str) -> "Rehearsal":
-        """Of the setting."""
+        """Parse the setting; anything else than the three forms above is none."""
         parts = _PARTS.fullmatch(setting)
         if parts is None:
             return cls()
@@ -41,30 +44,51 @@ class Rehearsal:
         return cls(llm_factor=number) if stage == "llm" else cls(tts_factor=number)
 
 
-def recognizer_kind(rehearsal: Rehearsal) -> type[asr.WhisperTranscriber]:
-    """The recognizer to load."""
-    if not rehearsal.asr_ms:
-        return asr.WhisperTranscriber
+class SlowRecognizer:
+    """A recognizer whose `transcribe` takes `delay_ms` longer."""
 
-    class SlowRecognizer(asr.WhisperTranscriber):
-        def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
-            hypothesis = super().transcribe(pcm, fallback=fallback)
-            time.sleep(rehearsal.asr_ms / 1e3)
-            return hypothesis
+    def __init__(self, recognizer: asr.Recognizer, delay_ms: int) -> None:
+        self._recognizer = recognizer
+        self._delay_ms = delay_ms
 
-    return SlowRecognizer
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return self._recognizer.languages
+
+    def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
+        hypothesis = self._recognizer.transcribe(pcm, fallback=fallback)
+        time.sleep(self._delay_ms / 1e3)
+        return hypothesis
+
+    def steps(
+        self, pcm: asr.Pcm, options: asr.TranscriptionOptions = asr.AS_LOADED
+    ) -> Iterator[asr.Hypothesis]:
+        return self._recognizer.steps(pcm, options)
+
+    def word_times(
+        self,
+        pcm: asr.Pcm,
+        tokens: tuple[int, ...],
+        options: asr.TranscriptionOptions = asr.AS_LOADED,
+    ) -> list[asr.TimedWord]:
+        return self._recognizer.word_times(pcm, tokens, options)
+
+    def num_prompt_tokens(self, options: asr.TranscriptionOptions) -> int:
+        return self._recognizer.num_prompt_tokens(options)
+
+    def warm(self) -> None:
+        self._recognizer.warm()
 
 
 class SlowBackend(BackendWrapper):
-    """A language model's backend whose steps take `factor` times as long. One thread, the
-    engine's."""
+    """Language model backend whose steps take `factor` times as long. One thread, the engine's."""
 
     def __init__(self, backend: Backend, factor: int, clock: Clock) -> None:
         super().__init__(backend)
         self._factor = factor
         self._clock = clock
         self._spent_ns = 0
-        """In the launch of the step that is collected next."""
+        """Time spent in the launch of the step that is collected next."""
 
     def launch(self, plan: Plan) -> StepHandle:
         began_ns = self._clock.now_ns()

@@ -1,20 +1,20 @@
-"""Python's garbage collector and what a service keeps until its end.
+"""Freezing of long-lived objects, so that Python's garbage collector does not pause calls.
 
-A full collection looks at all that was ever made: models, modules, settings. On two cores that
-stops every thread for 130 ms, whenever Python thinks it due, also in the middle of a call. So what
-there is once the service is ready is left out. Where a model has to be built anew the old one is
-among that, and only a collection can free it: then everything is looked at again, as Python likes.
+A full collection visits every object: models, modules, settings. On two cores that stops every
+thread for 130 ms, whenever Python thinks it due, also in the middle of a call. So the objects that
+exist when the service is ready are excluded. A model that is rebuilt leaves its old one among them,
+and only a collection can free that: then everything is collected again, as Python likes.
 """
 
 import gc
 
 
-def leave_out_what_is_there() -> None:
-    """Collect now, and do not look at what is left again. Takes 0.1 s."""
+def freeze_heap() -> None:
+    """Collect now, and exclude what is left from later collections. Takes 0.1 s."""
     gc.collect()
     gc.freeze()
 
 
-def look_at_everything_again() -> None:
-    """Part of what was there is no longer needed."""
+def unfreeze_heap() -> None:
+    """Include the excluded objects again: some of them are garbage now."""
     gc.unfreeze()

@@ -1,89 +1,120 @@
-"""The conversations that sessions have with the language model of the service."""
+"""Conversations of the calls with the service's language model.
+
+The engine owns a thread of its own and survives a step that raises. One that hangs is abandoned and
+loaded anew by its stage; each chat notices that at its next request and gives the new engine the
+history, so that the call goes on. In the same way a chat moves to a smaller model and back.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import llm_engine
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
-from agent.session.ports.stage_ports import ChatMessage, OnMark, ReplyToken, Tools
+from agent.session.ports.stage_ports import ChatMessage, ChatPort, OnMark, ReplyToken, Tools
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
+from llm_engine.chat.tool_calls import CallingMessage
 
-from .llm_failover import EngineBinding, as_stage_errors, tell_of_tools, until_hung, whole
-from .model_thread import StageThread
-from .stall_timeout import first_of
+from .model_thread import ModelThread
+from .stall_timeout import first_of, stall_timeout
 from .tool_call_adapter import CallCollector, calls_for_engine, for_engine, tool_use
+
+LOAD_TIMEOUT_S: Final = 60.0
+"""Wait for an engine that is being loaded anew; a large model takes this long."""
+
+HANGS_S: Final = 10.0
+"""An engine that has taken no step for so long hangs: a step takes a fraction of a second. Counted
+by `stall_timeout`, so that time in which nothing ran does not count."""
 
 Result = TypeVar("Result")
 
+ChatFactory = Callable[[str, Sequence[ChatMessage]], ChatPort]
+"""Opens a conversation from instructions and example messages; all of a language model that a
+session needs."""
 
-class Chat:
-    """A `ChatPort`: one conversation with the language model."""
+
+class EngineChat:
+    """A `ChatPort`: one conversation with an engine of this process. One event loop."""
 
     def __init__(
         self,
-        stage: StageThread[llm_engine.Engine],
+        stage: ModelThread[llm_engine.Engine],
         clock: Clock,
         sampling: llm_engine.SamplingParams,
         instructions: str,
         examples: Sequence[ChatMessage],
-        small: StageThread[llm_engine.Engine] | None = None,
+        small: ModelThread[llm_engine.Engine] | None = None,
     ) -> None:
-        """`small`: a smaller model that may take over for a while."""
-        self._home = EngineBinding(stage, sampling, instructions, examples, small)
+        """`small`: a smaller model that `use_small_model` may turn to."""
         self._clock = clock
+        self._sampling = sampling
+        self._instructions = instructions
+        self._examples = [llm_engine.ChatMessage(each.role, each.text) for each in examples]
+        self._tools: tuple[str, ...] = ()
+        """Tool definitions in the model's prompt."""
+        self._large, self._small = stage, small
+        self._stage = stage
+        """Stage of the requests of this turn."""
+        self._next_stage = stage
+        """Stage from the next message or preview on."""
+        self._engine: llm_engine.Engine | None = None
+        self._engine_stage = stage
+        """Stage of `_engine`, which has the conversation."""
+        self._conversation: llm_engine.Conversation | None = None
+        self._opening = asyncio.Lock()
+        """A preview and the first message may come at once."""
 
     async def check(self, message: ChatMessage) -> None:
         with as_stage_errors():
             calls = calls_for_engine(message)
-            await (await self._home.open()).check(message.text, message.role, calls)
+            await (await self._open()).check(message.text, message.role, calls)
 
     async def set_system(self, text: str) -> None:
         with as_stage_errors():
-            await (await self._home.open()).set_system(text)
-        self._home.instructions = text
+            await (await self._open()).set_system(text)
+        self._instructions = text
 
     async def check_tools(self, tools: Tools) -> None:
         with as_stage_errors():
-            conversation = await self._home.open()
+            conversation = await self._open()
             try:
-                # On a thread: large schemas take a while to be looked through.
+                # On a thread: reading large schemas takes a while.
                 use = await asyncio.to_thread(tool_use, tools)
-                await conversation.check_tools(self._home.sampling, use)
+                await conversation.check_tools(self._sampling, use)
             except llm_engine.RequestError as error:
-                field = error.field.replace(".function", "")  # as this client has it
+                field = error.field.replace(".function", "")  # the client's name of the field
                 raise llm_engine.RequestError(field, error.problem) from None
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
         with as_stage_errors():
-            await tell_of_tools(await self._home.open(), definitions)
-        self._home.tools = definitions
+            await _set_tools(await self._open(), definitions)
+        self._tools = definitions
 
     async def commit(self, message: ChatMessage) -> None:
-        self._home.stage = self._home.wanted
+        self._stage = self._next_stage
         with as_stage_errors():
             calls = calls_for_engine(message)
-            await (await self._home.open()).commit(message.text, message.role, calls)
+            await (await self._open()).commit(message.text, message.role, calls)
 
     async def take_back(self) -> None:
         with as_stage_errors():
-            await (await self._home.open()).uncommit()
+            await (await self._open()).uncommit()
 
     async def reset(self, messages: Sequence[ChatMessage]) -> None:
         with as_stage_errors():
-            history = whole(self._home.instructions, for_engine(messages))
-            await (await self._home.open()).reset(history)
+            history = _with_instructions(self._instructions, for_engine(messages))
+            await (await self._open()).reset(history)
 
     async def truncate_reply(self, num_chars: int) -> None:
         with as_stage_errors():
-            await (await self._home.open()).truncate_reply(num_chars)
+            await (await self._open()).truncate_reply(num_chars)
 
     async def generate(
         self,
@@ -94,11 +125,11 @@ class Chat:
         on_mark: OnMark,
         tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
-        """Raises StageError where the engine fails, or takes too long for a token."""
-        conversation = await self._home.open()
-        assert self._home.engine is not None
+        """See `ChatPort.generate`. Raises StageError where the engine fails or hangs."""
+        conversation = await self._open()
+        assert self._engine is not None
         use = None if tools is None else tool_use(tools)
-        collector = None if use is None else CallCollector(self._home.engine.dialect, use)
+        collector = None if use is None else CallCollector(self._engine.dialect, use)
         usage = Usage()
         num_ids = 0
         is_first = True
@@ -121,31 +152,149 @@ class Chat:
                 yield ReplyToken(text, usage, chunk.finish_reason, calls)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
-        if self._home.conversation is not None:
-            self._home.conversation.played_until(turn, at_ns)
+        if self._conversation is not None:
+            self._conversation.played_until(turn, at_ns)
 
     async def preview(self, text: str) -> None:
         """Prefill what is known so far, so that the next turn need not.
 
-        A favour: where it fails, the first turn will, and has an answer to that. It gives way to
-        the replies of other calls for as long as these take, so that it has no deadline.
+        An optimization: where it fails, the first turn fails too, and handles that. It yields to
+        the replies of other calls for as long as these take, so it has no deadline.
         """
-        self._home.stage = self._home.wanted
+        self._stage = self._next_stage
         with contextlib.suppress(StageError):
-            conversation = await self._home.open()
+            conversation = await self._open()
             with as_stage_errors():
                 await conversation.warm(text)
 
     def use_small_model(self, *, small: bool) -> bool:
-        return self._home.use_small_model(small=small)
+        is_there = self._small is not None and self._small.model is not None
+        self._next_stage = self._small if small and self._small and is_there else self._large
+        return self._next_stage is not self._large
 
     async def close(self) -> None:
-        conversation, self._home.conversation = self._home.conversation, None
+        conversation, self._conversation = self._conversation, None
         if conversation is not None:
             await conversation.close()
 
     async def _answer(self, question: Awaitable[Result]) -> Result:
-        """Wait for the conversation's engine, not for ever; its errors become the stage's."""
-        assert self._home.engine is not None
+        """Wait for the conversation's engine until it hangs; its errors become the stage's."""
+        assert self._engine is not None
         with as_stage_errors():
-            return await first_of(question, until_hung(self._home.stage, self._home.engine))
+            return await first_of(question, until_hung(self._stage, self._engine))
+
+    async def _open(self) -> llm_engine.Conversation:
+        """The conversation, moved to a new engine where the old one was given up, or where another
+        model is to answer. A smaller model that fails is not tried again in this call."""
+        async with self._opening:
+            while True:
+                if self._stage is self._small and self._small.model is None:
+                    # It is being rebuilt: no request waits for that.
+                    self._stage = self._next_stage = self._large
+                stage = self._stage
+                engine = await stage.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+                if self._conversation is not None and engine is self._engine:
+                    return self._conversation
+                try:
+                    fresh = await self._opened(engine)
+                except StageError as error:  # whatever it refuses, the client can't mend that
+                    if stage is self._large:
+                        raise StageError("llm", error.message) from error
+                    self._stage = self._next_stage = self._large
+                    self._small = None
+                    continue
+                left, left_engine, left_stage = (
+                    self._conversation,
+                    self._engine,
+                    self._engine_stage,
+                )
+                self._conversation, self._engine, self._engine_stage = fresh, engine, stage
+                if left is not None and left_stage is not stage and left_stage.model is left_engine:
+                    await left.close()  # its engine is alive, and may be needed again
+                return fresh
+
+    async def _opened(self, engine: llm_engine.Engine) -> llm_engine.Conversation:
+        """A new conversation with the history so far. Cancelling leaves none open."""
+        opening = engine.open_conversation(
+            self._instructions, sampling=self._sampling, examples=self._examples
+        )
+        try:
+            # In this task: what another task opened would be lost if this one is cancelled.
+            with as_stage_errors():
+                async with stall_timeout(HANGS_S):
+                    fresh = await opening
+        except TimeoutError:
+            _give_up(self._stage, engine)
+        try:
+            with as_stage_errors():
+                if self._tools:
+                    await _set_tools(fresh, self._tools)
+                if self._conversation is not None:
+                    messages = self._conversation.messages
+                    await fresh.reset(_with_instructions(self._instructions, messages))
+        except BaseException:
+            await fresh.close()
+            raise
+        return fresh
+
+
+async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+    """Wait until the engine takes no steps; then have its stage rebuild it and raise StageError.
+
+    A request may wait long for its turn and its prompt, but between two steps the engine answers.
+    """
+    while True:
+        await asyncio.sleep(HANGS_S / 2)
+        try:
+            async with stall_timeout(HANGS_S / 2):
+                await engine.stats()
+        except TimeoutError:
+            _give_up(stage, engine)
+
+
+def _give_up(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+    engine.stop()  # takes effect if its thread ever returns
+    stage.restart(engine, f"took no step for {HANGS_S:g} s")
+    raise StageError("llm", "The language model took too long.") from None
+
+
+@contextlib.contextmanager
+def as_stage_errors() -> Iterator[None]:
+    """Raise the engine's errors as StageError, `refused` where the request is at fault."""
+    try:
+        yield
+    except llm_engine.RequestError as error:
+        message = f"The language model can't take this: {error}"
+        raise StageError("llm", message, refused=True) from error
+    except llm_engine.EngineError as error:
+        raise StageError("llm", f"The language model can't answer: {error}") from error
+
+
+async def _set_tools(conversation: llm_engine.Conversation, definitions: tuple[str, ...]) -> None:
+    await conversation.set_tools(tool_use(Tools(definitions)).shown if definitions else ())
+
+
+def _with_instructions(
+    instructions: str, turns: Sequence[llm_engine.ChatMessage | CallingMessage]
+) -> list[llm_engine.ChatMessage | CallingMessage]:
+    """The history with the instructions first: the engine would take a client's system message at
+    its beginning for them."""
+    return [llm_engine.ChatMessage("system", instructions), *turns]
+
+
+def chat_factory(
+    llm: ModelThread[llm_engine.Engine],
+    clock: Clock,
+    sampling: llm_engine.SamplingParams,
+    small: ModelThread[llm_engine.Engine] | None = None,
+) -> ChatFactory:
+    """Chats with the engine on `llm`, and with the smaller one on `small` where there is one.
+
+    A language model elsewhere is another `ChatFactory`; its chats must pass
+    `tests/test_stages_chat_contract.py`.
+    """
+
+    def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
+        return EngineChat(llm, clock, sampling, instructions, examples, small)
+
+    return open_chat

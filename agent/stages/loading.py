@@ -1,4 +1,8 @@
-"""How each model is built from the settings. Called on the thread that will own the model."""
+"""Builders of the service's models from the settings, called on the thread that owns the model.
+
+The one module of the agent that chooses engines: each builder returns the interface that the rest
+is typed against.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +14,7 @@ from agent.config.schema import Config
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import Clock
 
-from .fault_injection import Rehearsal, SlowBackend, SlowVoice, recognizer_kind
+from .fault_injection import Rehearsal, SlowBackend, SlowRecognizer, SlowVoice
 from .load_progress import Conversion
 
 
@@ -20,19 +24,19 @@ class Loading:
     def __init__(
         self, config: Config, models: ModelStore, clock: Clock, conversion: Conversion
     ) -> None:
-        """`conversion` hears of the language model's weights."""
+        """`conversion` receives the progress of the language model's weights."""
         self._config = config
         self._models = models
         self._clock = clock
         self._conversion = conversion
         self._rehearsal = Rehearsal.of(config.latency_budget.rehearse)
 
-    def detector(self) -> asr.SileroVad:
-        return asr.SileroVad.load(self._models.locate("silero-vad"))
+    def detector(self) -> asr.VoiceDetector:
+        return asr.load_voice_detector(self._models.locate("silero-vad"))
 
-    def recognizer(self) -> asr.WhisperTranscriber:
+    def recognizer(self) -> asr.Recognizer:
         settings = self._config.asr
-        recognizer = recognizer_kind(self._rehearsal).load(
+        recognizer = asr.load_recognizer(
             self._models.locate(settings.model),
             threads=settings.threads,
             compute_type=settings.compute_type,
@@ -40,10 +44,11 @@ class Loading:
             language=settings.language,
         )
         recognizer.warm()
-        return recognizer
+        delay_ms = self._rehearsal.asr_ms
+        return SlowRecognizer(recognizer, delay_ms) if delay_ms else recognizer
 
-    def turn_model(self) -> asr.TurnModel:
-        model = asr.TurnModel.load(self._models.locate("smart-turn"))
+    def turn_model(self) -> asr.EndOfTurnModel:
+        model = asr.load_end_of_turn_model(self._models.locate("smart-turn"))
         model.warm()
         return model
 
@@ -55,7 +60,7 @@ class Loading:
         return self._engine(settings.model, self._conversion.note, draft, heads, settings.gpus)
 
     def small_engine(self) -> llm_engine.Engine:
-        """The model that takes over where the other one is too slow. On one GPU."""
+        """The smaller model, for turns where the other one is too slow. On one GPU."""
         return self._engine(self._config.llm_engine.small_model, lambda share: None)
 
     def _engine(

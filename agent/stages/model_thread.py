@@ -1,20 +1,20 @@
-"""One owner thread per model: whoever needs the model asks the thread.
+"""Owner thread of a model: jobs are queued to it, and it is rebuilt when it fails or hangs.
 
 Theory of operation: a model's calls block and must not run on the event loop, nor twice at once. So
-each model lives on one thread that builds it, calls it and alone ever touches it. Jobs wait in a
-bounded queue ordered by priority, then by arrival: a final transcript goes before a partial one.
-Full means that the machine is overloaded; the job is refused at once, since a late answer is worth
+each model lives on one thread that alone builds, calls and touches it. Jobs wait in a bounded queue
+ordered by priority, then by arrival: a final transcript goes before a partial one. A full queue
+means that the machine is overloaded; the job is refused at once, since a late answer is worth
 nothing to a caller.
 
 Supervision: a job that raises, or that outlasts its deadline, fails with `StageError` and the stage
-is rebuilt. A thread that hangs inside native code can't be killed; it is abandoned (and ends by
-itself should it ever return), a new thread builds the model anew and goes on with the queue.
-A job's deadline runs from when it begins, so that a queue of honest work restarts nothing; and a
-job whose asker has gone is watched by those who wait behind it.
+is rebuilt. A thread that hangs inside native code can't be killed; it is abandoned (and ends if it
+ever returns), a new thread builds the model anew and goes on with the queue. A job's deadline runs
+from when it begins, so that a long queue restarts nothing; and a job whose caller was cancelled is
+supervised by the jobs that wait behind it.
 
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
 timer, less and less often, and at once where a call that goes on asks for it. The timer is needed
-because no new call is let in while a stage is broken, so there may be nobody left to ask.
+because no new call is admitted while a stage is broken, so there may be no job left to trigger it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from agent.errors import ClientError, StageError
 
-from .gc_freeze import look_at_everything_again
+from .gc_freeze import unfreeze_heap
 
 Model = TypeVar("Model")
 Answer = TypeVar("Answer")
@@ -37,7 +37,7 @@ URGENT: Final = 0
 NORMAL: Final = 1
 BACKGROUND: Final = 2
 OFFLINE: Final = 3
-"""For whoever is not on the line: files, texts to be read out. After everything of the calls."""
+"""Work outside of calls: files, texts to be read out. After every job of the calls."""
 
 MAX_WAITING: Final = 64
 """Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
@@ -48,7 +48,7 @@ RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 that the other stages need on a model that takes seconds to load and fails again."""
 
 THREAD_PREFIX: Final = "stage-"
-"""Of the names of owner threads."""
+"""Prefix of the owner threads' names."""
 
 _STOP: Final = object()
 _log = logging.getLogger(__name__)
@@ -61,24 +61,24 @@ class _Job(Generic[Model, Answer]):
         self.call = call
         self.answer = answer
         self.generation: int | None = None
-        """Of the thread that does it; None while it waits."""
+        """Generation of the thread that runs the job; None while it waits."""
         self.on_begun: Callable[[], None] = lambda: None
-        """Called on the loop, unless the asker has gone by then."""
+        """Called on the loop when the job begins, unless its caller was cancelled."""
 
     def begin(self, generation: int) -> None:
-        """On the owner thread."""
+        """Mark the job as running. On the owner thread."""
         self.generation = generation
 
-        def tell() -> None:
+        def notify() -> None:
             if not self.answer.done():
                 self.on_begun()
 
-        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
-            self.answer.get_loop().call_soon_threadsafe(tell)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.answer.get_loop().call_soon_threadsafe(notify)
 
 
-class StageThread(Generic[Model]):
-    """Owns one model. `start`, `call` and `close` belong to one event loop."""
+class ModelThread(Generic[Model]):
+    """One model and its owner thread. `start`, `call` and `close` belong to one event loop."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class StageThread(Generic[Model]):
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._generation = 0
-        self._doing: _Job[Model, Any] | None = None
+        self._running: _Job[Model, Any] | None = None
         self.model: Model | None = None
-        """As the newest thread has built it; None meanwhile. Only for what any thread may ask of
-        it, and to tell it from another: all else goes through `call`."""
+        """The model of the newest thread; None while it is built. Only for thread-safe queries and
+        comparisons: all else goes through `call`."""
         self._broken: Exception | None = None
         self._building = False
         self._failed_builds = 0
-        """In a row, after the first model worked."""
+        """Failed builds in a row, after the first model worked."""
         self._retry: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,7 +121,7 @@ class StageThread(Generic[Model]):
 
     @property
     def broken(self) -> Exception | None:
-        """Why the model could not be built the last time it was tried; None again once it was."""
+        """Error of the last attempt to build the model; None once it is built."""
         return self._broken
 
     async def call(
@@ -134,16 +134,16 @@ class StageThread(Generic[Model]):
         """Run `job(model)` on the owner thread.
 
         Raises StageError when it raises, waits for longer than `timeout_s`, then takes longer than
-        that, or the queue is full. A ClientError of the job is the asker's fault: it passes through
-        and the stage stays. Cancelling drops the job if it has not begun.
+        that, or the queue is full. A ClientError of the job passes through and the stage stays.
+        Cancelling drops the job if it has not begun.
         """
         if self._loop is None:
             raise StageError(self.name, f"The {self.name} stage is not running.")
         if self._broken is not None and not self._building:
-            self._spawn(None)  # sooner than the timer would: somebody waits for it
+            self._spawn(None)  # a job waits: do not wait for the timer
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
-        loop, ahead = self._loop, self._doing
+        loop, ahead = self._loop, self._running
         waiting: _Job[Model, Answer] = _Job(job, loop.create_future())
         self._inbox.put((priority, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
@@ -152,9 +152,9 @@ class StageThread(Generic[Model]):
                 waiting.on_begun = lambda: limit.reschedule(loop.time() + timeout_s)
                 return await waiting.answer
         except TimeoutError:
-            doing = self._doing
-            if doing is not None and doing in (waiting, ahead):
-                self._restart(doing.generation, f"did not answer within {timeout_s:g} s")
+            running = self._running
+            if running is not None and running in (waiting, ahead):
+                self._restart(running.generation, f"did not answer within {timeout_s:g} s")
             raise StageError(self.name, f"The {self.name} stage took too long.") from None
         except (ClientError, StageError):
             raise
@@ -169,7 +169,7 @@ class StageThread(Generic[Model]):
         timeout_s: float,
         priority: int = NORMAL,
     ) -> AsyncGenerator[Answer, None]:
-        """Run a generator on the owner thread, one item a job: others get their turn between."""
+        """Run a generator on the owner thread, one item a job: other jobs run in between."""
         items = await self.call(start, timeout_s=timeout_s, priority=priority)
         done = object()
         while True:
@@ -181,9 +181,9 @@ class StageThread(Generic[Model]):
             yield item  # type: ignore[misc]  # not `done`, so an Answer
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread after the jobs it has, and wait for that: native libraries do not survive
+        """End the thread after its queued jobs, and wait for that: native libraries do not survive
         an interpreter that ends under them. A thread that hangs, or still builds a large model, is
-        left behind."""
+        left running."""
         self._inbox.put((OFFLINE + 1, next(self._order), _STOP))
         self._loop = None
         if self._retry is not None:
@@ -192,18 +192,18 @@ class StageThread(Generic[Model]):
             await asyncio.to_thread(self._thread.join, timeout_s)
 
     def restart(self, model: Model, why: str) -> None:
-        """Give up this model and build it anew: whoever uses it found that it hangs.
+        """Abandon this model, found to hang, and build it anew.
 
-        Does nothing where it has been given up already.
+        Does nothing where it has been abandoned already.
         """
         if model is self.model:
             self._restart(self._generation, why)
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:
-            return  # somebody else saw the same failure first
+            return  # another job saw the same failure first
         self.restarts += 1
-        look_at_everything_again()
+        unfreeze_heap()
         _log.error("stage %s %s; restarting it", self.name, why)
         self._spawn(None)
 
@@ -225,9 +225,9 @@ class StageThread(Generic[Model]):
         except Exception as error:
             if generation == self._generation:
                 self._broken, self._building = error, False
-                self._tell(built, error=error)
+                self._resolve(built, error=error)
                 self._fail_waiting(error)
-                if built is None:  # at the start, whoever asked for it says why
+                if built is None:  # at the start, the caller reports the error
                     self._try_again(generation, error)
             return
         if generation == self._generation:
@@ -235,7 +235,7 @@ class StageThread(Generic[Model]):
                 _log.warning("stage %s works again", self.name)
             self._failed_builds = 0
             self.model, self._broken, self._building = model, None, False
-        self._tell(built, answer=None)
+        self._resolve(built, answer=None)
         while generation == self._generation:
             entry = self._inbox.get()
             if generation != self._generation:
@@ -248,7 +248,7 @@ class StageThread(Generic[Model]):
             del entry  # while the thread waits, it must not keep a call alive that is over
 
     def _try_again(self, generation: int, error: Exception) -> None:
-        """On the owner thread, which ends: have the loop start another one in a while."""
+        """Have the loop start another thread after a wait. On the owner thread, which ends."""
         wait_s = RETRY_S[min(self._failed_builds, len(RETRY_S) - 1)]
         self._failed_builds += 1
         reason = f"{type(error).__name__}: {error}"
@@ -264,33 +264,33 @@ class StageThread(Generic[Model]):
 
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(arm)
 
     def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():
             return
         job.begin(generation)
-        self._doing = job
+        self._running = job
         try:
             answer = job.call(model)
         except BaseException as error:
-            self._tell(job.answer, error=error)
+            self._resolve(job.answer, error=error)
         else:
-            self._tell(job.answer, answer=answer)
-        if self._doing is job:  # not where this thread was given up, and another works
-            self._doing = None
+            self._resolve(job.answer, answer=answer)
+        if self._running is job:  # else this thread was abandoned, and another works
+            self._running = None
 
     def _fail_waiting(self, error: Exception) -> None:
-        """Nobody will do these jobs: say so rather than let them time out."""
+        """Fail the waiting jobs rather than let them time out."""
         with contextlib.suppress(queue.Empty):
             while True:
                 _, _, job = self._inbox.get_nowait()
                 if job is not _STOP:
-                    self._tell(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
+                    self._resolve(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
 
     @staticmethod
-    def _tell(
+    def _resolve(
         future: "asyncio.Future[Any] | None",
         *,
         answer: Any = None,
@@ -305,5 +305,5 @@ class StageThread(Generic[Model]):
                 future.set_result(answer)
 
         if future is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is waiting
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 future.get_loop().call_soon_threadsafe(settle)

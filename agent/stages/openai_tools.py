@@ -1,6 +1,6 @@
-"""Tools, tool choices, calls in the history and forms of answers, as OpenAI's API has them. Pure.
+"""Parser of OpenAI's tools, tool choices, calls in the history and response formats. Pure.
 
-What a tool asks of its arguments is enforced. A keyword that can't be (`uniqueItems`, `not`) is
+A tool's schema of its arguments is enforced. A keyword that can't be (`uniqueItems`, `not`) is
 refused where `strict` is set, and for answers always; without `strict` the API promises its best
 only, and tools from everywhere come with such keywords, so it is left to the tool.
 """
@@ -15,10 +15,10 @@ from llm_engine.errors import RequestError
 from llm_engine.structured_output.grammar import ANY_OBJECT, Schema
 
 MAX_TOOLS: Final = 128
-"""As many as OpenAI takes."""
+"""OpenAI's limit."""
 
 MAX_TOOLS_CHARS: Final = 1 << 18
-"""Of the definitions of all tools together, as on the voice socket. No model here has a context for
+"""Characters of all definitions together, as on the voice socket. No model here has a context for
 more, and a grammar for 3.6 million characters takes a core for 46 s."""
 
 _NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
@@ -26,7 +26,7 @@ _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperti
 
 
 def parse_tools(body: Mapping[str, Any]) -> ToolUse | None:
-    """What a reply may or must call; None for nothing. Raises RequestError naming the field."""
+    """Tools that a reply may or must call; None for none. Raises RequestError naming the field."""
     values = body.get("tools")
     tools = () if values is None else _tools(values)
     parallel = body.get("parallel_tool_calls")
@@ -49,7 +49,7 @@ def parse_tools(body: Mapping[str, Any]) -> ToolUse | None:
 
 
 def parse_answer(body: Mapping[str, Any]) -> Schema | None:
-    """The form that `response_format` asks of the answer. Raises RequestError naming the field."""
+    """Schema that `response_format` asks for. Raises RequestError naming the field."""
     value = body.get("response_format")
     kind = value.get("type") if isinstance(value, dict) else None
     if value is None or kind == "text":
@@ -65,7 +65,7 @@ def parse_answer(body: Mapping[str, Any]) -> Schema | None:
 
 
 def parse_calls(message: Mapping[str, Any], name: str, call_ids: set[str]) -> tuple[ToolCall, ...]:
-    """The calls of a message called `name`, whose ids join `call_ids`. Raises RequestError."""
+    """Calls of the message at field `name`; adds their ids to `call_ids`. Raises RequestError."""
     values = message.get("tool_calls")
     if values is None:
         return ()
@@ -152,7 +152,7 @@ def _chosen(choice: object) -> str:
 
 
 def short(value: object) -> str:
-    """A value for a message."""
+    """A value in at most 40 characters, for an error message."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

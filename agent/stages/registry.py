@@ -1,4 +1,4 @@
-"""The models of the service, loaded once and shared by all calls.
+"""Registry of the service's models, loaded once and shared by all calls.
 
 `start` loads them side by side, those on the GPU one after another, while the server already
 listens; `progress` is what `/readyz` shows meanwhile. A model that can't be loaded at the start
@@ -22,29 +22,30 @@ from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoiceP
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import Clock
 
-from .llm_chat import Chat
+from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
-from .model_thread import StageThread
+from .model_thread import ModelThread
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 
 Status = Literal["warming", "ready", "broken", "failed"]
 
 ANSWER_TIMEOUT_S: Final = 5.0
-"""For a question to a stage that costs it nothing."""
+"""Deadline of a query that costs the stage nothing."""
 
 OPENAI_VOICES: Final = frozenset(
     "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split(" ")  # noqa: SIM905
 )
-"""Stock clients ask for these without being told to; the service's own voice answers."""
+"""Names that stock clients send by default; the service's own voice stands in."""
 
 _FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
 """Errors whose message is meant for the person who starts the server; others say their name."""
 
 
 class Stages:
-    """Belongs to the server's event loop."""
+    """All stages: their threads, their state, and the ports that sessions get. Belongs to the
+    server's event loop."""
 
     def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
@@ -53,18 +54,18 @@ class Stages:
         load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
-        self.detector: StageThread[asr.SileroVad] = StageThread("vad", load.detector)
-        self.recognizer: StageThread[asr.WhisperTranscriber] = StageThread("asr", load.recognizer)
-        self.judge: StageThread[asr.TurnModel] = StageThread("turn", load.turn_model)
-        self.thinker: StageThread[llm_engine.Engine] = StageThread(
+        self.detector: ModelThread[asr.VoiceDetector] = ModelThread("vad", load.detector)
+        self.recognizer: ModelThread[asr.Recognizer] = ModelThread("asr", load.recognizer)
+        self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread("turn", load.turn_model)
+        self.llm: ModelThread[llm_engine.Engine] = ModelThread(
             "llm", load.engine, llm_engine.Engine.close
         )
-        self.small_thinker: StageThread[llm_engine.Engine] | None = None
+        self.small_llm: ModelThread[llm_engine.Engine] | None = None
         """The smaller model, where there is one."""
         if config.llm_engine.small_model:
-            self.small_thinker = StageThread(
-                "small llm", load.small_engine, llm_engine.Engine.close
-            )
+            self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
+        sampling = sampling_of(config.llm_engine)
+        self._open_chat: ChatFactory = chat_factory(self.llm, clock, sampling, self.small_llm)
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
         for name in self._voice_names():
@@ -75,14 +76,14 @@ class Stages:
         starts: dict[str, Callable[[], Awaitable[None]]] = {
             "vad": self.detector.start,
             "asr": self.recognizer.start,
-            "turn": self.judge.start,
-            "llm": partial(self._start_thinker, self.thinker),
+            "turn": self.turn_model.start,
+            "llm": partial(self._start_llm, self.llm),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
-        if self.small_thinker is not None:
-            starts["small llm"] = partial(self._start_thinker, self.small_thinker)
+        if self.small_llm is not None:
+            starts["small llm"] = partial(self._start_llm, self.small_llm)
         self._progress = dict.fromkeys(starts, "loading")
-        # While an engine records graphs, nobody else may wait for the whole GPU.
+        # While an engine captures CUDA graphs, no other stage may wait for the whole GPU.
         gpu, on_gpu = asyncio.Lock(), _on_gpu(self._config)
         async with asyncio.TaskGroup() as group:
             for name, start in starts.items():
@@ -91,19 +92,20 @@ class Stages:
 
     @property
     def status(self) -> Status:
+        """State of the service, the worst of its stages."""
         if self._failures or _lost(self.threads()):
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
-        needed = [each for each in self.threads().values() if each is not self.small_thinker]
+        needed = [each for each in self.threads().values() if each is not self.small_llm]
         return "broken" if any(stage.broken for stage in needed) else "ready"
 
     def progress(self) -> dict[str, str]:
-        """Of each stage: "loading" (and how far), "ready", "failed", or "broken: " and why."""
+        """State of each stage: "loading" (and the share), "ready", "failed", "broken: " and why."""
         return {name: self._state(name, state) for name, state in self._progress.items()}
 
     def failure(self) -> str:
-        """Why the service can't work, a line for each stage."""
+        """Reasons why the service can't work, a line for each stage."""
         return "\n".join([*self._failures, *_lost(self.threads())])
 
     async def close(self) -> None:
@@ -115,26 +117,26 @@ class Stages:
     # --- what sessions use ---
 
     async def new_ears(self, detection: TurnDetection | None) -> SpeechInput:
-        """Raises StageError where the detector is broken."""
+        """Speech input for a new session. Raises StageError where the detector is broken."""
         pause_ms = self._config.asr.pause_ms
         listening = asr.ListenerConfig(
             endpointing=endpointing_for(detection, pause_ms), early_ms=self._config.asr.early_ms
         )
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
         return SpeechInput(
-            listening, self.detector, self.recognizer, self.judge, self._clock, pause_ms
+            listening, self.detector, self.recognizer, self.turn_model, self._clock, pause_ms
         )
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
-        sampling = sampling_of(self._config.llm_engine)
-        return Chat(self.thinker, self._clock, sampling, instructions, examples, self.small_thinker)
+        """Open a conversation with the language model. Reaches the model on the first request."""
+        return self._open_chat(instructions, examples)
 
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
-        """Raises ClientError for a voice that is not loaded."""
+        """A voice at an output rate. Raises ClientError for a voice that is not loaded."""
         return VoiceStream(self.voice_stage(name), rate_hz)
 
     def voice_stage(self, name: str) -> VoiceStage:
-        """As `open_voice`, for whoever speaks in another way."""
+        """The stage of a voice. Raises ClientError for a voice that is not loaded."""
         if name in OPENAI_VOICES:
             name = self._config.tts.voice
         if name in self._voices:
@@ -152,9 +154,9 @@ class Stages:
             return f"broken: {_one_line(why)}"
         return str(self._conversion) if (name, state) == ("llm", "loading") else state
 
-    async def _start_thinker(self, thinker: StageThread[llm_engine.Engine]) -> None:
-        await thinker.start()
-        engine = await thinker.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
+    async def _start_llm(self, llm: ModelThread[llm_engine.Engine]) -> None:
+        await llm.start()
+        engine = await llm.call(lambda engine: engine, timeout_s=ANSWER_TIMEOUT_S)
         await engine.warm()
 
     async def _start(
@@ -173,32 +175,32 @@ class Stages:
             self._progress[name] = "ready"
 
     def _voice_names(self) -> dict[str, None]:
-        """The default voice first, then those of the agents."""
+        """Voices to load: the default one first, then those of the agents."""
         voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
         return dict.fromkeys([self._config.tts.voice, *voices])
 
-    def threads(self) -> dict[str, StageThread[Any]]:
-        """All stages, by the names that `progress` uses."""
+    def threads(self) -> dict[str, ModelThread[Any]]:
+        """Owner threads of all stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
-        small = {} if self.small_thinker is None else {"small llm": self.small_thinker}
+        small = {} if self.small_llm is None else {"small llm": self.small_llm}
         return {
             "vad": self.detector,
             "asr": self.recognizer,
-            "turn": self.judge,
-            "llm": self.thinker,
+            "turn": self.turn_model,
+            "llm": self.llm,
             **small,
             **voices,
         }
 
 
 def _on_gpu(config: Config) -> set[str]:
-    """The stages that load on the GPU."""
+    """Names of the stages that load on the GPU."""
     engines = {"llm", "small llm"} if config.llm_engine.dtype in GPU_DTYPES else set()
     return engines | ({"asr"} if config.asr.device == "cuda" else set())
 
 
-def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
-    """What calculates on a device that this process has lost for good, a line for each."""
+def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:
+    """Stages on a device that this process has lost for good, a line for each."""
     models = {name: thread.model for name, thread in threads.items()}
     losses = {
         name: model.health.lost if isinstance(model, llm_engine.Engine) else threads[name].broken
@@ -212,7 +214,7 @@ def _lost(threads: dict[str, StageThread[Any]]) -> list[str]:
 
 
 async def check_tools(stages: Stages, instructions: str, tools: Tools) -> None:
-    """As `ChatPort.check_tools`, of conversations with these instructions."""
+    """`ChatPort.check_tools` for conversations with these instructions."""
     chat = stages.open_chat(instructions, ())
     try:
         await chat.check_tools(tools)
@@ -221,7 +223,7 @@ async def check_tools(stages: Stages, instructions: str, tools: Tools) -> None:
 
 
 def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
-    """How replies are sampled."""
+    """Sampling parameters of replies."""
     return llm_engine.SamplingParams(
         temperature=settings.temperature,
         top_p=settings.top_p,

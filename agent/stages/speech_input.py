@@ -1,11 +1,11 @@
-"""The ears of one session: audio in, speech events and transcripts out.
+"""Speech input of one session: audio in, speech events and transcripts out.
 
-Voice activity is watched on one thread and words are recognized on another, because a barge-in must
-not wait for a decode that takes 150 ms. The per-call state (`guarded_listener.py`) is touched on
-the first thread only; every access goes through it, in order.
+Voice activity is detected on one thread and words are recognized on another, because a barge-in
+must not wait for a decode that takes 150 ms. The state of the call (`guarded_stream.py`) is touched
+on the first thread only, in the order of the jobs.
 
-Overflow: see `audio_queue.py`. While audio waits there the caller has not stopped sending, however
-long ago it came.
+Overflow: see `audio_queue.py`. While audio waits there the caller counts as sending, however long
+ago the last frame came.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ import asr
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ServerVad, TurnDetection
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
-from agent.turn_taking import events as ev
+from agent.stages.audio_queue import ArrivalClock
 from latency_budget.account.clock import Clock
 
 from .audio_queue import AudioInbox
-from .guarded_listener import Audio, GuardedListener, Played
-from .model_thread import StageThread
-from .transcription_jobs import LISTEN_TIMEOUT_S, ArrivalClock, TranscriptionJobs
+from .guarded_stream import Audio, GuardedStream, Played
+from .model_thread import ModelThread
+from .transcription_jobs import LISTEN_TIMEOUT_S, TranscriptionJobs
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
 
 SOONER_PAUSE_MS: Final = 48
-"""Silence that counts as a pause where replies are to be prepared sooner: a frame and a half, told
-after two. Two frames would be the settings' own 80; one fires inside words."""
+"""Silence that counts as a pause where replies are prepared sooner: a frame and a half, found after
+two. Two frames would be the settings' own 80; one fires inside words."""
 
 LATER_PAUSE_MS: Final = 120
 """Silence that counts as a pause where a pass takes long and can't be broken off: of short ones
@@ -46,27 +46,28 @@ TAIL_AFTER_S: Final = 8.0
 short: what is left then fits the recognizer's least window."""
 
 MAX_BOUNDS: Final = 64
-"""Utterances whose place is known. Those that were dropped are never asked for."""
+"""Utterances whose first and last samples are kept. Nothing asks for older ones."""
 
 _log = logging.getLogger(__name__)
 
 
 class SpeechInput:
-    """Belongs to one session. Nothing is heard unless `run` is running."""
+    """An `EarsPort` on models of this process. Belongs to one session; detects only while `run`
+    runs."""
 
     def __init__(
         self,
         listening: asr.ListenerConfig,
-        detector: StageThread[asr.SileroVad],
-        recognizer: StageThread[asr.WhisperTranscriber],
-        judge: StageThread[asr.TurnModel],
+        detector: ModelThread[asr.VoiceDetector],
+        recognizer: ModelThread[asr.Recognizer],
+        turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         pause_ms: int,
     ) -> None:
         self.utterance = 0
-        """The newest one that began."""
-        self._listening = GuardedListener(listening)
-        self._listener = self._listening.listener
+        """Number of the newest utterance that began."""
+        self._guarded = GuardedStream(listening)
+        self._stream = self._guarded.stream
         self._detector = detector
         self._clock = clock
         self._pause_ms = pause_ms
@@ -74,29 +75,31 @@ class SpeechInput:
         self._inbox = AudioInbox()
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
-        self._tell: Callable[[Heard], None] = lambda heard: None
+        self._receiver: Callable[[Heard], None] | None = None
+        """Where results go while `run` runs."""
         self._arrivals = ArrivalClock()
-        self._passes = TranscriptionJobs(
-            self._listening, detector, recognizer, judge, clock, self._arrivals
+        self._jobs = TranscriptionJobs(
+            self._guarded, detector, recognizer, turn_model, clock, self._arrivals, self._emit
         )
         self.received = 0.0
-        """16 kHz samples so far."""
+        """16 kHz samples received so far."""
         self.resumed_ns = 0
+        """When the client was back after a gap in its audio (monotonic ns)."""
         self._committed = 0.0
-        """Of those, up to the last commit or clear."""
-        self._refusing = False
-        """There was no room for the newest audio, and the client was told so."""
-        self._far_end: list[Played] = []
-        """What the agent has said since audio was last listened to. No more than `lead_ms` ahead of
-        the caller's audio, which must come for that to be played; a second of it is 31 numbers."""
+        """`received` at the last commit or clear."""
+        self._is_refusing = False
+        """The newest audio was refused for want of room, and the client has the error."""
+        self._played: list[Played] = []
+        """Levels of the agent's voice since audio was last processed. At most `lead_ms` ahead of
+        the caller's audio; a second of it is 31 numbers."""
         self._newest: tuple[int, asyncio.Task[None]] | None = None
-        """The newest final pass, and whose it is."""
+        """Utterance and task of the newest final pass."""
         self._bounds: dict[int, tuple[int, int]] = {}
-        """Of each utterance not yet committed: first sample, and first sample after it."""
+        """First sample of each utterance not yet committed, and first sample after it."""
 
     async def run(self, tell: Callable[[Heard], None]) -> None:
-        """Listen until cancelled; `tell` is called on this loop, in order."""
-        self._tell = self._passes.tell = tell
+        """Process audio until cancelled; `tell` receives each result on this loop, in order."""
+        self._receiver = tell
         async with asyncio.TaskGroup() as group:
             self._group = group
             while True:
@@ -109,45 +112,48 @@ class SpeechInput:
 
     @property
     def last_audio_ns(self) -> int:
-        """When the last audio came in or was listened to: now, while some waits."""
+        """Time of the last audio, received or processed (monotonic ns): now, while some waits."""
         return self._last_audio_ns if self._inbox.idle else self._clock.now_ns()
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
-        """Audio from the caller, int16 mono. Waits while the ears are behind."""
+        """Take in audio from the caller, int16 mono. Waits while detection is behind."""
         self._last_audio_ns = self._clock.now_ns()
         self.received += len(pcm) * asr.RATE_HZ / rate_hz
         self._arrivals.note(int(self.received), self._last_audio_ns)
         await self._inbox.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
-        """Start a final pass; its end is told as TranscriptReady or TranscriptFailed.
+        """Start a final pass; it ends in TranscriptReady or TranscriptFailed.
 
-        The pass over an earlier pause of this utterance is of no use any more: if it has not begun,
-        it won't.
+        The pass over an earlier pause of this utterance is stale: it is cancelled if it has not
+        begun.
         """
         if self._newest is not None and self._newest[0] == utterance:
             self._newest[1].cancel()
         end_sample = self.end_sample(utterance)
-        final = self._passes.final(
-            utterance, revision, end_sample, lambda job: self._spawn(self._passes.judge(job))
+        final = self._jobs.final(
+            utterance,
+            revision,
+            end_sample,
+            lambda job: self._spawn(self._jobs.score_end_of_turn(job)),
         )
         task = self._spawn(final)
         self._newest = None if task is None else (utterance, task)
 
     def close(self, utterance: int, *, was_echo: bool = False) -> None:
-        """The utterance is over. Speech that goes on belongs to a new one."""
-        end = partial(self._listener.end, utterance, was_echo=was_echo)
-        self._spawn(self._passes.tell_listener(end))
+        """End the utterance. Speech that goes on belongs to a new one."""
+        end = partial(self._stream.end, utterance, was_echo=was_echo)
+        self._spawn(self._jobs.notify_stream(end))
 
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
-        """Note the agent's voice, which is played from then on."""
+        """Note the agent's voice, played from `at_ns` (monotonic) on."""
         since_ns = at_ns - max(self._last_audio_ns, self.resumed_ns)
         first_sample = int(self.received + since_ns * asr.RATE_HZ / 1e9)
         if self._group is not None:
-            self._far_end.append((first_sample, levels_of(pcm, rate_hz)))
+            self._played.append((first_sample, levels_of(pcm, rate_hz)))
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
-        """Follow the client's turn detection from the next frame on, and spare this much."""
+        """Use the client's turn detection from the next frame on, with this effort."""
         config = endpointing_for(detection, self._pause_ms)
         if config is not None and effort.pauses_sooner:
             config = replace(config, pause_ms=min(config.pause_ms, SOONER_PAUSE_MS))
@@ -155,14 +161,14 @@ class SpeechInput:
         if config is not None and effort.pauses_later:
             config = replace(config, pause_ms=max(config.pause_ms, LATER_PAUSE_MS))
         skips = {"partial": effort.skips_partials, "early": effort.pauses_later}
-        self._passes.skips = frozenset(kind for kind, is_skipped in skips.items() if is_skipped)
-        configure = partial(self._listener.configure, config, settle_after_s)
-        self._spawn(self._passes.tell_listener(configure))
+        self._jobs.skips = frozenset(kind for kind, is_skipped in skips.items() if is_skipped)
+        configure = partial(self._stream.configure, config, settle_after_s)
+        self._spawn(self._jobs.notify_stream(configure))
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 
-        Raises ClientError where there is none, StageError where the ears are broken.
+        Raises ClientError where there is none, StageError where the detector is broken.
         """
         if self.received - self._committed < MIN_COMMIT:
             raise ClientError(
@@ -170,8 +176,8 @@ class SpeechInput:
                 code="input_audio_buffer_commit_empty",
             )
         await self._inbox.drained()
-        committed = await self._passes.ask(self._listener.commit_buffer)
-        self._passes.committed(committed)
+        committed = await self._jobs.ask(self._stream.commit_buffer)
+        self._jobs.committed(committed)
         self._bounds[committed.utterance] = (int(self._committed), int(self.received))
         self._committed = self.received
         self.utterance = committed.utterance
@@ -180,7 +186,7 @@ class SpeechInput:
     async def clear(self) -> int:
         """Forget all audio since the last commit. Returns the newest utterance's number."""
         await self._inbox.drained()
-        await self._passes.ask(self._listener.clear)
+        await self._jobs.ask(self._stream.clear)
         self._committed = self.received
         return self.utterance
 
@@ -190,57 +196,55 @@ class SpeechInput:
         return end if end > first else int(self.received)
 
     def duration_s(self, utterance: int) -> float:
-        """Of its speech. Asked once, at the end."""
+        """Duration of the utterance's speech. Forgets the utterance: ask once, at the end."""
         end = self.end_sample(utterance)
         first, _ = self._bounds.pop(utterance, (end, end))
         return max(0, end - first) / asr.RATE_HZ
+
+    def _emit(self, heard: Heard) -> None:
+        if self._receiver is not None:
+            self._receiver(heard)
 
     # --- voice activity ---
 
     async def _listen(self, batch: Sequence[Audio]) -> None:
         outputs: list[asr.ListenerOutput] = []
-        played, self._far_end = self._far_end, []
+        played, self._played = self._played, []
         try:
             await self._detector.call(
-                lambda model: self._listening.take_in(model, batch, outputs, played),
+                lambda detector: self._guarded.take_in(detector, batch, outputs, played),
                 timeout_s=LISTEN_TIMEOUT_S,
             )
-            self._refusing = False
+            self._is_refusing = False
         except ClientError as error:
-            if not self._refusing:  # once, however many frames a recording too long has
-                self._tell(Heard(self.utterance, refused=error))
-            self._refusing = True
-        except StageError as error:  # what came meanwhile is lost
-            _log.warning("a caller was not listened to for a moment: %s", error)
-            self._listening.give_up()
-        for heard in outputs:
-            for event in heard.events:
-                self._pass_on(event)
-            for each in heard.jobs:
-                self._spawn(self._passes.partial(each))
+            if not self._is_refusing:  # one error for all frames of a recording too long
+                self._emit(Heard(self.utterance, refused=error))
+            self._is_refusing = True
+        except StageError as error:  # the rest of the batch is lost
+            _log.warning("audio of a caller was lost: %s", error)
+            self._guarded.abandon()
+        for output in outputs:
+            for event in output.events:
+                self._emit_event(event)
+            for job in output.jobs:
+                self._spawn(self._jobs.partial(job))
 
-    def _pass_on(self, event: asr.EndpointEvent) -> None:
-        """The listener's events are the machine's, but for their type."""
-        utterance = event.utterance
+    def _emit_event(self, event: asr.EndpointEvent) -> None:
+        utterance, paused_ns = event.utterance, None
         match event:
             case asr.SpeechStarted(at_sample=at_sample):
                 self.utterance = utterance
                 self._bounds[utterance] = (at_sample, at_sample)
                 if len(self._bounds) > MAX_BOUNDS:
                     del self._bounds[next(iter(self._bounds))]
-                self._tell(Heard(utterance, ev.SpeechStarted(utterance, at_sample)))
             case asr.SpeechPaused(at_sample=at_sample):
                 if utterance in self._bounds:  # else it has ended meanwhile
                     self._bounds[utterance] = (self._bounds[utterance][0], at_sample)
                 paused_ns = self._clock.now_ns()
-                paused = ev.SpeechPaused(utterance, at_sample)
-                self._tell(Heard(utterance, paused, paused_ns=paused_ns))
-            case asr.SpeechResumed(at_sample=at_sample):
-                if utterance in self._bounds:  # where it ends is open again
+            case asr.SpeechResumed():
+                if utterance in self._bounds:  # its end is open again
                     self._bounds[utterance] = (self._bounds[utterance][0],) * 2
-                self._tell(Heard(utterance, ev.SpeechResumed(utterance, at_sample)))
-            case asr.SilenceGrew(silence_ms=silence_ms):
-                self._tell(Heard(utterance, ev.SilenceGrew(utterance, silence_ms)))
+        self._emit(Heard(utterance, event, paused_ns=paused_ns))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:
@@ -250,14 +254,14 @@ class SpeechInput:
 
 
 def levels_of(pcm: npt.NDArray[np.int16], rate_hz: int) -> list[float]:
-    """Of each stretch as long as a frame of the detector, the last one perhaps shorter."""
+    """RMS level of each stretch as long as a frame of the detector; the last may be shorter."""
     samples = pcm.astype(np.float32) / np.float32(32768)
     length = asr.FRAME * rate_hz // asr.RATE_HZ
     return [asr.level_of(samples[at : at + length]) for at in range(0, len(samples), length)]
 
 
 def endpointing_for(detection: TurnDetection | None, pause_ms: int) -> asr.EndpointingConfig | None:
-    """How the listener follows a client's turn detection. None: push-to-talk."""
+    """Endpointing thresholds for a client's turn detection. None: push-to-talk."""
     if detection is None:
         return None
     if isinstance(detection, ServerVad):

@@ -1,4 +1,4 @@
-"""The voices of the service, each on its owner thread, and the words that each keeps at hand."""
+"""Speech output: the service's voices, each on its owner thread, with pre-synthesized openers."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -12,33 +12,33 @@ from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import APOLOGY, Speech
 from tts.resample import StreamResampler
 
-from .model_thread import NORMAL, URGENT, StageThread
+from .model_thread import NORMAL, URGENT, ModelThread
 
 VOICE_TIMEOUT_S: Final = 8.0
 """A sentence of 20 words takes 0.3 s with the slower voice. This long, something hangs."""
 
 
 class VoiceStage:
-    """One voice on its thread."""
+    """One voice on its owner thread, and its pre-synthesized texts."""
 
     def __init__(
         self, name: str, load: Callable[[], tts.Voice], openers: Sequence[str] = ()
     ) -> None:
         self.name = name
-        self.thread: StageThread[tts.Voice] = StageThread("tts", load)
+        self.thread: ModelThread[tts.Voice] = ModelThread("tts", load)
         self.kept: dict[str, list[tts.SpeechChunk]] = {}
-        """By their text: the apology and the openers."""
+        """Speech of the apology and the openers, by text."""
         self.converted: dict[tuple[str, int], Speech] = {}
-        """The openers, at the rates at which they were asked for: two at most."""
+        """Openers at the output rates that were requested (two at most), by text and Hz."""
         self._openers = openers
 
     async def start(self) -> None:
-        """Load the voice and let it say what it is to keep. Raises what loading raised."""
+        """Load the voice and synthesize the kept texts. Raises what loading raised."""
         await self.thread.start()
         for text in (APOLOGY, *self._openers):
             piece = tts.SpeakablePiece(text, (0, len(text)), 0)
             self.kept[text] = await self.thread.call(
-                partial(_said, piece), timeout_s=VOICE_TIMEOUT_S
+                partial(_synthesized, piece), timeout_s=VOICE_TIMEOUT_S
             )
 
 
@@ -50,8 +50,8 @@ class VoiceStream:
         self._rate_hz = rate_hz
 
     async def speak(self, piece: tts.SpeakablePiece) -> AsyncGenerator[Speech, None]:
-        """Raises StageError. The first piece of a reply goes before later pieces of others, whose
-        callers have something to listen to."""
+        """Speak a piece. Raises StageError. The first piece of a reply goes before later pieces of
+        other replies, whose callers have audio to hear."""
 
         def start(voice: tts.Voice) -> Iterator[Speech]:
             return _converted(voice.synthesize(piece), self._rate_hz)
@@ -72,7 +72,7 @@ class VoiceStream:
         return self._kept(APOLOGY, (0, 0))
 
     def _kept(self, text: str, span: tuple[int, int]) -> Speech | None:
-        """As one stretch of speech. One without a span has no words to be told apart."""
+        """A kept text as one stretch of speech; without a span it has no word times."""
         parts = list(_converted(iter(self._stage.kept.get(text, ())), self._rate_hz))
         if not parts:
             return None
@@ -85,12 +85,12 @@ class VoiceStream:
         return Speech(pcm, span, tuple(words) if any(span) else ())
 
 
-def _said(piece: tts.SpeakablePiece, voice: tts.Voice) -> list[tts.SpeechChunk]:
+def _synthesized(piece: tts.SpeakablePiece, voice: tts.Voice) -> list[tts.SpeechChunk]:
     return list(voice.synthesize(piece))
 
 
 def _converted(chunks: Iterator[tts.SpeechChunk], rate_hz: int) -> Iterator[Speech]:
-    """At the output rate. Chunks begin and end in silence, so each is resampled by itself."""
+    """Chunks at the output rate. They begin and end in silence, so each is resampled by itself."""
     for chunk in chunks:
         pcm = chunk.pcm
         if chunk.rate_hz != rate_hz:

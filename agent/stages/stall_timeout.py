@@ -1,9 +1,9 @@
-"""Waiting for a stage, but not for ever, and not by the clock alone.
+"""Timeouts that count only time in which the event loop turned.
 
 A deadline on the clock also passes while nothing runs: the process was stopped, the machine slept,
-or the event loop was held up by something of its own. The stage then looks hung, and would be given
-up and built anew for all calls. So time is counted in ticks of the loop, and a tick counts the same
-however late it comes: only while the loop turns does patience run out.
+or the event loop was blocked. The stage then looks hung, and would be abandoned and rebuilt for all
+calls. So time is counted in ticks of the loop, and a tick counts the same however late it comes:
+only while the loop turns does the deadline come nearer.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from typing import Final, TypeVar
 import anyio
 
 NUM_TICKS: Final = 10
-"""Per deadline. Fewer, and one stall takes a larger part of it; more cost wake-ups."""
+"""Ticks per deadline. With fewer, one stall takes a larger part of it; more cost wake-ups."""
 
 Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def patience(seconds: float) -> AsyncIterator[None]:
-    """As `asyncio.timeout`: cancels what is inside and raises TimeoutError, after so many seconds
-    in which the loop was turning. One stall, of whatever length, counts as a tenth."""
+async def stall_timeout(seconds: float) -> AsyncIterator[None]:
+    """Cancel the body and raise TimeoutError, as `asyncio.timeout` does, after so many seconds in
+    which the loop turned. One stall, of whatever length, counts as a tenth."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle | None = None
 
@@ -43,7 +43,7 @@ async def patience(seconds: float) -> AsyncIterator[None]:
 
 
 async def first_of(*works: Awaitable[Result]) -> Result:
-    """What the first of these to end returns or raises. The others are cancelled and awaited."""
+    """Return or raise what the first of these to end does. The others are cancelled and awaited."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_settled(work)) for work in works]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -54,7 +54,7 @@ async def first_of(*works: Awaitable[Result]) -> Result:
 
 
 async def _settled(work: Awaitable[Result]) -> Callable[[], Result]:
-    """Its outcome as a function: a task group would take an error for everybody's."""
+    """The outcome as a function: a raised error would cancel the whole task group."""
     try:
         result = await work
     except Exception as error:
@@ -85,6 +85,6 @@ async def finished_on_thread(work: Callable[[], Result]) -> Result:
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:
-        future.exception()  # retrieved: nobody is left to be told
+        future.exception()  # retrieved: its caller was cancelled
         raise cancelled
     return future.result()

@@ -1,4 +1,4 @@
-"""Tools between the ports and the language model: what may be called, and calls as they come."""
+"""Adapter between the ports' tools and the engine's: allowed calls in, parsed calls out."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CHOICES = ("auto", "required")
 
 @lru_cache(maxsize=64)
 def tool_use(tools: Tools) -> ToolUse:
-    """As the engine has it. Raises RequestError naming the tool at fault."""
+    """The engine's form of the tools. Raises RequestError naming the tool at fault."""
     choice: Any = tools.choice
     if choice not in CHOICES:
         choice = {"type": "function", "function": {"name": choice}}
@@ -34,17 +34,17 @@ def tool_use(tools: Tools) -> ToolUse:
 
 
 class CallCollector:
-    """Parts one reply into words and calls."""
+    """Separates the words and the calls of one reply."""
 
     def __init__(self, dialect: Dialect, use: ToolUse) -> None:
         self._reader = CallReader(dialect, use.callable)
         self._begun: list[tuple[str, str]] = []
-        """Name and arguments so far."""
-        self._num_told = 0
+        """Name and arguments so far of each call."""
+        self._num_returned = 0
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, tuple[ModelCall, ...]]:
-        """What is clear now: more words, and the calls that are complete. One that was broken off
-        is none."""
+        """Take in text; returns more words, and the calls that are complete. A call that was broken
+        off is dropped."""
         words = ""
         for event in [*self._reader.push(text), *(self._reader.flush() if is_last else ())]:
             if isinstance(event, CallStarted):
@@ -55,15 +55,15 @@ class CallCollector:
             else:
                 words += event.text
         num_whole = len(self._begun) - (not self._reader.is_whole)
-        fresh = self._begun[self._num_told : num_whole]
-        self._num_told = max(self._num_told, num_whole)
+        fresh = self._begun[self._num_returned : num_whole]
+        self._num_returned = max(self._num_returned, num_whole)
         return words, tuple(ModelCall(name, arguments) for name, arguments in fresh)
 
 
 def for_engine(
     messages: Sequence[ChatMessage],
 ) -> list[llm_engine.ChatMessage | CallingMessage]:
-    """The port's messages as the engine has them."""
+    """The engine's form of the port's messages."""
     return [
         CallingMessage(each.text, calls_for_engine(each))
         if each.calls
@@ -73,4 +73,5 @@ def for_engine(
 
 
 def calls_for_engine(message: ChatMessage) -> tuple[ToolCall, ...]:
+    """The engine's form of a message's calls."""
     return tuple(ToolCall(call.name, call.arguments) for call in message.calls)

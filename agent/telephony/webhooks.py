@@ -29,7 +29,7 @@ from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.refusal import STOPPING, HttpRefusal, shown
-from agent.stages.stall_timeout import patience
+from agent.stages.stall_timeout import stall_timeout
 from agent.telephony.carriers.webhooks import WEBHOOKS
 from agent.telephony.carriers.webhooks.webhook import (
     Answer,
@@ -238,7 +238,7 @@ async def _body(request: Request) -> bytes | HttpRefusal:
     """Raises ClientDisconnect."""
     received = bytearray()
     try:
-        async with patience(BODY_TIMEOUT_S):
+        async with stall_timeout(BODY_TIMEOUT_S):
             async for piece in request.stream():
                 received += piece
                 if len(received) > MAX_BODY_BYTES:

@@ -8,42 +8,13 @@ commands.
 
 from dataclasses import dataclass
 
+from asr.speech_detection.endpointing import SilenceGrew as SilenceGrew
+from asr.speech_detection.endpointing import SpeechPaused as SpeechPaused
+from asr.speech_detection.endpointing import SpeechResumed as SpeechResumed
+from asr.speech_detection.endpointing import SpeechStarted as SpeechStarted
 from latency_budget.account.turn import TurnId
 
 from .end_of_turn import TurnRules
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechStarted:
-    """The caller has begun to speak."""
-
-    utterance: int
-    at_sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechPaused:
-    """The first ~100 ms of silence after speech: the caller is thinking, or done."""
-
-    utterance: int
-    at_sample: int
-    """First silent sample."""
-
-
-@dataclass(frozen=True, slots=True)
-class SilenceGrew:
-    """The pause goes on. Counted in samples, so that audio sent in bursts gives the same turns."""
-
-    utterance: int
-    silence_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechResumed:
-    """The caller was only thinking."""
-
-    utterance: int
-    at_sample: int
 
 
 @dataclass(frozen=True, slots=True)

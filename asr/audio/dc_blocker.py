@@ -1,7 +1,7 @@
-"""Takes the constant part out of a signal: cheap sound cards and lines add one.
+"""DC blocker: removes the constant offset that cheap sound cards and lines add.
 
-A voice of 0.03 on an offset of 0.3 is no voice to the detector, and a silence with an offset is as
-loud as the voice to whatever measures levels. So the running mean of the last half second is
+A voice of 0.03 on an offset of 0.3 is no voice to the detector, and silence with an offset measures
+as loud as the voice. So the running mean of the last half second is
 subtracted: a first-order high-pass at 0.3 Hz, far below any voice.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from .samples import RATE_HZ, Pcm
 
 DECAY: Final = 1 - 2 / RATE_HZ
-"""Of the mean, a sample."""
+"""Factor by which the running mean decays each sample."""
 
 _BLOCK: Final = 512
 """Samples computed at a time: the powers of the decay stay near 1."""
@@ -25,10 +25,11 @@ class DcBlocker:
 
     def __init__(self) -> None:
         self._mean: float | None = None
-        """None before the first sample, which is taken for it: calls begin in silence."""
+        """Running mean; None before the first sample, which initializes it: calls begin in
+        silence."""
 
     def push(self, pcm: Pcm) -> Pcm:
-        """float32 [n] at 16 kHz in and out."""
+        """Filter float32 [n] at 16 kHz; returns as many samples."""
         if not len(pcm):
             return pcm
         if self._mean is None:

@@ -1,9 +1,9 @@
-"""Sound files of any rate and channel count as a stream of 16 kHz blocks.
+"""Reader of sound files of any rate and channel count, as a stream of 16 kHz blocks.
 
-WAV, FLAC, OGG and whatever else libsndfile reads. A file is never held whole: ten minutes of
-stereo at 48 kHz would be 230 MB of floats. Of a stranger's file only what `FileLimits` allow is
-decoded, since a small file can decode to a very large one, and only formats that people have: each
-parser is one more that a stranger may try.
+It reads WAV, FLAC, OGG and the other formats of libsndfile. A file is never held whole: ten minutes
+of stereo at 48 kHz would be 230 MB of floats. Of an untrusted file only what `FileLimits` allow is
+decoded, since a small file can decode to a very large one, and only common formats: each parser is
+one more to attack.
 """
 
 from collections.abc import Generator, Iterator
@@ -25,19 +25,19 @@ from .samples import Pcm
 from .wav_header import OpenEndedWav, audio_begins
 
 BLOCK_S: Final = 1.0
-"""Read at a time. Smaller spends its time in calls, larger only memory."""
+"""Seconds read at a time. Smaller costs calls, larger memory."""
 
 _UNKNOWN_LENGTH: Final = 2**62
 """libsndfile's frame count for streams that do not say their length is near 2**63."""
 
 _MAX_PAGE: Final = 65_307
-"""Bytes of an Ogg page, at most."""
+"""Largest size of an Ogg page, bytes."""
 
 _MAGIC: Final = (
     *(b"RIFF", b"RF64", b"riff", b"fLaC", b"OggS", b"FORM", b".snd", b"caff"),
     *mp3_file.MAGIC,
 )
-"""How the files begin that a stranger may send."""
+"""First bytes of the formats accepted from clients."""
 
 _HOW_TO_CONVERT: Final = (
     "give WAV, FLAC, OGG (Vorbis or Opus), MP3, AIFF, AU or CAF; "
@@ -47,10 +47,10 @@ _HOW_TO_CONVERT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a stranger's file may take."""
+    """Limits of an untrusted file."""
 
     max_s: float
-    """Decoded. Where the header owns up to more, nothing is decoded at all."""
+    """Seconds decoded at most. Where the header states more, nothing is decoded."""
     max_channels: int = 8
 
 
@@ -101,8 +101,8 @@ def _blocks(
 
 
 def _opened(path: Path, start: bytes, name: str) -> BinaryIO:
-    """As libsndfile is to see it. Raises AudioError where the file ends too early, which that
-    passes over without a word."""
+    """Open the file in the form that libsndfile reads correctly. Raises AudioError where the file
+    ends too early, which libsndfile ignores."""
     if start.startswith(b"OggS"):
         _check_last_page(path, name)
     if start.startswith(b"RIFF") and (begins := audio_begins(path, name)) is not None:
@@ -119,7 +119,7 @@ def _read(sound: soundfile.SoundFile) -> Iterator[npt.NDArray[np.float32]]:
 def _check_limits(
     sound: soundfile.SoundFile | Mp3File, name: str, limits: FileLimits | None
 ) -> None:
-    """By the header, before there is anything to hold."""
+    """Check the header against the limits, before anything is decoded."""
     if limits is None:
         return
     if sound.channels > limits.max_channels:
@@ -158,7 +158,7 @@ def _resampled(
 
 
 def _check_last_page(path: Path, name: str) -> None:
-    """The last page of an Ogg file says that it is the last (RFC 3533, section 6)."""
+    """Check that the last page of an Ogg file is marked as the last (RFC 3533, section 6)."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - _MAX_PAGE))
         end = file.read()
@@ -168,5 +168,5 @@ def _check_last_page(path: Path, name: str) -> None:
 
 
 def read_file(path: Path) -> Pcm:
-    """The whole file, float32 [n] at 16 kHz: for recordings known to be short."""
+    """Read the whole file, float32 [n] at 16 kHz: for recordings known to be short."""
     return np.concatenate(list(read_blocks(path)))

@@ -1,13 +1,12 @@
-"""Any rate to 16 kHz, a piece at a time, with as little held back as the filter allows.
+"""Streaming resampler from any rate to 16 kHz, with as little delay as the filter allows.
 
 Theory of operation
 -------------------
-Whatever a resampler holds back is added to every answer, so the amount is the first thing to ask
-of it. libsoxr's fixed-ratio engine filters by FFT in blocks and, fed 20 ms at a time, holds back up
-to 117 ms at 8 kHz and 39 ms at 48 kHz (quality HQ). Its variable-rate engine, held at one ratio,
-filters in the time domain: 12 ms at 48 kHz, with images and aliases below -75 dB. So that one does
-the work, except for telephones: 8 kHz is exactly half, where a half-band filter of 32 taps needs
-2 ms against soxr's 30.
+A resampler's delay is added to every answer, so it decides the choice. libsoxr's fixed-ratio engine
+filters by FFT in blocks and, fed 20 ms at a time, holds back up to 117 ms at 8 kHz and 39 ms at 48
+kHz (quality HQ). Its variable-rate engine, held at one ratio, filters in the time domain: 12 ms at
+48 kHz, with images and aliases below -75 dB. So that one does the work, except for telephones: 8
+kHz is exactly half, where a half-band filter of 32 taps needs 2 ms against soxr's 30.
 
 Neither depends on how the input is cut: every output sample is the same sum, whatever the pieces.
 """
@@ -54,16 +53,16 @@ class Resampler:
 
     @property
     def delay_ms(self) -> float:
-        """Audio held back, at most. `flush` gives it back."""
+        """Largest delay in ms. `flush` returns the audio held back."""
         return 0.0 if self._stream is None else self._stream.delay_ms
 
     def push(self, pcm: npt.NDArray[Any]) -> Pcm:
-        """int16 or float [n] or [n, channels] at the input's rate to float32 [m] at 16 kHz."""
+        """Convert int16 or float [n] or [n, channels] to float32 [m] at 16 kHz."""
         mono = to_mono(pcm)
         return mono if self._stream is None else self._stream.push(mono)
 
     def flush(self) -> Pcm:
-        """What is still held back."""
+        """The samples still held back, float32 [m] at 16 kHz."""
         return np.zeros(0, np.float32) if self._stream is None else self._stream.flush()
 
 
@@ -77,14 +76,14 @@ def _half_band_taps() -> Pcm:
 
 
 class _Doubler:
-    """8 kHz to 16 kHz: the input samples themselves, and one interpolated between each two."""
+    """Half-band filter from 8 to 16 kHz: the input samples, and one interpolated between two."""
 
     delay_ms = _HALF_TAPS * 1000 / 8000
 
     def __init__(self) -> None:
         self._taps = _half_band_taps()
         self._history = np.zeros(_HALF_TAPS - 1, np.float32)
-        """Input from `_HALF_TAPS - 1` samples before the next one to give out."""
+        """Input from `_HALF_TAPS - 1` samples before the next one to return."""
 
     def push(self, pcm: Pcm) -> Pcm:
         samples = np.concatenate([self._history, pcm])

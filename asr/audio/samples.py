@@ -1,4 +1,4 @@
-"""Microphone audio as the recognizer sees it: 16 kHz mono float32, counted in samples.
+"""Types and arithmetic of the internal audio format: 16 kHz mono float32, counted in samples.
 
 Pure: arithmetic on arrays, nothing else.
 """
@@ -16,7 +16,7 @@ Pcm = npt.NDArray[np.float32]
 """float32 [n], nominally within -1..1."""
 
 RATE_HZ: Final = 16_000
-"""The rate of Whisper, silero and Smart Turn. Everything is brought to it on arrival."""
+"""Sample rate of Whisper, silero and Smart Turn. All audio is converted to it on arrival."""
 
 VOICED_FRAME: Final = RATE_HZ // 50
 """20 ms: long enough for two periods of the lowest voice, short enough to place a word's end."""
@@ -49,28 +49,28 @@ def ms_from_samples(samples: int) -> float:
 
 
 def pcm16_to_float32(data: bytes) -> Pcm:
-    """Little-endian PCM16 to float32 [n]. Raises AudioError for an odd number of bytes."""
+    """Convert little-endian PCM16 to float32 [n]. Raises AudioError for an odd number of bytes."""
     if len(data) % 2:
         raise AudioError(f"PCM16 audio has two bytes a sample, got {len(data)} bytes")
     return np.frombuffer(data, dtype="<i2").astype(np.float32) / np.float32(_INT16_SCALE)
 
 
 def float32_to_pcm16(pcm: Pcm) -> bytes:
-    """float32 [n] to little-endian PCM16; what lies outside -1..1 is clipped."""
+    """Convert float32 [n] to little-endian PCM16; what lies outside -1..1 is clipped."""
     scaled = np.rint(np.clip(finite(pcm), -1.0, 1.0) * _INT16_SCALE)
     data: bytes = np.minimum(scaled, 32767).astype("<i2").tobytes()
     return data
 
 
 def finite(pcm: Pcm) -> Pcm:
-    """The same array, or a copy with 0 where it held NaN or infinity."""
+    """Replace NaN and infinities by 0: in a copy where there are any, else the same array."""
     if np.isfinite(pcm).all():
         return pcm
     return np.nan_to_num(pcm, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def to_mono(pcm: npt.NDArray[Any]) -> Pcm:
-    """int16, int32 or float [n] or [n, channels] to float32 [n] within -4..4, all of it finite.
+    """Convert int16, int32 or float [n] or [n, channels] to float32 [n] within -4..4, all finite.
 
     Channels are averaged: a caller who is on one channel only must be heard whichever it is.
     Raises AudioError for another shape or type of sample.
@@ -130,7 +130,8 @@ def voiced_rms(pcm: Pcm) -> float:
 def _voiced(
     rms: npt.NDArray[np.float64], utterance: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.intp] | None:
-    """Frames that are voiced, by the loudness of these; None where they are silent."""
+    """Indices of the voiced frames of `rms`, relative to the loudness of `utterance`; None:
+    silent."""
     if len(utterance) == 0:
         return None
     reference = float(np.quantile(utterance, 0.99))
@@ -140,7 +141,7 @@ def _voiced(
 
 
 def quietest_sample(pcm: Pcm, first: int, last: int) -> int:
-    """Where to cut between samples `first` and `last`: the middle of the quietest 200 ms.
+    """Sample to cut at, from `first` to `last`: the middle of the quietest 200 ms.
 
     Of equally quiet places the latest. `first` when there is no room to choose.
     """

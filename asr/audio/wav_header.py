@@ -1,4 +1,4 @@
-"""How much audio a WAV file has: as its header says, or as the file does where it knows better."""
+"""Length of a WAV file's audio, from its header or from the file's size."""
 
 import io
 from pathlib import Path
@@ -7,18 +7,18 @@ from typing import BinaryIO, Final
 from asr.errors import AudioError
 
 _STREAMED: Final = 0xFFFFFFFF
-"""What programs write for the length that stream to a pipe. libsndfile reads on to the end."""
+"""Length in the header of a WAV streamed to a pipe. libsndfile reads on to the end."""
 
 
 class OpenEndedWav(io.FileIO):
-    """A WAV file whose header says that no audio follows, read as if it said how much does.
+    """A WAV file whose header states a length of 0, read as if it stated the real one.
 
-    Programs that write the length when they are done leave 0 there where they can't: into a pipe,
-    or when they were ended. libsndfile takes that literally.
+    Programs that write the length at the end leave 0 there when they can't: into a pipe, or when
+    they were killed. libsndfile takes that literally.
     """
 
     def __init__(self, path: Path, data_at: int) -> None:
-        """`data_at`: where the audio begins; its length stands just before."""
+        """`data_at`: offset of the audio, bytes; its length stands just before."""
         super().__init__(path)
         length = min(path.stat().st_size - data_at, _STREAMED - 1)
         self._first = data_at - 4
@@ -35,9 +35,9 @@ class OpenEndedWav(io.FileIO):
 
 
 def audio_begins(path: Path, name: str) -> int | None:
-    """Where the audio begins that a header says nothing of; None where the header is right.
+    """Offset of audio whose length the header leaves at 0, bytes; None where the header is right.
 
-    Raises AudioError where it says more than there is: libsndfile shortens that without a word.
+    Raises AudioError where the header states more than there is: libsndfile shortens that silently.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -59,7 +59,7 @@ def audio_begins(path: Path, name: str) -> int | None:
 
 
 def _only_chunks(file: BinaryIO, size: int) -> bool:
-    """Whether what follows is what may stand behind audio, up to the end; or nothing."""
+    """The rest of the file is RIFF chunks, or nothing."""
     while len(header := file.read(8)) == 8:
         if not header[:4].isascii() or not header[:4].decode().isprintable():
             return False

@@ -1,21 +1,21 @@
-"""Final words before the pause is known: an early pass, and finals that take its words over.
+"""Early passes, and finals that reuse their words: final words before the pause is known.
 
 Theory of operation
 -------------------
 A pause counts as one after 80 to 112 ms of silence, because shorter ones are stops inside words.
 Only then is the final pass asked for, and the caller waits for all of it. But the audio that it is
-given says nothing that the first 32 ms of that silence do not say: so the listener asks for a pass
-as soon as the voice has dropped for `ListenerConfig.early_ms`, as a partial among others, and a
-final over the same words takes over what that pass has made of them.
+given holds nothing that the first 32 ms of that silence do not: so the stream asks for a pass as
+soon as the voice has dropped for `ListenerConfig.early_ms`, as a partial among others, and a
+final over the same words reuses its text.
 
-*The same words*: the same beginning, and the same last voiced sample, by the rule that says where
-latencies start (`audio.last_voiced_sample`). So the audio of the two differs in silence alone. Not
-taken over are texts that were not believed (an early pass is not worth a wider window) and empty
-ones: there the final is decoded afresh, with all that is done for finals.
+*The same words*: the same beginning, and the same last voiced sample, by the rule by which
+latencies are measured (`samples.last_voiced_sample`). So the audio of the two differs in silence
+alone. Texts that were not believed (an early pass is not worth a wider window) and empty ones are
+not reused: there the final is decoded afresh, with all that is done for finals.
 
 A recognizer does one job at a time, on one thread. A final that is due while the early pass is
-still being made stands behind it in the queue, and finds its words when it is begun: nobody has to
-wait for anybody, and there is nothing to lock.
+still running is behind it in the queue, and finds its words when it begins: nothing waits, and
+there is nothing to lock.
 
 Measured on 125 recorded turns in virtual time (`benchmarks/asr/finals.py`; a pass takes 4.4 ms for
 a second of window and 4 ms a token), median ms from the last voiced sample to the last words:
@@ -44,12 +44,13 @@ What was tried and left out:
 
 from dataclasses import dataclass, replace
 
-from .transcripts import DecodeJob, Hypothesis, Recognizer
+from .recognizer import Transcriber
+from .transcripts import DecodeJob, Hypothesis
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What a pass was about."""
+    """Identity of the words that a pass covers."""
 
     utterance: int
     first_sample: int
@@ -57,13 +58,14 @@ class _Words:
 
 
 class FinalReuse:
-    """The newest pass of one call that ended in silence. One thread, the recognizer's, uses it."""
+    """Result of the newest pass of one call that ended in silence. Used on one thread, the
+    recognizer's."""
 
     def __init__(self) -> None:
         self._known: tuple[_Words, Hypothesis] | None = None
 
-    def recognize(self, recognizer: Recognizer, job: DecodeJob) -> Hypothesis:
-        """What a job says: by the recognizer, or from the pass before, in no time."""
+    def recognize(self, recognizer: Transcriber, job: DecodeJob) -> Hypothesis:
+        """Decode a job, or return the result of the pass before over the same words at once."""
         words = _Words(job.utterance, job.first_sample, job.last_voiced_sample)
         if job.kind == "final" and self._known is not None and self._known[0] == words:
             return replace(self._known[1], encode_ms=0.0, decode_ms=0.0, taken_over=True)

@@ -1,4 +1,4 @@
-"""Whisper's features, without the silence: the log-mel spectrogram of the samples that are there.
+"""Log-mel features for Whisper, computed only where the audio is not digital silence.
 
 Two thirds of a short window are digital silence, whose features are known. faster-whisper's
 extractor computes them like any other; here only the frames are computed that a sample other than
@@ -14,7 +14,7 @@ from asr.audio.samples import Pcm
 
 HOP: Final = 160
 WINDOW: Final = 400
-"""Samples: 10 and 25 ms, as Whisper was trained."""
+"""Hop and window in samples: 10 and 25 ms, those of Whisper's training."""
 
 _FLOOR: Final = 1e-10
 _RANGE: Final = 8.0
@@ -22,7 +22,7 @@ _RANGE: Final = 8.0
 
 
 class LogMel:
-    """Stateless. Any number of threads may use one."""
+    """Feature extractor. Stateless: any number of threads may use one."""
 
     def __init__(self, filters: npt.NDArray[Any]) -> None:
         """`filters`: float [mels, 201], from FFT bins to mel bands."""
@@ -30,7 +30,7 @@ class LogMel:
         self._hann = np.hanning(WINDOW + 1)[:-1].astype(np.float32)
 
     def __call__(self, pcm: Pcm) -> npt.NDArray[np.float32]:
-        """Of float32 [n] at 16 kHz, n > 200: float32 [mels, n // 160]."""
+        """Features float32 [mels, n // 160] of float32 [n] at 16 kHz, n > 200."""
         log = np.full((len(self._filters), len(pcm) // HOP), np.log10(_FLOOR), np.float32)
         sounding = np.flatnonzero(pcm)
         if len(sounding):
@@ -45,7 +45,7 @@ class LogMel:
         return log
 
     def _log(self, pcm: Pcm) -> npt.NDArray[np.float32]:
-        """Of all frames that lie within these samples."""
+        """Log energies of all frames that lie within these samples, float32 [mels, frames]."""
         frames = np.lib.stride_tricks.sliding_window_view(pcm, WINDOW)[::HOP]
         spectrum = np.fft.rfft(frames * self._hann)
         power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)

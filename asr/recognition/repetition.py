@@ -1,4 +1,4 @@
-"""Is this transcript a loop?
+"""Detection of repetition loops in a transcript.
 
 Whisper repeats itself when it has lost the audio, above all with a short encoder window. The text
 then is worthless and takes ten times as long to produce.
@@ -22,13 +22,12 @@ MIN_REPEATS: Final = 4
 MIN_LOOP_TOKENS: Final = 6
 """A loop shorter than this may be a number: "zero zero zero zero"."""
 
-
 MIN_REPEATED_WORDS: Final = 3
 """Words at the end of a text that repeat what came just before them."""
 
 
 def is_degenerate(text: str, tokens: Sequence[int]) -> bool:
-    """Whether `text`, decoded from `tokens`, repeats itself as speech seldom does."""
+    """True where `text`, decoded from `tokens`, repeats itself as speech seldom does."""
     return (
         compression_ratio(text) > MAX_COMPRESSION
         or loop_at(tokens) is not None
@@ -37,9 +36,9 @@ def is_degenerate(text: str, tokens: Sequence[int]) -> bool:
 
 
 def repeats_ending(text: str) -> bool:
-    """Whether the text ends by beginning its last sentence again: "Press 1 to call. Press 1 to".
+    """True where the text ends by beginning its last sentence again ("Press 1 to call. Press 1
+    to"), or is one word twice.
 
-    Or is one word, twice.
     The commonest damage of short windows: Whisper reads on into the silence. People do say things
     twice, so this is a reason to look again, not to cut.
     """
@@ -60,7 +59,7 @@ def compression_ratio(text: str) -> float:
 
 
 def loop_at(tokens: Sequence[int]) -> tuple[int, int] | None:
-    """Start and length of the shortest phrase that at once follows itself often; None: no loop."""
+    """Start and length of the shortest phrase that is repeated without a break; None: no loop."""
     for length in range(1, MAX_NGRAM + 1):
         wanted = max(MIN_REPEATS * length, MIN_LOOP_TOKENS) - length
         run = 0

@@ -1,4 +1,4 @@
-"""Which words of a growing transcript can be relied on.
+"""Stable prefix of growing partial transcripts, by local agreement.
 
 Local agreement (Liu, Spanakis, Niehues 2020; LocalAgreement-2 as used for Whisper by Macháček,
 Dabre and Bojar 2023): words on which two successive hypotheses agree are stable. Stable words feed
@@ -19,10 +19,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Stabilized:
-    """A hypothesis, cut in two at a word's boundary."""
+    """A hypothesis, divided at a word boundary into a stable part and a tail."""
 
     text: str
     stable_chars: int
+    """Characters of `text` that will not change."""
 
     @property
     def stable(self) -> str:
@@ -35,7 +36,7 @@ class Stabilized:
 
 
 class Stabilizer:
-    """The hypotheses of one utterance. Not thread-safe."""
+    """Local agreement over the hypotheses of one utterance. Not thread-safe."""
 
     def __init__(self) -> None:
         self._stable: list[str] = []
@@ -59,9 +60,9 @@ are not needed to find the place, and the work grows with the square."""
 
 
 def _end_of(stable: list[str], words: list[str]) -> int:
-    """How many words of a hypothesis say what the stable ones say: the cut of least edit distance.
+    """Number of words of a hypothesis that match the stable ones, by least edit distance.
 
-    Only where later audio made Whisper rewrite the beginning is that not simply their number.
+    It differs from their number only where later audio made Whisper rewrite the beginning.
     """
     if _num_alike(stable, words) == len(stable):
         return len(stable)
@@ -81,7 +82,7 @@ def _end_of(stable: list[str], words: list[str]) -> int:
 
 
 def _num_alike(some: list[str], other: list[str]) -> int:
-    """Words in which both begin alike."""
+    """Number of equal words at the beginning of both."""
     for index, (one, two) in enumerate(zip(some, other, strict=False)):
         if _bare(one) != _bare(two):
             return index

@@ -1,7 +1,7 @@
-"""What passes between a listener and a recognizer, and what comes out of both."""
+"""Records between a speech stream and a recognizer: decode jobs, hypotheses, transcripts."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from asr.audio.samples import Pcm
 
@@ -13,12 +13,12 @@ decoded once so that later jobs stay short. `final`: an utterance up to a pause,
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What a recognizer made of some audio."""
+    """Result of one decode of a recognizer."""
 
     text: str
     """Stripped; empty when nothing was said."""
     tokens: tuple[int, ...] = ()
-    """Of the recognizer's own vocabulary."""
+    """Token ids of the recognizer's own vocabulary."""
     avg_logprob: float = 0.0
     """Natural log of the mean probability of a token. Below -1 the words are guesses."""
     no_speech_prob: float = 0.0
@@ -26,44 +26,37 @@ class Hypothesis:
     window_s: float = 0.0
     """Audio that the encoder saw, padding included; summed where there was more than one window."""
     encode_ms: float = 0.0
-    """Features and encoder."""
+    """Time of features and encoder."""
     decode_ms: float = 0.0
     fell_back: bool = False
-    """The short window did not do, and wider ones were tried."""
+    """The short window was not enough, and wider ones were tried."""
     taken_over: bool = False
-    """Nothing was decoded: an earlier pass over the same words had this (`final_reuse.py`)."""
-
-
-class Recognizer(Protocol):
-    """What is needed of a recognizer."""
-
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
-        """Recognize float32 [n] at 16 kHz."""
-        ...
+    """Nothing was decoded: the result of an earlier pass over the same words (`final_reuse.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
-    """Audio to recognize. Hand the result to `Listener.complete`, or the job to `Listener.fail`."""
+    """Audio to recognize. Hand the result to `AsrStream.complete`, or the job to
+    `AsrStream.fail`."""
 
     kind: JobKind
     utterance: int
     revision: int
-    """Which final pass over the utterance this is, from 1; of a partial: the passes before it."""
+    """Number of the final pass over the utterance, from 1; for a partial, of the pass before it."""
     first_sample: int
     """Position of `pcm` in the call."""
     pcm: Pcm = field(repr=False)
     """float32 [n], a copy: any thread may read it."""
     settled_text: str = ""
-    """What the utterance said before `pcm`."""
+    """Text of the utterance before `pcm`."""
     last_voiced_sample: int | None = None
-    """Of a final and of an early pass: see FinalTranscript."""
+    """For final and early passes: see FinalTranscript."""
     utterance_first_sample: int = 0
-    """Of a final: the utterance's first voiced sample."""
+    """For final passes: the utterance's first voiced sample."""
     certainty: float = 1.0
     """Mean probability of speech over the voiced frames, 0..1."""
     voiced_ms: float = 0.0
-    """Of the frames in which speech was heard."""
+    """Duration of the voiced frames."""
 
     @property
     def end_sample(self) -> int:
@@ -73,7 +66,7 @@ class DecodeJob:
 
 @dataclass(frozen=True, slots=True)
 class PartialTranscript:
-    """What the caller has said so far."""
+    """Transcript of an utterance that is still going on."""
 
     utterance: int
     text: str
@@ -83,18 +76,18 @@ class PartialTranscript:
 
 @dataclass(frozen=True, slots=True)
 class FinalTranscript:
-    """What the caller has said up to a pause, or to the end of the utterance."""
+    """Transcript of an utterance up to a pause, or to its end."""
 
     utterance: int
     revision: int
-    """Which final pass over the utterance, from 1."""
+    """Number of the final pass over the utterance, from 1."""
     text: str
     """Empty: nothing was said."""
     first_sample: int
     """First voiced sample of the utterance."""
     last_voiced_sample: int | None
-    """Last sample of the last voiced 20 ms, see `audio.last_voiced_sample`; None: none voiced."""
+    """Last sample of the last voiced 20 ms, see `samples.last_voiced_sample`; None: none voiced."""
     avg_logprob: float
     no_speech_prob: float
     fell_back: bool
-    """The short window did not do, so this pass took several times as long."""
+    """The short window was not enough, so this pass took several times as long."""

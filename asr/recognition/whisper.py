@@ -21,13 +21,17 @@ text that repeats itself, hits that cap, or is improbable is decoded again with 
 bad texts the least bad is kept, and what then still looks like an answer to noise is dropped.
 
 Measured on 230 telephone prompts of up to 14 s, tiny.en (`benchmarks/asr/latency.py` measures it
-again): word error
-rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it sentences repeated into
-the silence; with those decoded again 3.8 %; with a lead of 0.2 s as well 3.6 %, and then one prompt
-in 230 needs it. Floors of 8 and 12 s: 3.5 %, but five and one decoded again.
+again): word error rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it
+sentences repeated into the silence; with those decoded again 3.8 %; with a lead of 0.2 s as well
+3.6 %, and then one prompt in 230 needs it. Floors of 8 and 12 s: 3.5 %, but five and one decoded
+again.
 
 Audio longer than a window is cut at its quietest places and decoded piece by piece, one window in
 memory at a time.
+
+A prompt is `<|startofprev|>` and up to 223 tokens of earlier text before the start of the
+transcript, as OpenAI trained it. Whisper takes names and spelling from it; it follows no
+instructions.
 """
 
 import math
@@ -45,17 +49,10 @@ from latency_budget.account.clock import Clock, SystemClock
 
 from .log_mel import HOP, LogMel
 from .log_mel import WINDOW as FEATURE_WINDOW
+from .recognizer import AS_LOADED, TranscriptionOptions
 from .repetition import is_degenerate, unlooped
 from .transcripts import Hypothesis
 from .whisper_files import check_files, check_vocabulary, damaged
-from .whisper_prompt import (
-    AS_LOADED,
-    Manner,
-    languages_of,
-    prompt_tokens,
-    tokenizer_for,
-    words_before,
-)
 from .word_times import TimedWord, timed_words, token_starts
 
 FULL_WINDOW_S: Final = 30.0
@@ -84,7 +81,7 @@ TOKENS_AT_LEAST: Final = 10
 """Fast speech has 5 tokens a second; a loop stops here instead of at 448."""
 
 MAX_LENGTH: Final = 448
-"""Of prompt and text. CTranslate2 gives half of what it is allowed to the text, whatever the
+"""Tokens of prompt and text together. CTranslate2 gives half of them to the text, whatever the
 prompt's length."""
 
 RETRY_WINDOWS_S: Final = (15.0, FULL_WINDOW_S)
@@ -94,6 +91,9 @@ SUSPECT_LOGPROB: Final = -1.2
 """Average log probability below which a text is decoded again. At OpenAI's -1.0 single words are
 decoded again half as often again and come out no better (282 prompts of one or two words)."""
 
+MAX_PROMPT_TOKENS: Final = 223
+"""Only the last tokens of a longer prompt count, as at OpenAI."""
+
 DROP_LOGPROB: Final = -1.0
 DROP_NO_SPEECH: Final = 0.6
 """A text both less likely and less speech-like than this is an answer to noise; OpenAI's values."""
@@ -101,7 +101,7 @@ DROP_NO_SPEECH: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How much of a window the encoder sees. The defaults are the product, others for measuring."""
+    """Length of the encoder's window. The defaults are used in production, others for measuring."""
 
     floor_s: float = WINDOW_FLOOR_S
     lead_s: float = WINDOW_LEAD_S
@@ -117,7 +117,7 @@ class WindowPolicy:
 
 
 FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S, lead_s=0.0)
-"""As Whisper was trained."""
+"""The window of Whisper's training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,8 @@ class _Decoded:
 
 
 class WhisperTranscriber:
-    """One model. Calls block for the time of a decode; one thread at a time should make them."""
+    """A `Recognizer`: one loaded Whisper. Calls block for the time of a decode; one thread at a
+    time makes them."""
 
     def __init__(
         self,
@@ -219,31 +220,36 @@ class WhisperTranscriber:
             return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    def steps(self, pcm: Pcm, manner: Manner = AS_LOADED) -> Iterator[Hypothesis]:
-        """`transcribe`, for who lets others go first: a decode in each step, and the best text so
-        far. The last item counts. float32 [n], not longer than `MAX_PIECE_S`."""
+    def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:
+        """`transcribe` with one decode a step, so that other jobs run in between: yields the best
+        text so far, and the last one counts. float32 [n], not longer than `MAX_PIECE_S`."""
         if len(pcm) < MIN_AUDIO_S * RATE_HZ:
             yield Hypothesis("", audio_s=len(pcm) / RATE_HZ)
         else:
-            yield from self._steps(finite(pcm), True, manner)
+            yield from self._steps(finite(pcm), True, options)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes of the languages that it can be asked for. The first is that of loading."""
-        return languages_of(self._model, self._tokenizer)
+        """Codes of the model's languages. The first is that of loading."""
+        own = str(self._tokenizer.language_code)
+        if not self._model.is_multilingual:
+            return (own,)
+        from faster_whisper.tokenizer import _LANGUAGE_CODES
 
-    def num_prompt_tokens(self, manner: Manner) -> int:
-        """Of the words that are given to it with each piece."""
-        return len(words_before(self._tokenizer, manner))
+        return (own, *(code for code in _LANGUAGE_CODES if code != own))
+
+    def num_prompt_tokens(self, options: TranscriptionOptions) -> int:
+        """Tokens of the prompt that the model sees beside each piece of audio."""
+        return len(_words_before(self._tokenizer, options))
 
     def word_times(
-        self, pcm: Pcm, tokens: tuple[int, ...], manner: Manner = AS_LOADED
+        self, pcm: Pcm, tokens: tuple[int, ...], options: TranscriptionOptions = AS_LOADED
     ) -> list[TimedWord]:
-        """When each word was said of what was made of this audio, as given to `steps`. As much work
-        as a decode."""
+        """Word times of a hypothesis, in the audio that was given to `steps` with these options. As
+        much work as a decode."""
         if not tokens:
             return []
-        tokenizer = tokenizer_for(self._tokenizer, manner)
+        tokenizer = _tokenizer_for(self._tokenizer, options)
         window_s = self._window.window_s(len(pcm) / RATE_HZ)
         encoded = self._model.encode(self._features(finite(pcm), window_s), to_cpu=False)
         aligned = self._model.align(
@@ -258,9 +264,11 @@ class WhisperTranscriber:
         """Run every part once, so that the first caller does not pay for it."""
         self.transcribe(np.zeros(RATE_HZ, np.float32), fallback=False)
 
-    def _steps(self, pcm: Pcm, fallback: bool, manner: Manner) -> Iterator[Hypothesis]:
+    def _steps(
+        self, pcm: Pcm, fallback: bool, options: TranscriptionOptions
+    ) -> Iterator[Hypothesis]:
         window_s = self._window.window_s(len(pcm) / RATE_HZ)
-        prompt = prompt_tokens(self._tokenizer, manner)
+        prompt = _prompt_tokens(self._tokenizer, options)
         attempts = [self._decode(pcm, window_s, prompt)]
         yield self._hypothesis(attempts, pcm, window_s, fallback)
         for wider_s in RETRY_WINDOWS_S if fallback else ():
@@ -347,7 +355,7 @@ def _last(steps: Iterator[Hypothesis]) -> Hypothesis:
 
 
 def pieces(pcm: Pcm) -> Iterator[Pcm]:
-    """Cut at the quietest places so that each piece fits a window."""
+    """Cut audio at its quietest places so that each piece fits a window."""
     start = 0
     while len(pcm) - start > MAX_PIECE_S * RATE_HZ:
         first = start + int(MIN_PIECE_S * RATE_HZ)
@@ -371,3 +379,26 @@ def _joined(parts: list[Hypothesis]) -> Hypothesis:
         decode_ms=sum(part.decode_ms for part in parts),
         fell_back=any(part.fell_back for part in parts),
     )
+
+
+def _tokenizer_for(tokenizer: Any, options: TranscriptionOptions) -> Any:
+    """faster-whisper's tokenizer for another language; the same one for its own."""
+    if options.language is None or options.language == tokenizer.language_code:
+        return tokenizer
+    from faster_whisper.tokenizer import Tokenizer
+
+    return Tokenizer(tokenizer.tokenizer, True, task="transcribe", language=options.language)
+
+
+def _words_before(tokenizer: Any, options: TranscriptionOptions) -> list[int]:
+    """Tokens of the prompt."""
+    text = options.prompt.strip()
+    return tokenizer.encode(" " + text)[-MAX_PROMPT_TOKENS:] if text else []
+
+
+def _prompt_tokens(tokenizer: Any, options: TranscriptionOptions) -> list[int]:
+    """All tokens before the transcript: prompt, language and task."""
+    asked = _tokenizer_for(tokenizer, options)
+    start = [*asked.sot_sequence, asked.no_timestamps]
+    before = _words_before(asked, options)
+    return [asked.sot_prev, *before, *start] if before else start

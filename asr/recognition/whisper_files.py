@@ -1,4 +1,4 @@
-"""Is a CTranslate2 Whisper directory whole? The runtime's own messages do not name the file."""
+"""Checks of a CTranslate2 Whisper directory: the runtime's own messages do not name the file."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,8 @@ def check_files(model_dir: Path) -> None:
 
 
 def check_vocabulary(model_dir: Path, tokenizer: Any) -> None:
-    """CTranslate2 loads a vocabulary that was cut short, and then names the wrong words."""
+    """Raise ModelError for a vocabulary that was cut short: CTranslate2 loads it, and then writes
+    the wrong words."""
     names = ("vocabulary.json", "vocabulary.txt")
     path = next((model_dir / name for name in names if (model_dir / name).is_file()), None)
     if path is None:
@@ -54,7 +55,7 @@ def check_vocabulary(model_dir: Path, tokenizer: Any) -> None:
 
 
 def damaged(path: Path, reason: object) -> str:
-    """The sentence that says so."""
+    """Error message for a damaged file."""
     first_line = (str(reason).splitlines() or [type(reason).__name__])[0][:200]
     return (
         f"{path} cannot be read, probably damaged or cut short; delete it and {_FETCH_AGAIN}: "

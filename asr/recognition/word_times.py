@@ -1,9 +1,8 @@
-"""When each word of a transcript was said, from what Whisper looked at while it wrote it.
+"""Word times of a transcript, from Whisper's cross attention.
 
 The runtime aligns tokens with the encoder's positions by dynamic time warping over the attention
-of a few heads that the model names (openai/whisper, `benchmarks/llm/gpu/timing.py`). A word lasts
-from where its first
-token begins to where the next word's does; the last one to the end of the speech.
+of a few heads that the model names (openai/whisper, `timing.py`). A word lasts from its first
+token's beginning to the next word's; the last one to the end of the speech.
 
 Pure.
 """
@@ -23,18 +22,18 @@ class TimedWord:
     """A word with the punctuation behind it."""
 
     text: str
-    """As decoded, the blank before it included."""
+    """Decoded text, including the blank before the word."""
     tokens: tuple[int, ...]
     first_sample: int
-    """In the audio that was recognized, at 16 kHz."""
+    """First sample in the recognized audio, 16 kHz."""
     end_sample: int
-    """After the last one."""
+    """Sample after the last one."""
 
 
 def token_starts(
     alignments: Sequence[tuple[int, int]], num_tokens: int, lead_samples: int
 ) -> list[int]:
-    """The sample at which each token begins, and at the end the one where the last one ends.
+    """First sample of each token, and finally the sample at which the last token ends.
 
     `alignments` are pairs of token and position, in order; `lead_samples` stand before the audio.
     """
@@ -50,7 +49,7 @@ def token_starts(
 def timed_words(
     texts: Sequence[str], tokens: Sequence[Sequence[int]], starts: Sequence[int], num_samples: int
 ) -> list[TimedWord]:
-    """Words from the texts and tokens of each, what is only punctuation joined to the word before.
+    """Build words from the texts and tokens of each; punctuation is joined to the word before.
 
     `starts` as `token_starts` gives them; nothing lasts longer than the audio's `num_samples`.
     """

@@ -1,4 +1,4 @@
-"""Where speech starts, pauses and goes on: hysteresis over the voice detector's probabilities.
+"""Endpointing: starts, pauses and resumptions of speech from the voice detector's probabilities.
 
 Theory of operation
 -------------------
@@ -7,7 +7,7 @@ One automaton per call:
     QUIET --onset--> SPEAKING --silence >= pause_ms--> PAUSING --speech >= min_resume_ms--> SPEAKING
 
 It does not decide when a turn is over. It says when the caller paused and how the silence grows;
-whoever owns it compares that with the words and calls `end`. The next speech is a new utterance.
+its owner compares that with the words and calls `end`. The next speech is a new utterance.
 
 Two thresholds keep it from chattering: a frame is *voiced* from `speech_threshold` on, *silent*
 below `silence_threshold`, and in between it continues whatever is going on. An onset must last
@@ -16,9 +16,8 @@ began is remembered, so the first word loses nothing.
 
 Silence counts from the last *loud* sample where the owner says how far a frame is loud
 (`energy_endpoint.py`): the detector's probability falls a tenth of a second after the voice does.
-A sound
-in a pause that is loud but too short to be speech (the "t" that ends a word) makes the silence
-begin anew behind it.
+A sound in a pause that is loud but too short to be speech (the "t" that ends a word) makes the
+silence begin anew behind it.
 
 All counting is in samples of the call, never in time: audio that arrives in bursts, late, or faster
 than real time gives the same events. Events of one utterance come in the order
@@ -38,7 +37,7 @@ FRAME: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointingConfig:
-    """When speech counts as begun, paused and resumed. Raises ValueError when inconsistent."""
+    """Thresholds for speech to begin, pause and resume. Raises ValueError when inconsistent."""
 
     speech_threshold: float = 0.5
     """Probability from which a frame is voiced. Telephone speech lies at 0.8-1.0, noise, hum and
@@ -49,8 +48,9 @@ class EndpointingConfig:
     """Voiced time before speech counts as begun. 64 lets single clicks through, which interrupt the
     agent; 160 loses a short "no"."""
     min_speech_over_ms: int = 160
-    """The same while the agent can be heard: stopping it for a click is worse than stopping it
-    64 ms later. 250 ms after the onset it must be silent at the client."""
+    """Voiced time before speech counts as begun while the agent is audible: stopping it for a
+    click is worse than stopping it 64 ms later. 250 ms after the onset it must be silent at the
+    client."""
     pause_ms: int = 80
     """Silence before speech counts as paused. With 48 seven pauses are found in a turn, two thirds
     of them inside words (stops before "t" and "k"), with 80 five, with 112 four; what is added here
@@ -83,7 +83,9 @@ class EndpointingConfig:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The caller has begun to speak."""
+    """The caller has begun to speak.
+
+    The four events below are those of the turn-taking machine too; traces name them by class."""
 
     utterance: int
     at_sample: int
@@ -92,8 +94,8 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPaused:
-    """Silence has reached `pause_ms`; told again when a short sound broke it, so that the end of a
-    word is not lost."""
+    """Silence has reached `pause_ms`: the caller is thinking, or done. Emitted again when a short
+    sound broke the silence, so that the end of a word is not lost."""
 
     utterance: int
     at_sample: int
@@ -102,7 +104,8 @@ class SpeechPaused:
 
 @dataclass(frozen=True, slots=True)
 class SilenceGrew:
-    """The pause goes on; one for each further silent frame."""
+    """The pause goes on; one for each further silent frame. Counted in samples, so that audio sent
+    in bursts gives the same turns."""
 
     utterance: int
     silence_ms: int
@@ -111,7 +114,7 @@ class SilenceGrew:
 
 @dataclass(frozen=True, slots=True)
 class SpeechResumed:
-    """The caller was only thinking."""
+    """The caller goes on with the utterance after a pause."""
 
     utterance: int
     at_sample: int
@@ -128,13 +131,13 @@ class _State(Enum):
 
 
 class Endpointer:
-    """The automaton of one call. Utterances count from 1. Not thread-safe, never blocks."""
+    """Endpointing automaton of one call. Utterances count from 1. Not thread-safe, never blocks."""
 
     def __init__(self, config: EndpointingConfig) -> None:
         self._config = config
         self._state = _State.QUIET
         self._utterance = 1
-        """The open one, or the one that opens next."""
+        """Number of the open utterance, or of the one that opens next."""
         self._position = 0
         """Sample after the last frame."""
         self._voiced_from: int | None = None
@@ -144,9 +147,9 @@ class Endpointer:
         self._is_noticed = False
         """While PAUSING: the silence behind the last sound has reached `pause_ms`."""
         self._resumed_at: int | None = None
-        """Where the utterance's last pause ended."""
+        """First sample after the utterance's last pause."""
         self._carried_onset: int | None = None
-        """While QUIET: speech that the end of an utterance left to the next one."""
+        """While QUIET: onset of speech that the end of an utterance left to the next one."""
 
     @property
     def config(self) -> EndpointingConfig:
@@ -159,7 +162,7 @@ class Endpointer:
 
     @property
     def is_open(self) -> bool:
-        """Whether an utterance has started and not ended."""
+        """An utterance has started and not ended."""
         return self._state is not _State.QUIET
 
     @property
@@ -181,8 +184,8 @@ class Endpointer:
         """Take in the next frame's probability of speech, 0..1; returns at most one event.
 
         `num_loud`: samples of it up to the last that is loud enough for speech, where that is
-        known; it counts inside an utterance only. `is_overlap`: somebody else can be heard, and
-        speech must be surer to be the caller's. Raises ValueError for a frame that begins before
+        known; it counts inside an utterance only. `is_overlap`: the agent is audible, and speech
+        must last longer to count as the caller's. Raises ValueError for a frame that begins before
         the last one ended.
         """
         if first_sample < self._position:
@@ -226,7 +229,7 @@ class Endpointer:
             self._voiced_from = None
 
     def _voiced_for(self, min_ms: int) -> int | None:
-        """Where the voice began that has lasted `min_ms`, if one has."""
+        """First sample of the voice that has lasted `min_ms`, if one has."""
         began = self._voiced_from
         if began is None or self._position - began < samples_from_ms(min_ms):
             return None

@@ -1,11 +1,11 @@
-"""How far into a frame the caller's voice can be heard, by its level alone.
+"""Energy endpointing: the last loud sample of a frame, which is sooner than the detector's word.
 
 Theory of operation
 -------------------
 The voice detector is sure that speech is over only when its network has forgotten it: its first
 silent frame comes 116 ms (median) after the last voiced 20 ms, and up to 240 ms after. Nothing is
 won by that wait: what lies 25 dB below an utterance's loudest frames is no voice, by the same rule
-that says where reported latencies start (`audio.last_voiced_sample`). So within an utterance a
+that says where reported latencies start (`samples.last_voiced_sample`). So within an utterance a
 frame counts as speech only as far as it is loud. In a room so noisy that silence is not 25 dB below
 the voice everything is loud, and the detector decides alone, as late as before.
 
@@ -25,7 +25,7 @@ HALF: Final = 256
 """Samples: 16 ms, two periods of a low voice."""
 
 MAX_DISAGREED: Final = 12
-"""Frames of 32 ms. The detector's lag is shorter; a caller who is not heard for longer notices."""
+"""Frames of 32 ms. The detector's lag is shorter; a longer deafness is noticed by callers."""
 
 _QUANTILE: Final = 0.99
 
@@ -34,8 +34,8 @@ _FLOOR_DB: Final = -120
 _NUM_BINS: Final = 140
 
 
-class Loudness:
-    """The levels of one utterance. Not thread-safe."""
+class EnergyEndpoint:
+    """Level histogram of one utterance. Not thread-safe."""
 
     def __init__(self) -> None:
         self._counts = [0] * _NUM_BINS
@@ -43,7 +43,7 @@ class Loudness:
         self._disagreed = 0
 
     def reset(self) -> None:
-        """The next frame belongs to another utterance."""
+        """Forget the levels: the next frame belongs to another utterance."""
         if not self._num_counted:
             return
         self._counts = [0] * _NUM_BINS
@@ -51,9 +51,9 @@ class Loudness:
         self._disagreed = 0
 
     def loud_samples(self, frame: Pcm, is_speech: bool) -> int:
-        """Up to the end of the last loud half of a frame of 512 samples: 0, 256 or 512.
+        """Samples up to the end of the last loud half of a frame of 512 samples: 0, 256 or 512.
 
-        `is_speech`: whether the detector hears speech in it, or has not made up its mind.
+        `is_speech`: the detector's probability is not below its silence threshold.
         """
         halves = frame.reshape(2, HALF)
         energy = np.einsum("ij,ij->i", halves, halves) / HALF
@@ -74,7 +74,7 @@ class Loudness:
         self._num_counted += 1
 
     def _reference_db(self) -> int:
-        """Everything is loud before anything was counted."""
+        """99th percentile of the levels, dB; the floor before anything was counted."""
         above = 0
         wanted = max(1, round((1 - _QUANTILE) * self._num_counted))
         for index in range(_NUM_BINS - 1, -1, -1):

@@ -1,7 +1,7 @@
-"""A long recording in pieces that are recognized one by one, and where in them somebody speaks.
+"""Segmentation of a long recording into short pieces, and the speech within each.
 
-Theory of operation: whoever transcribes a file must not keep callers waiting, and a pass that has
-begun can't be broken off. So pieces are short: at most `MAX_PIECE_S`, which with Whisper's lead and
+Theory of operation: transcribing a file must not delay calls, and a pass that has begun can't be
+broken off. So pieces are short: at most `MAX_PIECE_S`, which with Whisper's lead and
 margin fills its window of 15 s and takes 0.15 s on two cores, a fifth of the window of 30 s and its
 decode. They are cut at their quietest places. Shorter ones would be cut more often, and the words
 at a cut have context on one side only.
@@ -25,20 +25,20 @@ from .vad import FRAME, VadState, VoiceDetector
 
 MAX_PIECE_S: Final = 12.0
 MIN_PIECE_S: Final = 6.0
-"""Room to find a pause in: 6 s of speech hold one nearly always."""
+"""Shortest piece before a cut: the 6 s up to `MAX_PIECE_S` nearly always hold a pause."""
 
 SPEECH_PROBABILITY: Final = 0.5
-"""The detector's own threshold. What is never above it in a piece is no speech."""
+"""Probability above which a frame is speech: the detector's own threshold."""
 
 MIN_SPEECH_FRAMES: Final = 3
 """96 ms: the shortest words last longer, a click does not."""
 
 MARGIN_S: Final = 0.3
-"""Kept around the speech: the detector is late for soft beginnings ("h", "f") and early for
+"""Seconds kept around the speech: the detector is late for soft beginnings ("h", "f") and early for
 endings."""
 
 STEP_FRAMES: Final = 31
-"""The detector looks at so many frames in one go, about a second: 5 to 10 ms of work."""
+"""Frames that the detector sees in one job, about a second: 5 to 10 ms of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class FilePiece:
     """A stretch of a recording."""
 
     first_sample: int
-    """In the recording, at 16 kHz."""
+    """Position in the recording, 16 kHz samples."""
     pcm: Pcm
     """float32 [n]."""
 
 
 def cut_into_pieces(blocks: Iterable[Pcm]) -> Iterator[FilePiece]:
-    """All of a recording. Holds one piece, and reads as far ahead as that needs."""
+    """Cut a recording into pieces. Holds one piece, and reads as far ahead as that needs."""
     first_sample = 0
     held = np.zeros(0, np.float32)
     for block in blocks:
@@ -67,7 +67,7 @@ def cut_into_pieces(blocks: Iterable[Pcm]) -> Iterator[FilePiece]:
 
 
 class SpeechFinder:
-    """Which part of a piece is speech. `look` until it says that all has been seen."""
+    """Finds the speech in a piece. Call `look` until it returns False, then `speech`."""
 
     def __init__(self, piece: FilePiece, state: VadState) -> None:
         """`state` is the recording's, carried from piece to piece."""
@@ -77,7 +77,7 @@ class SpeechFinder:
         self._next_frame = 0
 
     def look(self, detector: VoiceDetector) -> bool:
-        """At about a second more. Whether there is more to see."""
+        """Run the detector over about a second more; returns whether audio is left."""
         for _ in range(STEP_FRAMES):
             start = self._next_frame * FRAME
             frame = self._piece.pcm[start : start + FRAME]
@@ -89,7 +89,7 @@ class SpeechFinder:
         return True
 
     def speech(self) -> FilePiece | None:
-        """From the first to the last speech with a margin; None: there is none."""
+        """The piece from its first to its last speech with a margin; None: no speech."""
         if len(self._speech) < MIN_SPEECH_FRAMES:
             return None
         margin = int(MARGIN_S * RATE_HZ)

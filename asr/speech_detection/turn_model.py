@@ -1,4 +1,4 @@
-"""Is the caller's turn over, judged by the sound of it: Smart Turn v3.2 with a head of our own.
+"""End-of-turn model by sound: Smart Turn v3.2 with a head of our own.
 
 Theory of operation
 -------------------
@@ -8,24 +8,24 @@ silence in front where there is less, the pause at the end. The samples are brou
 variance 1, the silence in front included, before Whisper's log-mel is taken; without that a quiet
 caller never finishes.
 
-The published classifier judges what the last of its four blocks makes of the whole window, with a
+The published classifier scores the last of its four blocks over the whole window, with a
 probability that is quantized to 8 bits, and knows little of short pauses. What tells them apart
 lies in the last second, and in how it goes: so the states behind the second block, averaged over
 eight stretches that are the shorter the nearer they are to the pause, go to a logistic regression
-of our own, `turn_head.json`. Over pauses of at least 160 ms, asked 80 ms after the voice, the area
-under the curve is 0.87 where a recorded voice reads commands and 0.93 where it hesitates
+of our own, `turn_model_head.json`. Over pauses of at least 160 ms, asked 80 ms after the voice, the
+area under the curve is 0.87 where a recorded voice reads commands and 0.93 where it hesitates
 (held-back half; `python -m benchmarks.end_of_turn.fit` prints both). The published classifier has
 0.59 and 0.70, a regression on what it pools from the last block 0.80 and 0.87.
 
 Only the newest WINDOW_S go through the network, and only through half of it: 11 ms on one thread,
-where all of it takes 18 (two-core EPYC). It is asked as early as a pause is noticed: the longer the
+where all of it takes 18 (two-core EPYC). It runs as soon as a pause is found: the longer the
 silence behind the last word, the less it tells.
 
 One turn at a time: the owner passes the caller's present turn, not the call. Audio of an earlier
 turn, or of the agent, is another speaker to it.
 
 What was tried: readers of four other languages, to fit the head on as well: nothing for this one,
-0.01 to 0.03 for readers whom it has never heard. A small network that attends to the same states:
+0.01 to 0.03 for readers outside the training data. A small network that attends to the same states:
 no better. Keeping the mel of samples already seen: all of it takes 2 ms, there is nothing to win.
 Pitch and energy of the last syllables by hand, and the language model's probability that the words
 end there: 0.01 and 0.005 more.
@@ -44,10 +44,10 @@ from asr.errors import ModelError
 from .turn_model_graph import STATE, states_graph
 
 TRAINED_S: Final = 8
-"""What the network was trained on, and over which samples are normalized."""
+"""Seconds of the network's training window, over which samples are normalized."""
 
 WINDOW_S: Final = 4
-"""What goes through it."""
+"""Seconds of audio that the network sees."""
 
 _TRAINED: Final = TRAINED_S * RATE_HZ
 
@@ -57,7 +57,7 @@ _STRETCHES: Final = ((0, 3), (3, 6), (6, 9), (9, 12), (12, 18), (18, 25), (25, 4
 """Positions of 20 ms, counted back from the newest."""
 
 EMBEDDING: Final = STATE * len(_STRETCHES)
-"""Numbers that the head sees: the states' means over each stretch."""
+"""Size of the head's input: the states' means over each stretch."""
 
 _LEAST_VARIANCE: Final = 1e-7
 """Added before the root, as where the network was trained: digital silence stays finite."""
@@ -66,7 +66,7 @@ Embedding = npt.NDArray[np.float32]
 
 
 class TurnModel:
-    """The network and the head. Thread-safe; a call blocks for its time."""
+    """An `EndOfTurnModel`: the network and the head. Thread-safe; a call blocks for 11 ms."""
 
     def __init__(self, session: Any, extractor: Any, weights: Embedding, bias: float) -> None:
         """Use `load`. `weights`: float32 [EMBEDDING]."""
@@ -108,7 +108,7 @@ class TurnModel:
         return cls(session, FeatureExtractor(feature_size=NUM_MELS), weights, bias)
 
     def log_odds(self, pcm: Pcm) -> float:
-        """That the turn is over at the end of `pcm`; 0 is even.
+        """Log odds that the turn is over at the end of `pcm`; 0 is even.
 
         `pcm` is the turn so far, float32 [n] at 16 kHz, of any length, with the pause in question
         at its end; NaN and infinities count as silence.
@@ -116,7 +116,7 @@ class TurnModel:
         return float(self.embedding(pcm) @ self._weights) + self._bias
 
     def embedding(self, pcm: Pcm) -> Embedding:
-        """What the head sees of the same: float32 [EMBEDDING]."""
+        """The head's input for a turn: float32 [EMBEDDING]."""
         ((states,),) = self._session.run(None, {"input_features": self.features(pcm)[None]})
         newest_first = states[::-1]
         means = [newest_first[first:end].mean(axis=0) for first, end in _STRETCHES]

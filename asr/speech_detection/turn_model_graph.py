@@ -1,4 +1,4 @@
-"""The first blocks of Smart Turn's graph, for a shorter window than the 8 s of its export.
+"""Graph of Smart Turn's first blocks, for a shorter window than the 8 s of its export.
 
 The network is a transformer over 50 positions a second with a learned table of positions; nothing
 in it needs all of them, but the export wrote their number into the table and into its reshapes.
@@ -12,13 +12,12 @@ from typing import Any, Final
 import numpy as np
 
 POSITIONS: Final = 400
-"""As exported: 8 s."""
+"""Positions of the exported graph: 8 s."""
 
 _TABLE: Final = "inner.encoder.embed_positions.weight"
 
-
 BLOCKS: Final = 2
-"""Of the transformer's four."""
+"""Blocks used, of the transformer's four."""
 
 STATE: Final = 384
 """Numbers at each position."""

@@ -1,4 +1,4 @@
-"""Is somebody speaking: silero VAD (version 5 and later) on ONNX Runtime.
+"""Voice activity detection: silero VAD (version 5 and later) on ONNX Runtime.
 
 The network sees 32 ms at a time, each with the last 4 ms of the frame before, and carries the
 state of its LSTM. That state belongs to the call and is passed in, so one session of the runtime
@@ -17,7 +17,7 @@ from asr.audio.samples import RATE_HZ, Pcm
 from asr.errors import ModelError
 
 FRAME: Final = 512
-"""Samples a frame. The network was trained on this and nothing else at 16 kHz."""
+"""Samples of a frame. The network was trained on this size alone at 16 kHz."""
 
 FRAME_MS: Final = FRAME * 1000 // RATE_HZ
 
@@ -26,7 +26,7 @@ _CONTEXT: Final = 64
 
 @dataclass(slots=True)
 class VadState:
-    """What the network remembers of one call. Changed by `probability`; one for each call."""
+    """The network's state for one call. Changed by `probability`; one for each call."""
 
     lstm: npt.NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((2, 1, 128), np.float32), repr=False
@@ -37,15 +37,15 @@ class VadState:
 
 
 class VoiceDetector(Protocol):
-    """What a listener needs of a voice detector."""
+    """Interface of a voice detector. One model serves all calls; the state belongs to the call."""
 
     def probability(self, frame: Pcm, state: VadState) -> float:
-        """Of speech in a frame of 512 samples, 0..1. Changes `state`."""
+        """Probability of speech in a frame of 512 samples, 0..1. Changes `state`."""
         ...
 
 
 class SileroVad:
-    """The network. Thread-safe, as long as each state is used by one thread at a time."""
+    """A `VoiceDetector`. Thread-safe, as long as each state is used by one thread at a time."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -82,7 +82,7 @@ class SileroVad:
         return cls(session)
 
     def probability(self, frame: Pcm, state: VadState) -> float:
-        """Of speech in a frame of 512 samples, 0..1. Changes `state`."""
+        """Probability of speech in a frame of 512 samples, 0..1. Changes `state`."""
         if frame.shape != (FRAME,):
             raise ValueError(f"a frame is float32 [{FRAME}], got {list(frame.shape)}")
         samples = np.concatenate([state.context, frame])

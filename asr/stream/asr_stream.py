@@ -1,11 +1,18 @@
-"""The ears of one call: audio in; speech events, jobs for a recognizer and transcripts out.
+"""Speech recognition of one call: audio in; speech events, decode jobs and transcripts out.
 
 Theory of operation
 -------------------
-No thread, no clock, no recognizer. `feed` runs the voice detector (a third of a millisecond for
-32 ms of audio) and says what should be decoded; the owner runs those jobs wherever it likes and
-hands the results to `complete`. That keeps the detection of barge-in free of decodes that take
-150 ms, and makes every decision repeatable: it depends on samples and on the order of calls.
+No thread, no clock, no model. The owner runs the voice detector and the recognizer wherever it
+likes, and hands their results in:
+
+    append(audio)
+    while (frame := next_frame()) is not None:
+        output = take_probability(detector.probability(frame, state))
+        ... recognize output.jobs, and hand each result to `complete`
+
+So a barge-in (a third of a millisecond for 32 ms of audio) does not wait for a decode that takes
+150 ms, a detector that hangs holds no lock of the stream's owner, and every decision is repeatable:
+it depends on samples and on the order of calls.
 
 *Final passes.* At a pause the owner calls `finalize`; if the caller goes on, the result is simply
 not used. Results come late, so each job carries the number of its pass, and what is older than the
@@ -22,7 +29,7 @@ a short utterance, and the audio kept is bounded, provided that jobs are complet
 not, the oldest audio is given up after `max_unsettled_s` and counted.
 
 *Push-to-talk* (`endpointing=None`). Everything since the last commit or clear is one utterance,
-at most `max_buffer_s` of it. The voice detector still runs: it tells a recording of nothing from
+at most `max_buffer_s` of it. The voice detector still runs: it tells an empty recording from
 speech.
 """
 
@@ -44,25 +51,25 @@ from asr.speech_detection.endpointing import (
     SpeechResumed,
     SpeechStarted,
 )
-from asr.speech_detection.energy_endpoint import Loudness
+from asr.speech_detection.energy_endpoint import EnergyEndpoint
 from asr.speech_detection.vad import VadState, VoiceDetector
 
-from .audio_buffer import Recording
+from .audio_buffer import AudioBuffer
 from .utterance import ListenerConfig, Utterance
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerOutput:
-    """What some audio brought about."""
+    """Speech events and decode jobs that some audio brought about."""
 
     events: tuple[EndpointEvent, ...] = ()
     jobs: tuple[DecodeJob, ...] = ()
-    """At most one, never while another partial or segment is out."""
+    """One for a frame at most, never while another partial or segment is being decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBuffer:
-    """An utterance that the client ended."""
+    """An utterance that the client ended by a commit."""
 
     utterance: int
     job: DecodeJob | None
@@ -71,54 +78,55 @@ class CommittedBuffer:
 
 @dataclass(slots=True)
 class ListenerCounts:
-    """What was dropped and what is held, for the metrics."""
+    """Counters of dropped results and audio, and memory in use, for the metrics."""
 
     stale_results: int = 0
-    """Results of jobs that a newer one, the end of the utterance or a clear had overtaken."""
+    """Results of jobs made stale by a newer job, the end of the utterance or a clear."""
     lost_samples: int = 0
-    """Audio given up because `max_unsettled_s` was reached."""
+    """Samples given up because `max_unsettled_s` was reached."""
     gap_samples: int = 0
-    """Silence filled in for missing audio."""
+    """Samples of silence filled in for missing audio."""
     repeated_samples: int = 0
-    """Audio that came twice."""
+    """Samples that came twice."""
     held_bytes: int = 0
-    """Memory that the audio takes now."""
+    """Memory that the audio takes now, bytes."""
     peak_bytes: int = 0
-    """The most it has taken."""
+    """The largest `held_bytes` so far."""
 
 
 _MAX_ENDED: Final = 8
 """Ended utterances whose late final is still accepted. More than one is rare, so this is ample."""
 
 
-class Listener:
-    """The state of one call. Not thread-safe: one thread, or one lock, owns it."""
+class AsrStream:
+    """State of one call. Not thread-safe: one thread, or one lock, owns it."""
 
-    def __init__(self, config: ListenerConfig, vad: VoiceDetector) -> None:
+    def __init__(self, config: ListenerConfig) -> None:
         self.counts = ListenerCounts()
         self._config = config
-        self._vad = vad
-        self._vad_state = VadState()
-        self._recording = Recording()
+        self._audio = AudioBuffer()
+        self._frame: Pcm | None = None
+        """float32 [FRAME]: the frame whose probability `take_probability` awaits, as it came."""
         self._endpointer = Endpointer(config.endpointing or EndpointingConfig())
-        self._loudness = Loudness()
-        self._lift = AutomaticGain()
-        self.far_end = EchoGate()
-        """What the agent says meanwhile, as far as its owner tells."""
+        self._energy = EnergyEndpoint()
+        self._gain = AutomaticGain()
+        self.echo = EchoGate()
+        """Levels of the agent's own voice; the owner notes what is played."""
         self._loud_until = 0
-        """After the last loud sample; where nobody looks for pauses, all are."""
+        """Sample after the last loud one. In push-to-talk, where no pauses are looked for, every
+        sample is loud."""
         self._floor = 0
-        """Audio before this belongs to an utterance that is over."""
+        """First sample that may belong to the next utterance."""
         self._open: Utterance | None = None
         self._ended: dict[int, Utterance] = {}
         self._threshold = self._endpointer.config.speech_threshold
-        self._out: DecodeJob | None = None
+        self._pending: DecodeJob | None = None
         """The partial or segment that is being decoded."""
 
     @property
     def position(self) -> int:
         """Samples received so far."""
-        return self._recording.end_sample
+        return self._audio.end_sample
 
     def configure(
         self, endpointing: EndpointingConfig | None, settle_after_s: float | None = None
@@ -140,81 +148,93 @@ class Listener:
             if was_manual:
                 self.clear()
 
-    def feed(self, audio: AudioFrame | Pcm) -> ListenerOutput:
+    def append(self, audio: AudioFrame | Pcm) -> None:
         """Take in float32 16 kHz mono audio of any length; NaN and infinities count as silence.
 
         An AudioFrame's position must continue the call: a small gap is filled with silence, what
         came before is skipped. Raises AudioError for a larger gap, and BufferFullError when
         push-to-talk holds `max_buffer_s`; nothing is taken in then.
         """
-        pcm = self._admit(audio)
-        events: list[EndpointEvent] = []
-        jobs: list[DecodeJob] = []
-        for start in range(0, len(pcm), RATE_HZ):
-            self._recording.append(pcm[start : start + RATE_HZ])
-            while (frame := self._recording.next_frame()) is not None:
-                probability = self._vad.probability(self._lift.lifted(frame), self._vad_state)
-                events += self._hear(frame, probability)
-                if self._open is not None and self._out is None:
-                    hush = self._recording.end_of_frames - self._loud_until
-                    self._out = self._open.due(probability, self._threshold, hush)
-                    jobs += [self._out] if self._out else []
-                self._forget()
-        return ListenerOutput(tuple(events), tuple(jobs))
+        self._audio.append(self._admit(audio))
+
+    def next_frame(self) -> Pcm | None:
+        """The oldest frame without a probability of speech, float32 [FRAME], raised by the
+        automatic gain: what the voice detector is to see. None: less than a frame is left.
+
+        The same frame until `take_probability` is called, so a detector that failed may be asked
+        again.
+        """
+        if self._frame is None:
+            self._frame = self._audio.next_frame()
+        return None if self._frame is None else self._gain.apply(self._frame)
+
+    def take_probability(self, probability: float) -> ListenerOutput:
+        """Take in the voice detector's probability of speech, 0..1, for the frame that `next_frame`
+        gave. At most one event and one job."""
+        frame, self._frame = self._frame, None
+        assert frame is not None, "take_probability before next_frame"
+        events = self._detect(frame, probability)
+        jobs: tuple[DecodeJob, ...] = ()
+        if self._open is not None and self._pending is None:
+            silence_samples = self._audio.end_of_frames - self._loud_until
+            self._pending = self._open.due(probability, self._threshold, silence_samples)
+            jobs = (self._pending,) if self._pending else ()
+        self._forget()
+        return ListenerOutput(events, jobs)
 
     def finalize(
         self, utterance: int, at_sample: int, revision: int | None = None
     ) -> DecodeJob | None:
-        """The final pass over an open utterance up to its pause at `at_sample`.
+        """Job of the final pass over an open utterance up to its pause at `at_sample`.
 
         Makes earlier passes stale. `revision` is the owner's count of passes; without it they are
         counted here. None: too little was voiced to be words, or the utterance is not open.
         """
-        spoken = self._open
-        if spoken is None or spoken.number != utterance:
+        current = self._open
+        if current is None or current.number != utterance:
             self.counts.stale_results += 1
             return None
-        spoken.revision = spoken.revision + 1 if revision is None else revision
-        spoken.awaits_final = False
+        current.revision = current.revision + 1 if revision is None else revision
+        current.awaits_final = False
         end = at_sample + samples_from_ms(self._config.tail_ms)
-        is_voiced = spoken.is_voiced(end, self._threshold)
-        if not is_voiced and not spoken.settled_text:
+        is_voiced = current.is_voiced(end, self._threshold)
+        if not is_voiced and not current.settled_text:
             return None
-        spoken.awaits_final = True
-        return spoken.job("final", end if is_voiced else spoken.unsettled, self._threshold)
+        current.awaits_final = True
+        return current.job("final", end if is_voiced else current.unsettled, self._threshold)
 
     def complete(
         self, job: DecodeJob, hypothesis: Hypothesis
     ) -> tuple[PartialTranscript | FinalTranscript, ...]:
         """Take in the recognizer's result: at most one transcript, none for a stale job."""
-        if self._out is job:
-            self._out = None
-        spoken = self._open
-        if spoken is None or spoken.number != job.utterance:
-            spoken = self._ended.get(job.utterance)
-        if spoken is None or spoken.is_overtaken(job):
+        if self._pending is job:
+            self._pending = None
+        current = self._open
+        if current is None or current.number != job.utterance:
+            current = self._ended.get(job.utterance)
+        if current is None or current.is_stale(job):
             self.counts.stale_results += 1
             return ()
-        return spoken.take(job, hypothesis)
+        return current.take(job, hypothesis)
 
     def fail(self, job: DecodeJob) -> None:
-        """The recognizer could not do this job; others may follow."""
-        if self._out is job:
-            self._out = None
+        """Note that the recognizer failed at this job; others may follow."""
+        if self._pending is job:
+            self._pending = None
         if self._open is not None and job.kind == "final" and job.utterance == self._open.number:
             self._open.awaits_final &= job.revision != self._open.revision
 
     def end(self, utterance: int, *, was_echo: bool = False) -> None:
-        """The open utterance is over; its final may still be out. Other numbers are ignored.
+        """End the open utterance; its final may still be running. Other numbers are ignored.
 
-        `was_echo`: it was the agent's own voice.
+        `was_echo`: the utterance was the agent's own voice.
         """
-        spoken = self._open
-        if spoken is None or spoken.number != utterance:
+        current = self._open
+        if current is None or current.number != utterance:
             return
-        self.far_end.speech_ended(was_echo=was_echo)
-        spoken.is_ended = True
-        self._ended[utterance] = spoken
+        self.echo.speech_ended(was_echo=was_echo)
+        current.is_ended = True
+        self._ended[utterance] = current
         while len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
         self._open = None
@@ -224,7 +244,7 @@ class Listener:
             self._endpointer.end(utterance)
 
     def commit_buffer(self) -> CommittedBuffer:
-        """The client says that the caller is done: a final pass over everything, and the end."""
+        """End the utterance on the client's commit, with a final pass over all of its audio."""
         number = self._endpointer.utterance
         job = None
         if self._open is not None:
@@ -236,7 +256,7 @@ class Listener:
         return CommittedBuffer(number, job)
 
     def clear(self) -> None:
-        """Forget all audio that no commit has covered; results that are still out become stale."""
+        """Forget all audio that no commit has covered; results of running jobs become stale."""
         self._endpointer.reset()
         self._open = None
         self._floor = self.position
@@ -246,7 +266,9 @@ class Listener:
     def _admit(self, audio: AudioFrame | Pcm) -> Pcm:
         pcm = audio.pcm if isinstance(audio, AudioFrame) else audio
         if pcm.ndim != 1 or pcm.dtype != np.float32:
-            raise AudioError(f"a listener takes float32 [n], got {pcm.dtype} {list(pcm.shape)}")
+            raise AudioError(
+                f"a speech stream takes float32 [n], got {pcm.dtype} {list(pcm.shape)}"
+            )
         gap = audio.first_sample - self.position if isinstance(audio, AudioFrame) else 0
         if gap > self._config.max_gap_s * RATE_HZ:
             raise AudioError(
@@ -269,32 +291,32 @@ class Listener:
             pcm = pcm[-gap:]
         return pcm
 
-    def _hear(self, frame: Pcm, probability: float) -> tuple[EndpointEvent, ...]:
-        first = self._recording.end_of_frames
-        self._recording.judge(probability)
+    def _detect(self, frame: Pcm, probability: float) -> tuple[EndpointEvent, ...]:
+        first = self._audio.end_of_frames
+        self._audio.add_probability(probability)
         config = self._config.endpointing
         if config is None:
-            self._loud_until = self._recording.end_of_frames
+            self._loud_until = self._audio.end_of_frames
             if self._open is None:
                 self._begin(None, self._floor)
             return ()
         is_speech = probability >= config.silence_threshold
         if not (is_speech or self._endpointer.is_open):
-            self._loudness.reset()
-        num_loud = self._loudness.loud_samples(frame, is_speech)
+            self._energy.reset()
+        num_loud = self._energy.loud_samples(frame, is_speech)
         if num_loud:
             self._loud_until = first + num_loud
-        far = self.far_end.level(first)
+        far = self.echo.level(first)
         if not far:
-            self._lift.note(frame, probability)
+            self._gain.note(frame, probability)
         if far and self._endpointer.is_open:
-            self.far_end.speaks(frame, far)
-        elif far and self.far_end.is_echo(frame, far, is_speech=is_speech):
+            self.echo.speaks(frame, far)
+        elif far and self.echo.is_echo(frame, far, is_speech=is_speech):
             probability = 0.0
         events = self._endpointer.push(probability, first, num_loud=num_loud, is_overlap=bool(far))
         for event in events:
             if isinstance(event, SpeechStarted):
-                self.far_end.speech_began()
+                self.echo.speech_began()
                 preroll = samples_from_ms(config.preroll_ms)
                 self._begin(event.at_sample, max(event.at_sample - preroll, self._floor))
             elif isinstance(event, SpeechPaused | SpeechResumed) and self._open is not None:
@@ -304,21 +326,42 @@ class Listener:
         return events
 
     def _begin(self, onset: int | None, began: int) -> None:
-        began = max(began, self._recording.first_sample)
-        self._open = Utterance(
-            self._endpointer.utterance, onset, began, self._recording, self._config
-        )
+        began = max(began, self._audio.first_sample)
+        self._open = Utterance(self._endpointer.utterance, onset, began, self._audio, self._config)
 
     def _forget(self) -> None:
         endpointing = self._endpointer.config
         keep_ms = endpointing.preroll_ms + endpointing.min_speech_ms + 500
-        keep_from = self._recording.end_sample - samples_from_ms(keep_ms)
-        spoken = self._open
-        if spoken is not None:
+        keep_from = self._audio.end_sample - samples_from_ms(keep_ms)
+        current = self._open
+        if current is not None:
             config = self._config
             limit_s = config.max_unsettled_s if config.endpointing else config.max_buffer_s
-            self.counts.lost_samples += spoken.shed(int(limit_s * RATE_HZ))
-            keep_from = min(keep_from, spoken.unsettled)
-        self._recording.forget_before(keep_from)
-        self.counts.held_bytes = self._recording.room_bytes
+            self.counts.lost_samples += current.shed(int(limit_s * RATE_HZ))
+            keep_from = min(keep_from, current.unsettled)
+        self._audio.forget_before(keep_from)
+        self.counts.held_bytes = self._audio.room_bytes
         self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.held_bytes)
+
+
+class Listener(AsrStream):
+    """An `AsrStream` that runs the voice detector itself, for programs with one thread."""
+
+    def __init__(self, config: ListenerConfig, detector: VoiceDetector) -> None:
+        super().__init__(config)
+        self._detector = detector
+        self._vad_state = VadState()
+
+    def feed(self, audio: AudioFrame | Pcm) -> ListenerOutput:
+        """`append` audio and run the detector over every whole frame. Raises as `append` does."""
+        pcm = self._admit(audio)
+        outputs: list[ListenerOutput] = []
+        for start in range(0, len(pcm), RATE_HZ):  # a second at a time bounds the memory
+            self._audio.append(pcm[start : start + RATE_HZ])
+            while (frame := self.next_frame()) is not None:
+                probability = self._detector.probability(frame, self._vad_state)
+                outputs.append(self.take_probability(probability))
+        return ListenerOutput(
+            tuple(event for output in outputs for event in output.events),
+            tuple(job for output in outputs for job in output.jobs),
+        )

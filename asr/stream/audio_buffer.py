@@ -1,4 +1,4 @@
-"""The part of a call that may still be needed: its samples, and how voiced each frame was."""
+"""Buffer of the part of a call that may still be needed: samples and probabilities of speech."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _INITIAL: Final = 32_768
 """Samples of room at first: two seconds, which is what a quiet call needs."""
 
 
-class Recording:
+class AudioBuffer:
     """A growing buffer that forgets its beginning. Positions are samples of the call.
 
     Memory: at most four times what has been kept at once, because room is doubled when it runs out.
@@ -27,17 +27,17 @@ class Recording:
 
     @property
     def first_sample(self) -> int:
-        """The oldest sample still there."""
+        """Position of the oldest sample kept."""
         return self._first
 
     @property
     def end_sample(self) -> int:
-        """After the newest sample."""
+        """Position after the newest sample."""
         return self._end
 
     @property
     def end_of_frames(self) -> int:
-        """After the newest sample whose frame has been judged."""
+        """Position after the newest frame that has a probability."""
         return (self._first_frame + len(self._probabilities)) * FRAME
 
     @property
@@ -61,16 +61,16 @@ class Recording:
         ].copy()
 
     def next_frame(self) -> Pcm | None:
-        """The oldest whole frame not yet judged, if there is one."""
+        """The oldest whole frame without a probability, if there is one."""
         first = self.end_of_frames
         return self.read(first, first + FRAME) if self._end - first >= FRAME else None
 
-    def judge(self, probability: float) -> None:
-        """The probability of speech in `next_frame`."""
+    def add_probability(self, probability: float) -> None:
+        """Set the probability of speech of `next_frame`."""
         self._probabilities.append(probability)
 
     def voiced_ms(self, first: int, end: int, threshold: float) -> float:
-        """How much of a stretch lies in frames of at least this probability."""
+        """Duration of the frames of a stretch with at least this probability."""
         begin = max(0, first // FRAME - self._first_frame)
         stop = max(begin, -(-end // FRAME) - self._first_frame)
         voiced = sum(p >= threshold for p in self._probabilities[begin:stop])
@@ -85,7 +85,7 @@ class Recording:
         return sum(voiced) / len(voiced) if voiced else 1.0
 
     def first_voiced(self, first: int, threshold: float) -> int | None:
-        """Where the first frame from `first` on of at least this probability begins."""
+        """First sample of the first frame from `first` on with at least this probability."""
         begin = max(0, -(-first // FRAME) - self._first_frame)
         for index, probability in enumerate(self._probabilities[begin:], begin):
             if probability >= threshold:
@@ -93,7 +93,7 @@ class Recording:
         return None
 
     def forget_before(self, sample: int) -> None:
-        """Give up what is older; frames in use are kept whole."""
+        """Drop older samples; frames in use are kept whole."""
         frame = min(sample, self.end_of_frames) // FRAME
         drop = frame * FRAME - self._first
         # Moving the rest costs time, so it is done when it frees at least half of what is held.

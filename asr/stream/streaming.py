@@ -1,7 +1,7 @@
-"""Speech to text in one object, for programs that have one thread and no turn-taking of their own.
+"""Streaming transcriber: speech to text in one object, for programs with one thread.
 
 The voice agent does not use this: it runs detector and recognizer on threads of their own and
-decides by the words when a turn is over. Here a fixed silence does.
+decides by the words when a turn is over. Here a fixed silence ends an utterance.
 """
 
 from dataclasses import dataclass, field
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from asr.audio.resample import Resampler
 from asr.audio.samples import RATE_HZ, Pcm
+from asr.load import load_recognizer, load_voice_detector
 from asr.recognition.final_reuse import FinalReuse
-from asr.recognition.transcripts import DecodeJob, FinalTranscript, PartialTranscript, Recognizer
-from asr.recognition.whisper import WhisperTranscriber
+from asr.recognition.recognizer import Transcriber
+from asr.recognition.transcripts import DecodeJob, FinalTranscript, PartialTranscript
 from asr.speech_detection.endpointing import EndpointEvent, SilenceGrew, SpeechPaused, SpeechStarted
-from asr.speech_detection.vad import FRAME, SileroVad, VoiceDetector
+from asr.speech_detection.vad import FRAME, VoiceDetector
 
 from .asr_stream import Listener
 from .utterance import ListenerConfig
@@ -27,7 +28,7 @@ AsrEvent = EndpointEvent | PartialTranscript | FinalTranscript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamingConfig:
-    """How a stream is cut into utterances."""
+    """Settings of the division into utterances."""
 
     listener: ListenerConfig = field(default_factory=ListenerConfig)
     end_silence_ms: int = 500
@@ -35,7 +36,7 @@ class StreamingConfig:
 
     def __post_init__(self) -> None:
         if self.listener.endpointing is None:
-            raise ValueError("a stream is cut by its silences: endpointing cannot be None")
+            raise ValueError("a stream is divided at its silences: endpointing cannot be None")
 
 
 class StreamingTranscriber:
@@ -48,12 +49,12 @@ class StreamingTranscriber:
 
     def __init__(
         self,
-        recognizer: Recognizer,
-        vad: VoiceDetector,
+        recognizer: Transcriber,
+        detector: VoiceDetector,
         config: StreamingConfig | None = None,
     ) -> None:
         self._recognizer = recognizer
-        self._vad = vad
+        self._detector = detector
         self._config = config or StreamingConfig()
         self._resampler: Resampler | None = None
         self._begin()
@@ -61,18 +62,18 @@ class StreamingTranscriber:
     @classmethod
     def load(
         cls,
-        whisper_dir: Path | str,
+        recognizer_path: Path | str,
         vad_path: Path | str,
         *,
         threads: int = 2,
         config: StreamingConfig | None = None,
     ) -> "StreamingTranscriber":
         """Load both models. Raises ModelError when one is missing or damaged."""
-        vad = SileroVad.load(vad_path)
-        return cls(WhisperTranscriber.load(whisper_dir, threads=threads), vad, config)
+        detector = load_voice_detector(vad_path)
+        return cls(load_recognizer(recognizer_path, threads=threads), detector, config)
 
     def feed(self, pcm: npt.NDArray[Any], rate_hz: int = RATE_HZ) -> list[AsrEvent]:
-        """Take in int16 or float audio, [n] or [n, channels], of any length; returns what happened.
+        """Take in int16 or float audio, [n] or [n, channels], of any length; returns its events.
 
         The rate may change between calls. Raises AudioError for audio of an impossible rate, shape
         or type.
@@ -85,7 +86,7 @@ class StreamingTranscriber:
         return events + self._listen(self._resampler.push(pcm))
 
     def flush(self) -> list[AsrEvent]:
-        """The audio is over: ends the open utterance and forgets everything."""
+        """End the audio: end the open utterance and forget everything."""
         events = self._listen(self._resampler.flush()) if self._resampler is not None else []
         # The last frame may be incomplete.
         events += self._listen(np.zeros(-self._listener.position % FRAME, np.float32))
@@ -96,7 +97,7 @@ class StreamingTranscriber:
         return events
 
     def _begin(self) -> None:
-        self._listener = Listener(self._config.listener, self._vad)
+        self._listener = Listener(self._config.listener, self._detector)
         self._early = FinalReuse()
         self._resampler = None
         self._utterance: int | None = None
@@ -108,12 +109,12 @@ class StreamingTranscriber:
         while start < len(pcm):
             # Up to the end of a frame, so that what is decided does not depend on the cut.
             end = start + FRAME - self._listener.position % FRAME
-            heard = self._listener.feed(pcm[start:end])
+            output = self._listener.feed(pcm[start:end])
             start = end
-            for event in heard.events:
+            for event in output.events:
                 events.append(event)
                 events += self._follow(event)
-            for job in heard.jobs:
+            for job in output.jobs:
                 events += self._run(job)
         return events
 

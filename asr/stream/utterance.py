@@ -1,4 +1,4 @@
-"""One utterance while it is being heard: what is due, what was said so far, what is overtaken."""
+"""State of one open utterance: due decode jobs, settled text, stale results."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,24 +20,24 @@ from asr.recognition.transcripts import (
 )
 from asr.speech_detection.endpointing import EndpointingConfig
 
-from .audio_buffer import Recording
+from .audio_buffer import AudioBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """How a call is listened to."""
+    """Settings of a speech stream."""
 
     endpointing: EndpointingConfig | None = field(default_factory=EndpointingConfig)
-    """None: push-to-talk."""
+    """Thresholds of endpointing; None: push-to-talk."""
     partial_interval_ms: int = 600
-    """New audio between partials; 0: none, nor early passes. A partial costs about 130 ms of two
-    cores, so 300 would take half of the machine from the language model; above 1000 its prefill
+    """New audio between partials; 0: no partials, nor early passes. A partial costs about 130 ms of
+    two cores, so 300 would take half of the machine from the language model; above 1000 its prefill
     comes too late."""
     min_voiced_ms: int = 160
     """An utterance with less voice is not decoded: Whisper answers noise with "you" and "Thank
     you.". The shortest words ("no", "two") have 190 ms and more."""
     tail_ms: int = 96
-    """Audio after the first silent sample that a final pass still sees: soft final consonants lie
+    """Audio after the first silent sample that a final pass includes: soft final consonants lie
     there, and it has always arrived when the pause is found."""
     early_ms: int = 32
     """Silence after which an early pass is made (`asr/recognition/final_reuse.py`); 0: only where
@@ -46,9 +46,9 @@ class ListenerConfig:
     settle_after_s: float = 20.0
     """Undecoded audio from which the older part is settled. The encoder's time grows with it."""
     max_unsettled_s: float = 120.0
-    """Audio of an utterance that is kept at most: 7.7 MB."""
+    """Longest undecoded audio of an utterance that is kept: 7.7 MB."""
     max_buffer_s: float = 600.0
-    """Push-to-talk: audio between commits, at most. 38 MB if no job is ever completed."""
+    """Push-to-talk: longest audio between commits. 38 MB if no job is ever completed."""
     max_gap_s: float = 5.0
     """A gap in the audio's positions (lost packets) up to this long is filled with silence."""
 
@@ -64,54 +64,55 @@ prompts was less than 0.85 sure, with as much noise as voice 5 of 80. Push-to-ta
 caller says that it was speech."""
 
 DOUBTFUL_VOICED_MS: Final = 400
-"""With less voice unlikely words are taken all the same: of a single letter the detector is no
-surer than of music, and callers spell. The recognizer knows what it hears in so short a time."""
+"""With less voice unlikely words are accepted: of a single letter the detector is no surer than of
+music, and callers spell. In so short a time the recognizer's own probability of no speech
+decides."""
 
 
 class Utterance:
-    """A part of a call's recording. Positions are samples of the call."""
+    """One utterance of a call. Positions are samples of the call."""
 
     def __init__(
         self,
         number: int,
         onset: int | None,
         began: int,
-        recording: Recording,
+        audio: AudioBuffer,
         config: ListenerConfig,
     ) -> None:
-        """`onset`: first voiced sample, None where only the recording can tell (push-to-talk).
-        `began`: first sample that belongs to it, pre-roll included."""
+        """`onset`: first voiced sample; None in push-to-talk, where the audio is searched for it.
+        `began`: first sample, pre-roll included."""
         self.number = number
         self.began = began
         self.unsettled = began
         """First sample that no segment has covered."""
         self.settled_text = ""
         self.revision = 0
-        """Of the newest final pass."""
+        """Number of the newest final pass."""
         self.is_pausing = False
         self.is_ended = False
         self.awaits_final = False
         self._onset = onset
-        self._recording = recording
+        self._audio = audio
         self._config = config
         self.settle_after_s = config.settle_after_s
         self._decoded_to = began
         """End of the last partial."""
-        self._heard_to: int | None = None
+        self._early_to: int | None = None
         """Last voiced sample of the last early pass."""
         self._stabilizer = Stabilizer()
-        self._told: Stabilized | None = None
+        self._last_partial: Stabilized | None = None
 
-    def due(self, probability: float, threshold: float, hush: int) -> DecodeJob | None:
+    def due(self, probability: float, threshold: float, silence_samples: int) -> DecodeJob | None:
         """The partial, early pass or segment that is due after a frame of this probability of
-        speech, `hush` samples after the last loud one."""
+        speech, `silence_samples` samples after the last loud one."""
         if self.awaits_final:
             return None
-        end = self._recording.end_of_frames
+        end = self._audio.end_of_frames
         unsettled_s = (end - self.unsettled) / RATE_HZ
         if unsettled_s >= self.settle_after_s:
             return self._segment(end, threshold)
-        if self._is_hushed(hush, end, threshold):
+        if self._has_dropped(silence_samples, end, threshold):
             return self._partial("early", end, threshold)
         # Longer audio takes longer to decode, so it is decoded less often.
         interval_ms = self._config.partial_interval_ms * max(1.0, unsettled_s / 10)
@@ -121,24 +122,27 @@ class Utterance:
         if probability < threshold or not self.is_voiced(end, threshold):
             return None
         # The detector still takes the first silence for speech.
-        return self._partial("early" if hush else "partial", end, threshold)
+        return self._partial("early" if silence_samples else "partial", end, threshold)
 
     def _partial(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
         job = self.job(kind, end, threshold)
-        self._decoded_to, self._heard_to = end, job.last_voiced_sample
+        self._decoded_to, self._early_to = end, job.last_voiced_sample
         return job
 
-    def _is_hushed(self, hush: int, end: int, threshold: float) -> bool:
-        """Whether the voice has just dropped, after words that no early pass has heard."""
+    def _has_dropped(self, silence_samples: int, end: int, threshold: float) -> bool:
+        """The voice has just dropped, after words that no early pass has covered."""
         config = self._config
-        if not 0 < samples_from_ms(config.early_ms) <= hush or config.partial_interval_ms == 0:
+        if (
+            not 0 < samples_from_ms(config.early_ms) <= silence_samples
+            or config.partial_interval_ms == 0
+        ):
             return False
         if self.is_pausing or not self.is_voiced(end, threshold):
             return False
-        return self.last_voiced(end) != self._heard_to
+        return self.last_voiced(end) != self._early_to
 
     def _segment(self, end: int, threshold: float) -> DecodeJob | None:
-        pcm = self._recording.read(self.unsettled, end)
+        pcm = self._audio.read(self.unsettled, end)
         cut = self.unsettled + quietest_sample(pcm, len(pcm) // 2, len(pcm) - RATE_HZ)
         if not self.is_voiced(cut, threshold):
             self.unsettled = cut
@@ -146,38 +150,38 @@ class Utterance:
         return self.job("segment", cut, threshold)
 
     def is_voiced(self, end: int, threshold: float) -> bool:
-        """Whether there are words to be expected between what is settled and `end`."""
-        voiced_ms = self._recording.voiced_ms(self.unsettled, end, threshold)
+        """The undecoded audio before `end` has enough voice to hold words."""
+        voiced_ms = self._audio.voiced_ms(self.unsettled, end, threshold)
         return voiced_ms >= self._config.min_voiced_ms
 
     def last_voiced(self, end: int) -> int | None:
-        """See `audio.last_voiced_sample`; of what is still there before `end`. Frames count from
-        the call's first sample, so that it is no matter where speech was found to begin."""
+        """`samples.last_voiced_sample` of the audio kept before `end`. Frames count from the call's
+        first sample, so the result does not depend on the onset that was found."""
         first = self.began if self._onset is None else self._onset
-        first = max(first, self._recording.first_sample)
+        first = max(first, self._audio.first_sample)
         first += -first % VOICED_FRAME
-        return last_voiced_sample(self._recording.read(first, end), first)
+        return last_voiced_sample(self._audio.read(first, end), first)
 
     def job(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
-        """To decode what is not settled up to `end`."""
+        """Job to decode the unsettled audio up to `end`."""
         onset = self._onset
         if onset is None:
-            onset = self._recording.first_voiced(self.began, threshold)
+            onset = self._audio.first_voiced(self.began, threshold)
         return DecodeJob(
             kind,
             self.number,
             self.revision,
             self.unsettled,
-            self._recording.read(self.unsettled, end),
+            self._audio.read(self.unsettled, end),
             settled_text=self.settled_text,
             last_voiced_sample=self.last_voiced(end) if kind in ("early", "final") else None,
             utterance_first_sample=self.began if onset is None else onset,
-            certainty=self._recording.certainty(self.unsettled, end, threshold),
-            voiced_ms=self._recording.voiced_ms(self.unsettled, end, threshold),
+            certainty=self._audio.certainty(self.unsettled, end, threshold),
+            voiced_ms=self._audio.voiced_ms(self.unsettled, end, threshold),
         )
 
-    def _is_music(self, job: DecodeJob, hypothesis: Hypothesis) -> bool:
-        """Whether the words of a final pass are nobody's."""
+    def _is_noise(self, job: DecodeJob, hypothesis: Hypothesis) -> bool:
+        """The words of a final pass are an answer to music or noise."""
         is_exempt = job.kind != "final" or self._config.endpointing is None
         if is_exempt or job.certainty >= DOUBTFUL_CERTAINTY:
             return False
@@ -185,8 +189,8 @@ class Utterance:
         is_long = job.voiced_ms >= DOUBTFUL_VOICED_MS
         return (is_unlikely and is_long) or hypothesis.no_speech_prob > DOUBTFUL_NO_SPEECH
 
-    def is_overtaken(self, job: DecodeJob) -> bool:
-        """Whether the result of a job is of no use any more."""
+    def is_stale(self, job: DecodeJob) -> bool:
+        """The result of a job is out of date."""
         if job.kind == "segment":
             return self.is_ended or job.first_sample != self.unsettled
         if job.kind in ("partial", "early") and self.is_ended:
@@ -196,8 +200,8 @@ class Utterance:
     def take(
         self, job: DecodeJob, hypothesis: Hypothesis
     ) -> tuple[PartialTranscript | FinalTranscript, ...]:
-        """Take in the result of a job that is not overtaken."""
-        words = "" if self._is_music(job, hypothesis) else hypothesis.text
+        """Take in the result of a job that is not stale."""
+        words = "" if self._is_noise(job, hypothesis) else hypothesis.text
         text = f"{job.settled_text} {words}".strip()
         if job.kind == "final":
             self.awaits_final = False
@@ -206,15 +210,15 @@ class Utterance:
             self.settled_text = text
             self.unsettled = job.end_sample
             return ()
-        told = self._stabilizer.push(text)
-        if not told.text or told == self._told:
+        partial = self._stabilizer.push(text)
+        if not partial.text or partial == self._last_partial:
             return ()
-        self._told = told
-        return (PartialTranscript(self.number, told.text, told.stable_chars),)
+        self._last_partial = partial
+        return (PartialTranscript(self.number, partial.text, partial.stable_chars),)
 
     def shed(self, limit: int) -> int:
-        """Give up the oldest unsettled audio beyond `limit` samples; returns how much was lost."""
-        excess = self._recording.end_sample - self.unsettled - limit
+        """Give up the oldest unsettled audio beyond `limit` samples; returns the samples lost."""
+        excess = self._audio.end_sample - self.unsettled - limit
         if excess <= 0:
             return 0
         # A second at a time, not a frame at a time: moving the rest costs.

@@ -29,11 +29,11 @@ from agent.session.ports.stage_ports import ChatMessage, OnMark, ReplyToken, Too
 from agent.session.response.opening_clause import cutting, example_messages, shaped
 from agent.session.response.response import Reply
 from agent.session.response.task import ResponseCallbacks, ResponseTask
-from agent.stages.llm_chat import Chat
+from agent.stages.llm_chat import EngineChat
 from agent.stages.load_progress import Conversion
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
-from agent.stages.model_thread import StageThread
+from agent.stages.model_thread import ModelThread
 from agent.stages.registry import sampling_of
 from agent.stages.speech_output import VoiceStage, VoiceStream
 from latency_budget.account.clock import SystemClock
@@ -108,7 +108,7 @@ class Answer:
     first_audible_ms: float | None = None
 
 
-class _CountingChat(Chat):
+class _CountingChat(EngineChat):
     """Counts the steps of its reply."""
 
     num_steps = 0
@@ -139,20 +139,20 @@ class Examiner:
         self._clock = SystemClock()
         conversion = Conversion(config.llm_engine.model, self._clock)
         load = Loading(config, ModelStore(), self._clock, conversion)
-        self._thinker: StageThread[llm_engine.Engine] = StageThread(
+        self._llm: ModelThread[llm_engine.Engine] = ModelThread(
             "llm", load.engine, llm_engine.Engine.close
         )
         self._voice = VoiceStage(config.tts.voice, load.voice(config.tts.voice))
 
     async def open(self) -> None:
         """Load the models, and answer once in each way so that all prompts are computed."""
-        await self._thinker.start()
+        await self._llm.start()
         await self._voice.start()
         for by_clause in WAYS.values():
             await self.ask(QUESTIONS[0], by_clause=by_clause)
 
     async def close(self) -> None:
-        await self._thinker.close()
+        await self._llm.close()
         await self._voice.thread.close()
 
     async def ask(self, question: str, *, by_clause: bool) -> Answer:
@@ -197,7 +197,7 @@ class Examiner:
     def _open_chat(self, profile: AgentProfile) -> _CountingChat:
         sampling = sampling_of(self._config.llm_engine)
         examples = example_messages(profile)
-        return _CountingChat(self._thinker, self._clock, sampling, profile.instructions, examples)
+        return _CountingChat(self._llm, self._clock, sampling, profile.instructions, examples)
 
 
 async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[Answer]]:

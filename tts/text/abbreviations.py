@@ -1,4 +1,4 @@
-"""Abbreviations, acronyms and Roman numerals; also asked whether their dot ends a sentence."""
+"""Rules for abbreviations, acronyms and Roman numerals, and whether their dot ends a sentence."""
 
 import re
 
@@ -146,12 +146,12 @@ _FINAL_DOTTED = re.compile(
     r"(?:^|[\s(\[\"“'‘])(?P<word>(?:[A-Za-z]\.)+|[A-Za-z]{1,8}\.|(?:et al|Ph\.D|a\.k\.a)\.)$"
 )
 _NAMED = re.compile(r"(?:\b[A-Z]\w+|\d(?:st|nd|rd|th))\s$")
-"""What stands before the "St." of a street."""
+"""Text before the "St." of a street."""
 _WORD_AFTER = re.compile(r"[^\w]*(?P<word>\w+)")
 
 
 def is_abbreviation(text: str, following: str) -> bool:
-    """Does the dot at the end of `text` only abbreviate, given the text that follows?
+    """True where the dot at the end of `text` only abbreviates, given the text that follows.
 
     Where both are possible ("at 5 p.m. We") the case of the next word decides; after initials
     ("the U.S. Army", "J. Smith") the answer is yes: a sentence cut in two sounds worse than two

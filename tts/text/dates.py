@@ -1,4 +1,4 @@
-"""Dates, years and times of day as they are said in American English."""
+"""Rules for dates, years and times of day, in American English."""
 
 import re
 

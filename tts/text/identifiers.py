@@ -1,4 +1,4 @@
-"""Phone numbers, codes, addresses of machines and people: things that are spelled, not counted."""
+"""Rules for phone numbers, codes, URLs and e-mail addresses: spelled, not counted."""
 
 import re
 

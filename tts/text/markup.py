@@ -1,4 +1,4 @@
-"""Markdown, symbols, emoji and everything else on a page that is not a word."""
+"""Rules for Markdown, symbols, emoji and everything else that is not a word."""
 
 import re
 import unicodedata
@@ -113,7 +113,7 @@ def _degree_like(match: re.Match[str]) -> str:
 
 
 SYMBOL_RULES: tuple[Rule, ...] = (
-    # Fences first: what stands inside is code, which nobody can listen to.
+    # Fences first: they hold code, which is not spoken.
     rule(r"(?P<fence>`{3,}|~{3,})[^\n]*(?:\n.*?)?(?:(?P=fence)|\Z)", const(""), re.DOTALL),
     rule(r"<!--.{0,2000}?-->", const(""), re.DOTALL),
     rule(r"</?[A-Za-z][^<>\n]{0,200}>", const("")),

@@ -1,4 +1,4 @@
-"""Written text to spoken words.
+"""Text normalizer: written text to spoken words, with the source characters of each.
 
 A reply is written the way text is: "$29.99", "Dr.", "10:30 a.m.", "**now**", a link, an emoji. The
 voices have normalizers of their own, but each covers a different part (Piper voices asterisks and
@@ -7,10 +7,10 @@ a caller hears would depend on the voice. Here everything becomes plain words, o
 voices' own passes find nothing left to do.
 
 One scan from left to right (see `tts/text/rule.py`). The result keeps, for every spoken word, which
-characters of the source it speaks: that is what turns "the caller heard 1.4 s" into "the caller
-heard up to here", in characters of the reply as it was generated.
+characters of the source it speaks: by these "the caller heard 1.4 s" becomes a position in the
+reply as it was generated.
 
-English only: text in other scripts passes through for the voice to do with as it can.
+English only: text in other scripts passes through to the voice unchanged.
 """
 
 import re
@@ -30,7 +30,7 @@ _MARK_STRENGTH = {"": 0, ",": 1, ";": 2, ":": 2, "…": 3, ".": 4, "!": 5, "?": 
 
 @dataclass(frozen=True, slots=True)
 class SpokenWord:
-    """One word as it is said."""
+    """One word as it is spoken."""
 
     text: str
     """Without blanks; letters, apostrophes, hyphens, and dots between spelled letters."""
@@ -41,7 +41,7 @@ class SpokenWord:
     mark: str = ""
     """Punctuation that follows: "" or one of `, ; : . ! ? …`. It shapes melody and pause."""
     paragraph: bool = False
-    """A line ends here."""
+    """A line of the source ends after this word."""
 
     @property
     def ends_sentence(self) -> bool:
@@ -49,20 +49,20 @@ class SpokenWord:
 
 
 def normalize(text: str) -> str:
-    """The whole text as it is spoken, e.g. "It's $5." -> "It's five dollars."
+    """Normalize a whole text, e.g. "It's $5." -> "It's five dollars."
 
-    Never fails; text with nothing to say gives "". There is no digit or symbol in what comes out.
+    Never fails; text with nothing to say gives "". The result has no digit and no symbol.
     """
     return join_words(spoken_words(text))
 
 
 def join_words(words: Sequence[SpokenWord]) -> str:
-    """Words and their marks as one line for a phonemizer."""
+    """Join words and their marks to one line for a phonemizer."""
     return " ".join(word.text + word.mark for word in words)
 
 
 def spoken_words(text: str) -> tuple[SpokenWord, ...]:
-    """The words of a text in the order they are said, with the characters each one speaks.
+    """Normalize a text to words in spoken order, with the characters that each one speaks.
 
     Spans are ascending, words of one token share theirs, and no span leaves the text.
     """
@@ -74,7 +74,7 @@ def spoken_words(text: str) -> tuple[SpokenWord, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A stretch of the source and what is said for it."""
+    """A stretch of the source and its spoken form."""
 
     spoken: str
     start: int

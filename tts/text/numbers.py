@@ -1,4 +1,4 @@
-"""Number words: the smallest bricks of the written-to-spoken rules.
+"""Number words, the base of the normalizer's rules.
 
 American reading: no "and" after the hundreds, years in pairs, phone numbers and codes digit by
 digit. Written here rather than taken from a library, because the whole need is these few
@@ -97,7 +97,7 @@ def year(value: int) -> str:
 
 
 def plural(word: str) -> str:
-    """Of a number word: "nineties", "twenties", "hundreds", "sixes"."""
+    """Plural of a number word: "nineties", "twenties", "hundreds", "sixes"."""
     if word.endswith("y"):
         return word[:-1] + "ies"
     return word + ("es" if word.endswith("x") else "s")

@@ -1,4 +1,4 @@
-"""Money, measures, percentages, fractions, ranges and arithmetic as they are said."""
+"""Rules for money, measures, percentages, fractions, ranges and arithmetic."""
 
 import re
 

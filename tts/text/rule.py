@@ -1,10 +1,10 @@
-"""What a rule of the normalizer is.
+"""Rules of the text normalizer: a pattern and its spoken form.
 
 The normalizer scans a text once, left to right. At every place where a token begins it asks the
-rules of that token's kind, in order; the first that matches and answers says how the token is
+rules of that token's kind, in order; the first that matches and answers decides how the token is
 spoken. One pass, because passes that rewrite one another's output are where normalizers go wrong
 ("$1.5M" becomes "$1.5 meters" when units run before money), and because a rule that answers for
-a stretch of the source tells at once which characters its words speak.
+a stretch of the source also gives the characters that its words speak.
 """
 
 import re
@@ -15,7 +15,7 @@ NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 """A written number without its sign: "5", "1,234.50", ".5"."""
 
 DASH = r"[-‐‑‒–—]"
-"""Whatever writers put between the ends of a range."""
+"""Marks between the ends of a range."""
 
 Speak = Callable[[re.Match[str]], str | None]
 
@@ -33,12 +33,12 @@ def rule(pattern: str, speak: Speak, flags: int = 0) -> Rule:
 
 
 def const(words: str) -> Speak:
-    """A rule's answer that never depends on the match."""
+    """Make a rule's answer that does not depend on the match."""
     return lambda _: words
 
 
 def word_set(text: str, separator: str | None = None) -> frozenset[str]:
-    """Words of a readable block of text, parted by blanks or by `separator`; one may stand on two
+    """Read words from a block of text, separated by blanks or by `separator`; one may stand on two
     lines."""
     return frozenset(" ".join(word.split()) for word in text.split(separator))
 

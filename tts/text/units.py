@@ -1,4 +1,4 @@
-"""Units of measure as they are written, and their names."""
+"""Names of units of measure, by their written form."""
 
 from .numbers import is_one
 
@@ -122,7 +122,8 @@ PER_WORDS = (
 
 
 def unit_name(symbol: str, amount: str) -> str:
-    """Of a unit in `UNITS` after a written amount: `("km/h", "60")` -> "kilometers per hour"."""
+    """Name of a unit in `UNITS` after a written amount: `("km/h", "60")` -> "kilometers per
+    hour"."""
     singular = UNITS[symbol]
     if is_one(amount) or "." in singular:
         return singular

@@ -14,19 +14,22 @@ class VoiceError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RawSpeech:
-    """What an engine made of one line of words."""
+    """An engine's output for one line of words."""
 
     samples: Samples
+    """float32 [n] at the engine's rate; empty where it has no sounds for the words."""
     groups: Sequence[PhonemeGroup] = ()
-    """Where each stretch of phonemes between two blanks lies, if the engine can tell."""
+    """Samples of each stretch of phonemes between two blanks; empty where they are unknown."""
 
 
 class Engine(Protocol):
-    """The part of a voice that differs from engine to engine."""
+    """Interface of a synthesis engine: the part of a voice that differs between engines."""
 
     name: str
+    """Name by which the voice was loaded."""
     rate_hz: int
+    """Sample rate of the output."""
 
     def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
-        """One sentence of plain words. May raise anything; may return no samples."""
+        """Synthesize one sentence of plain words. May raise anything; may return no samples."""
         ...

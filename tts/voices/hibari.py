@@ -1,7 +1,8 @@
-"""hibari: the default voice. Apache-2.0, weights in the wheel, 24 kHz, four times Piper's speed.
+"""Engine of hibari, the default voice: Apache-2.0, weights in the wheel, 24 kHz, four times Piper's
+speed.
 
 The package's own `Hibari` class splits and normalizes text and opens its session itself; we have
-done the first two, and want the session our way, so its parts are used one by one: text to
+done the first two, and need our own session options, so its parts are used one by one: text to
 phonemes, phonemes to spectra (ONNX), spectra to samples (numpy).
 """
 
@@ -26,7 +27,7 @@ _DURATIONS = "/Round_output_0"
 """The tensor of phoneme durations in hibari 0.2's graph, in steps of `_STEP_SAMPLES`."""
 _STEP_SAMPLES = 2 * hibari.dsp.HOP
 _MAX_PHONEMES = 400
-"""What the network was trained on."""
+"""Longest input of the network's training."""
 _SEED = 20250101
 """Consonants are shaped noise; with a fixed seed the same text is the same audio."""
 
@@ -82,13 +83,13 @@ class HibariEngine:
         spectra = [np.asarray(output)[0] for output in outputs[:6]]
         samples: Samples = hibari.dsp.synth(*spectra, np.random.default_rng(_SEED))
         durations = np.ravel(outputs[6]) if len(outputs) > 6 else np.zeros(0)
-        # A later hibari may number its tensors anew: then there is nothing to tell times by.
+        # A later hibari may number its tensors anew: then there are no durations.
         is_known = len(durations) == ids.shape[1]
         return RawSpeech(samples, _groups(phonemes, durations) if is_known else ())
 
 
 def _parts(phonemes: Sequence[str]) -> list[Sequence[str]]:
-    """At most `_MAX_PHONEMES` at once, parted at a blank: a line that long is hardly language."""
+    """Split phonemes into parts of at most `_MAX_PHONEMES`, at a blank where there is one."""
     parts: list[Sequence[str]] = []
     start = 0
     while len(phonemes) - start > _MAX_PHONEMES:
@@ -105,7 +106,7 @@ def _parts(phonemes: Sequence[str]) -> list[Sequence[str]]:
 def _groups(
     phonemes: Sequence[str], durations: npt.NDArray[np.float64]
 ) -> tuple[PhonemeGroup, ...]:
-    """Phonemes between blanks, on the time line. The first and last duration are the pads'."""
+    """Samples of the phonemes between blanks. The first and last duration are the pads'."""
     edges = np.concatenate([[0], np.cumsum(durations)]).astype(np.int64) * _STEP_SAMPLES
     groups: list[PhonemeGroup] = []
     for is_blank, run in groupby(enumerate(phonemes, start=1), key=lambda item: item[1] == " "):

@@ -1,4 +1,4 @@
-"""Piper voices, through the `piper-tts` package: GPL-3, an extra that is imported only when chosen.
+"""Engine of Piper voices, by the `piper-tts` package: GPL-3, an extra imported only when chosen.
 
 Piper's package opens its ONNX session with default options (all cores, spinning); here the session
 is ours and the package does what it is needed for: espeak's phonemes and their ids.
@@ -69,7 +69,7 @@ class PiperEngine:
     def _groups(
         self, ids: Sequence[int], durations: npt.NDArray[np.int64]
     ) -> tuple[PhonemeGroup, ...]:
-        """Runs of phoneme ids between blanks; pads belong to the phoneme before them."""
+        """Samples of phoneme ids between blanks; pads belong to the phoneme before them."""
         id_map = self._voice.config.phoneme_id_map
         blank = id_map[" "][0]
         silent = {id_map[mark][0] for mark in ("_", "^", "$") if mark in id_map}

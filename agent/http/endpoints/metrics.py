@@ -46,7 +46,7 @@ TELL_EVERY_S: Final = 1.0
 
 async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
     """None while there is no engine, or none that answers."""
-    engine = stages.thinker.model
+    engine = stages.llm.model
     if engine is None:
         return None
     with contextlib.suppress(TimeoutError, llm_engine.EngineError):

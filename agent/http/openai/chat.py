@@ -24,7 +24,7 @@ from agent.errors import StageError
 from agent.http.json_body import JsonBodies, RefusedError, unless_gone
 from agent.http.refusal import error_body
 from agent.http.responses import CLIENT_GONE, WorkStream, event, refused
-from agent.stages.llm_failover import LOAD_TIMEOUT_S, until_hung
+from agent.stages.llm_chat import LOAD_TIMEOUT_S, until_hung
 from agent.stages.registry import Stages
 from agent.stages.stall_timeout import first_of
 from latency_budget.account.clock import unix_ns
@@ -83,7 +83,7 @@ class ChatCompletions:
 
     async def _engine(self) -> llm_engine.Engine:
         """The one that is alive. Raises StageError."""
-        return await self._stages.thinker.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
+        return await self._stages.llm.call(lambda engine: engine, timeout_s=LOAD_TIMEOUT_S)
 
     async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[llm_engine.TokenChunk, None]:
         """The reply. Raises what the engine raises, and StageError where it hangs."""
@@ -91,7 +91,7 @@ class ChatCompletions:
             engine = await self._engine()
             messages, tools, sampling = asked.prompt(engine.dialect)
             async with aclosing(engine.chat(messages, sampling, tools=tools)) as reply:
-                hung = partial(until_hung, self._stages.thinker, engine)
+                hung = partial(until_hung, self._stages.llm, engine)
                 while True:
                     chunk = await first_of(anext(reply, None), hung())
                     if chunk is None:

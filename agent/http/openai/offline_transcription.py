@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import asr
-from agent.stages.model_thread import OFFLINE, StageThread
+from agent.stages.model_thread import OFFLINE, ModelThread
 from agent.stages.stall_timeout import finished_on_thread
 from asr.audio.files import FileLimits, read_blocks
-from asr.recognition.whisper_prompt import Manner
-from asr.recognition.word_times import TimedWord
 from asr.speech_detection.file_segments import FilePiece, SpeechFinder, cut_into_pieces
 
 from .segments import Passage, shifted
@@ -33,15 +31,15 @@ class FileTranscription:
 
     def __init__(
         self,
-        detector: StageThread[asr.SileroVad],
-        recognizer: StageThread[asr.WhisperTranscriber],
-        manner: Manner,
+        detector: ModelThread[asr.VoiceDetector],
+        recognizer: ModelThread[asr.Recognizer],
+        options: asr.TranscriptionOptions,
         *,
         with_words: bool,
     ) -> None:
         self._detector = detector
         self._recognizer = recognizer
-        self._manner = manner
+        self._options = options
         self._with_words = with_words
         self._vad_state = asr.VadState()
         self.num_samples = 0
@@ -68,10 +66,10 @@ class FileTranscription:
 
     async def num_prompt_tokens(self) -> int:
         """Of the words that the client gave beforehand. Raises StageError."""
-        if not self._manner.prompt:
+        if not self._options.prompt:
             return 0
         return await self._recognizer.call(
-            lambda whisper: whisper.num_prompt_tokens(self._manner),
+            lambda recognizer: recognizer.num_prompt_tokens(self._options),
             timeout_s=OFFLINE_TIMEOUT_S,
             priority=OFFLINE,
         )
@@ -79,17 +77,19 @@ class FileTranscription:
     async def _recognized(self, speech: FilePiece) -> Passage:
         hypothesis = asr.Hypothesis("")
         steps = self._recognizer.iterate(
-            lambda whisper: whisper.steps(speech.pcm, self._manner),
+            lambda recognizer: recognizer.steps(speech.pcm, self._options),
             timeout_s=OFFLINE_TIMEOUT_S,
             priority=OFFLINE,
         )
         async with aclosing(steps):
             async for step in steps:
                 hypothesis = step
-        words: list[TimedWord] = []
+        words: list[asr.TimedWord] = []
         if self._with_words:
             words = await self._recognizer.call(
-                lambda whisper: whisper.word_times(speech.pcm, hypothesis.tokens, self._manner),
+                lambda recognizer: recognizer.word_times(
+                    speech.pcm, hypothesis.tokens, self._options
+                ),
                 timeout_s=OFFLINE_TIMEOUT_S,
                 priority=OFFLINE,
             )

