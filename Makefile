@@ -62,7 +62,7 @@ check:
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m tests.browser.check_types
+	$(VENV)/bin/python -m tests.support.browser.check_types
 
 docs:
 	@$(BOOTSTRAP) --extra docs

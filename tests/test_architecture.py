@@ -347,3 +347,22 @@ def test_the_architecture_page_names_what_exists() -> None:
     }
     assert len(named) > 50
     assert not sorted(name for name in named if not (ROOT / name).exists())
+
+
+def test_the_readmes_of_folders_name_what_exists() -> None:
+    """In backticks: paths from the root."""
+    pages = [
+        path
+        for top in (*MAY_IMPORT, "web_demo", "examples", "tests")
+        for path in (ROOT / top).rglob("README.md")
+        if "node_modules" not in path.parts
+    ]
+    assert len(pages) > 40
+    tops = "|".join((*MAY_IMPORT, "web_demo", "docs", "examples", "tests"))
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in re.findall(rf"`((?:{tops})/[\w./]+)`", page.read_text(encoding="utf-8"))
+        if not ((ROOT / name).exists() or (ROOT / f"{name}.py").exists())
+    ]
+    assert not missing

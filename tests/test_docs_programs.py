@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from .live import LiveServer
-from .test_docs import blocks
+from tests.support.service.live import LiveServer
+from tests.test_docs import blocks
 
-pytest_plugins = ["tests.live_fixtures"]
+pytest_plugins = ["tests.support.service.live_fixtures"]
 
 
 @pytest.mark.models

@@ -16,7 +16,7 @@ import pytest_asyncio
 import soundfile
 import soxr
 
-from .models import model_path
+from tests.support.models import model_path
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EXAMPLES: Final = ROOT / "examples"

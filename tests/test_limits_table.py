@@ -14,115 +14,135 @@ from agent.realtime.protocol import fields, items, parse, response_create
 from agent.realtime.protocol import session_update as updates
 from agent.session.api.server_events import Problem
 from docs.generate import limits_page
-
-from .wire_frames import make
+from tests.support.wire.wire_frames import make
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 SHOWN_BY: Final[dict[str, str]] = {
     "connections at once": (
-        "test_hardening_http_protocol.py::test_at_the_limit_who_has_asked_nothing_for_longest_makes_room"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_at_the_limit_who_has_asked_nothing_for_longest_makes_room"
     ),
     "connections from an address, `access.connections_per_address`": (
-        "test_hardening_http_protocol.py::test_an_address_makes_room_for_itself"
+        "agent/http/hardening/test_http_protocol.py::test_an_address_makes_room_for_itself"
     ),
     "new connections from an address, `access.connections_per_s`": (
-        "test_hardening_http_protocol.py::test_who_connects_too_fast_is_closed_before_anything_is_read"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_who_connects_too_fast_is_closed_before_anything_is_read"
     ),
     "requests from an address, `access.requests_per_s`": (
-        "test_hardening_http_protocol.py::test_requests_in_a_row_are_answered_no_faster_than_allowed"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_requests_in_a_row_are_answered_no_faster_than_allowed"
     ),
     "proxies that may name other addresses, `access.trusted_proxies`": (
-        "test_limits_process.py::test_an_address_has_its_calls_and_an_end"
+        "agent/http/hardening/test_limits_process.py::test_an_address_has_its_calls_and_an_end"
     ),
-    "time for a TLS handshake": "test_auth_tls.py::test_who_says_nothing_is_hung_up_on",
+    "time for a TLS handshake": "agent/http/auth/test_tls.py::test_who_says_nothing_is_hung_up_on",
     "time for a request's head": (
-        "test_hardening_http_protocol.py::test_who_asks_nothing_is_got_rid_of"
+        "agent/http/hardening/test_http_protocol.py::test_who_asks_nothing_is_got_rid_of"
     ),
-    "a request's head": "test_hardening_header_limits.py::test_too_much_is_refused",
-    "its headers": "test_hardening_header_limits.py::test_too_much_is_refused",
-    "path and query": "test_hardening_header_limits.py::test_too_much_is_refused",
-    "lengths and hosts of a request": "test_hardening_header_limits.py::test_nothing_is_smuggled",
-    "a JSON body": "test_agent_chat_bad_input.py::test_a_body_without_end",
+    "a request's head": "agent/http/hardening/test_header_limits.py::test_too_much_is_refused",
+    "its headers": "agent/http/hardening/test_header_limits.py::test_too_much_is_refused",
+    "path and query": "agent/http/hardening/test_header_limits.py::test_too_much_is_refused",
+    "lengths and hosts of a request": (
+        "agent/http/hardening/test_header_limits.py::test_nothing_is_smuggled"
+    ),
+    "a JSON body": "agent/http/openai/test_chat_bad_input.py::test_a_body_without_end",
     "its brackets and commas": (
-        "test_agent_chat_bad_input.py::test_everything_refused_and_nobody_disturbed"
+        "agent/http/openai/test_chat_bad_input.py::test_everything_refused_and_nobody_disturbed"
     ),
     "all tools of a chat request": (
-        "test_stages_openai_tools.py::test_what_is_refused_names_the_field"
+        "agent/stages/test_openai_tools.py::test_what_is_refused_names_the_field"
     ),
-    "time for a body": "test_agent_chat_bad_input.py::test_a_body_without_end",
-    "bodies held at once": "test_agent_chat_bad_input.py::test_bodies_that_fit_only_alone",
+    "time for a body": "agent/http/openai/test_chat_bad_input.py::test_a_body_without_end",
+    "bodies held at once": (
+        "agent/http/openai/test_chat_bad_input.py::test_bodies_that_fit_only_alone"
+    ),
     "an upload": (
-        "test_stages_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further"
+        "agent/stages/test_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further"
     ),
     "charsets of an upload's texts": (
-        "test_http_multipart.py::test_other_charsets_are_named_and_not_tried"
+        "agent/http/test_multipart.py::test_other_charsets_are_named_and_not_tried"
     ),
     "a message in the log that strangers cause": (
-        "test_observability_server_log.py::test_requests_that_are_none_do_not_fill_the_log"
+        "agent/observability/test_server_log.py::test_requests_that_are_none_do_not_fill_the_log"
     ),
-    "time for an upload": "test_stages_offline.py::test_one_that_never_ends_is_given_up",
-    "characters to read aloud": "test_openai_speech.py::test_what_is_refused_says_why",
+    "time for an upload": "agent/stages/test_offline.py::test_one_that_never_ends_is_given_up",
+    "characters to read aloud": "agent/http/openai/test_speech.py::test_what_is_refused_says_why",
     "uploads at once; texts to read aloud": (
-        "test_stages_offline.py::test_one_request_too_many_is_told_to_come_again"
+        "agent/stages/test_offline.py::test_one_request_too_many_is_told_to_come_again"
     ),
     "time to read on in a response": (
-        "test_hardening_http_protocol.py::test_who_does_not_read_on_is_cut_off"
+        "agent/http/hardening/test_http_protocol.py::test_who_does_not_read_on_is_cut_off"
     ),
     "listeners at `/v1/latency/events`": (
-        "test_observability_live_events.py::test_too_many_listeners_are_refused"
+        "agent/observability/test_live_events.py::test_too_many_listeners_are_refused"
     ),
     "a recording of a call, `agent.record_mb`": (
-        "test_calls_recorder.py::test_a_recording_ends_at_its_largest_size"
+        "agent/calls/test_recorder.py::test_a_recording_ends_at_its_largest_size"
     ),
     "sound that waits for the disk": (
-        "test_calls_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up"
+        "agent/calls/test_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up"
     ),
-    "wrong keys from an address": "test_auth_middleware.py::test_only_so_many_wait",
-    "client secrets; of one key": "test_auth_client_secrets.py::test_there_is_an_end_to_secrets",
+    "wrong keys from an address": "agent/http/auth/test_middleware.py::test_only_so_many_wait",
+    "client secrets; of one key": (
+        "agent/http/auth/test_client_secrets.py::test_there_is_an_end_to_secrets"
+    ),
     "calls at once, `agent.max_sessions`": (
-        "test_server_http.py::test_many_at_once_get_no_more_lines_than_there_are"
+        "agent/server/test_http.py::test_many_at_once_get_no_more_lines_than_there_are"
     ),
-    "calls of a key, `access.calls_per_key`": "test_server_keys.py::test_a_key_has_only_its_calls",
+    "calls of a key, `access.calls_per_key`": (
+        "agent/server/test_keys.py::test_a_key_has_only_its_calls"
+    ),
     "calls from an address, `access.calls_per_address`": (
-        "test_limits_process.py::test_an_address_has_its_calls_and_an_end"
+        "agent/http/hardening/test_limits_process.py::test_an_address_has_its_calls_and_an_end"
     ),
     "length of a call, `agent.session_limit_s`": (
-        "test_limits_process.py::test_an_address_has_its_calls_and_an_end"
+        "agent/http/hardening/test_limits_process.py::test_an_address_has_its_calls_and_an_end"
     ),
     "a client that sends nothing, `access.idle_s`": (
-        "test_attacks_network.py::test_who_is_idle_is_told_so"
+        "agent/http/hardening/test_attacks_network.py::test_who_is_idle_is_told_so"
     ),
     "a client that does not answer pings": (
-        "test_hardening_http_protocol.py::test_who_is_silent_is_gone"
+        "agent/http/hardening/test_http_protocol.py::test_who_is_silent_is_gone"
     ),
-    "a message": "test_server_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other",
-    "compression": "test_attacks_network.py::test_nothing_is_ever_decompressed",
-    "messages": "test_realtime_receive_limiter.py::test_what_makes_work_counts_as_many_messages",
+    "a message": (
+        "agent/server/test_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other"
+    ),
+    "compression": (
+        "agent/http/hardening/test_attacks_network.py::test_nothing_is_ever_decompressed"
+    ),
+    "messages": (
+        "agent/realtime/test_receive_limiter.py::test_what_makes_work_counts_as_many_messages"
+    ),
     "frames of messages, pings among them": (
-        "test_hardening_websocket_protocol.py::test_frames_are_parsed_no_faster_than_allowed"
+        "agent/http/hardening/test_websocket_protocol.py::"
+        "test_frames_are_parsed_no_faster_than_allowed"
     ),
     "messages that the call has not processed": (
-        "test_hardening_websocket_protocol.py::test_nothing_is_parsed_beyond_what_may_wait"
+        "agent/http/hardening/test_websocket_protocol.py::"
+        "test_nothing_is_parsed_beyond_what_may_wait"
     ),
     "text that is not UTF-8, frames that break RFC 6455": (
-        "test_attacks_network.py::test_a_broken_frame_ends_its_own_call"
+        "agent/http/hardening/test_attacks_network.py::test_a_broken_frame_ends_its_own_call"
     ),
     "audio ahead of real time, `access.burst_s`": (
-        "test_attacks_network.py::test_who_sends_without_end_is_read_in_real_time"
+        "agent/http/hardening/test_attacks_network.py::"
+        "test_who_sends_without_end_is_read_in_real_time"
     ),
     "audio without a commit": (
-        "test_asr_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"
+        "asr/test_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"
     ),
     "what waits for a client, and how long": (
-        "test_realtime_send_queue.py::test_who_does_not_read_for_long_is_cut_off"
+        "agent/realtime/test_send_queue.py::test_who_does_not_read_for_long_is_cut_off"
     ),
     "JSON: levels": "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not",
     "JSON: brackets and commas": (
         "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not"
     ),
     "items in a conversation": (
-        "test_session_api_conversation.py::test_full_conversation_takes_no_more_until_something_is_deleted"
+        "agent/session/test_api_conversation.py::"
+        "test_full_conversation_takes_no_more_until_something_is_deleted"
     ),
     "characters of a text": "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not",
     "parts of a message": "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not",
@@ -140,47 +160,50 @@ SHOWN_BY: Final[dict[str, str]] = {
         "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not"
     ),
     "`session.update`s that wait for their answer": (
-        "test_realtime_protocol_session_update.py::test_too_many_unanswered_updates_are_refused"
+        "agent/realtime/protocol/test_session_update.py::"
+        "test_too_many_unanswered_updates_are_refused"
     ),
     "a message of a carrier's stream": (
-        "test_hardening_websocket_protocol.py::test_a_telephones_messages_are_short"
+        "agent/http/hardening/test_websocket_protocol.py::test_a_telephones_messages_are_short"
     ),
     "its messages before the one that identifies the call; time for that": (
-        "test_telephony_live.py::test_what_is_no_stream_is_closed_with_the_reason"
+        "agent/telephony/test_live.py::test_what_is_no_stream_is_closed_with_the_reason"
     ),
     "streams without a key that have not identified their call yet": (
-        "test_telephony_lines.py::test_many_streams_that_say_nothing_keep_no_call_out"
+        "agent/telephony/test_lines.py::test_many_streams_that_say_nothing_keep_no_call_out"
     ),
     "telephone calls that a webhook announced; time for their streams": (
-        "test_telephony_lines.py::test_who_is_announced_has_a_line"
+        "agent/telephony/test_lines.py::test_who_is_announced_has_a_line"
     ),
-    "a carrier's webhook; time for all of it": "test_telephony_webhooks.py::test_bad_bodies",
+    "a carrier's webhook; time for all of it": "agent/telephony/test_webhooks.py::test_bad_bodies",
     "characters of a carrier's form written as %XX": (
-        "test_telephony_carriers_webhook_input.py::test_what_is_long_to_decode_is_not_decoded_for_strangers"
+        "agent/telephony/carriers/test_webhook_input.py::"
+        "test_what_is_long_to_decode_is_not_decoded_for_strangers"
     ),
     "difference of a carrier's clock": (
-        "test_telephony_carriers_served.py::test_a_webhook_of_the_past_is_refused"
+        "agent/telephony/carriers/test_served.py::test_a_webhook_of_the_past_is_refused"
     ),
     "signed webhooks that are remembered": (
-        "test_telephony_lines.py::test_old_questions_are_forgotten"
+        "agent/telephony/test_lines.py::test_old_questions_are_forgotten"
     ),
     "numbers that a key may have called, `telephony.calls_to`": (
-        "test_telephony_dial_rights.py::test_a_key_with_the_right_to_it_calls_what_is_listed"
+        "agent/telephony/outbound/test_dial_rights.py::"
+        "test_a_key_with_the_right_to_it_calls_what_is_listed"
     ),
     "outbound calls that ring at once for one key, `telephony.ringing_per_key`": (
-        "test_telephony_dial_rights.py::test_so_many_calls_of_a_key_ring_at_once"
+        "agent/telephony/outbound/test_dial_rights.py::test_so_many_calls_of_a_key_ring_at_once"
     ),
     "time that an outbound call rings, `telephony.ring_s`": (
-        "test_telephony_outbound_endpoint.py::test_a_call_is_placed_and_its_stream_is_known"
+        "agent/telephony/outbound/test_endpoint.py::test_a_call_is_placed_and_its_stream_is_known"
     ),
     "length of a telephone call, `telephony.limit_s`": (
-        "test_telephony_transport.py::test_a_call_ends_at_its_limit"
+        "agent/telephony/test_transport.py::test_a_call_ends_at_its_limit"
     ),
     "a carrier that sends nothing, `telephony.silent_s`": (
-        "test_telephony_transport.py::test_however_a_call_ends_nothing_is_left"
+        "agent/telephony/test_transport.py::test_however_a_call_ends_nothing_is_left"
     ),
     "length of a decoded recording, `asr.max_file_s`": (
-        "test_asr_files.py::test_a_small_file_that_decodes_to_hours_is_refused_unread"
+        "asr/test_files.py::test_a_small_file_that_decodes_to_hours_is_refused_unread"
     ),
 }
 """Limit -> test that shows what the client sees beyond it."""

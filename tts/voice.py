@@ -55,7 +55,7 @@ class SpeechChunk:
 
 class Voice(Protocol):
     """Interface of a voice. Any thread may own one, one thread at a time. `load_voice` makes them;
-    `tests/test_tts_voice.py` is the contract."""
+    `tests/tts/test_voice.py` is the contract."""
 
     @property
     def name(self) -> str:

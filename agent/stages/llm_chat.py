@@ -291,7 +291,7 @@ def chat_factory(
     """Chats with the engine on `llm`, and with the smaller one on `small` where there is one.
 
     A language model elsewhere is another `ChatFactory`; its chats must pass
-    `tests/test_stages_chat_contract.py`.
+    `tests/agent/stages/test_chat_contract.py`.
     """
 
     def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:

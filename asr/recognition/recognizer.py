@@ -1,7 +1,7 @@
 """Interface of a speech recognizer: what every caller of a recognizer is typed against.
 
 `asr.load_recognizer` makes one. A second engine is a class with these members and a line in
-`asr/load.py`; it must pass `tests/test_asr_recognizer_contract.py`.
+`asr/load.py`; it must pass `tests/asr/test_recognizer_contract.py`.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ import json
 from typing import Any, Final
 
 from agent.realtime.protocol.parse import _READERS
-from tests.every_event import frames_of_every_kind
+from tests.support.wire.every_event import frames_of_every_kind
 
 _HEAD: Final = """\
 # Events of the voice socket

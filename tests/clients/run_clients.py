@@ -13,11 +13,10 @@ from typing import Final
 
 import pytest
 
-from tests.every_event import frames_of_every_kind
-
-from .certificate import write_certificate
-from .peers import CACHE, PEERS, ROOT, SCENARIOS, MissingTool, Peer, build, run
-from .service import Service, service
+from tests.clients.certificate import write_certificate
+from tests.clients.peers import CACHE, PEERS, ROOT, SCENARIOS, MissingTool, Peer, build, run
+from tests.clients.service import Service, service
+from tests.support.wire.every_event import frames_of_every_kind
 
 pytestmark = pytest.mark.timeout(1200)  # environments are built in it
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from .peers import ROOT, build
+from tests.clients.peers import ROOT, build
 
 pytestmark = pytest.mark.timeout(600)
 

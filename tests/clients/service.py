@@ -18,10 +18,9 @@ import numpy as np
 import soxr
 
 from asr.audio.files import read_file
-
-from .cable import Cable, cable_to
-from .peers import HERE, ROOT
-from .scene import RATE_HZ, READER, SPOKEN_TURN, TOOL_CALL, WEATHER
+from tests.clients.cable import Cable, cable_to
+from tests.clients.peers import HERE, ROOT
+from tests.clients.scene import RATE_HZ, READER, SPOKEN_TURN, TOOL_CALL, WEATHER
 
 START_S: Final = 120.0
 

@@ -6,7 +6,7 @@ import torch
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.ops.interface import MAX_ROWS, Ops
 from tests.gpu import ground
-from tests.sampling_cases import EVERY_FILTER, lane_sampling, on_host, some_logits
+from tests.support.llm.sampling_cases import EVERY_FILTER, lane_sampling, on_host, some_logits
 
 pytestmark = ground.pytestmark
 

@@ -1,13 +1,13 @@
 """Short calls as timelines. Those in `RECORDED` also stand beside this file as traces."""
 
-from .guessing import GUESSING
-from .idling import HUNG_UP, IDLING
-from .leaving import LEAVING
-from .listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
-from .overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
-from .reopening import REOPENED, REOPENING
-from .replying import BARGE_IN_SPEAKING, NOISE, REPLYING
-from .timeline import Timeline
+from tests.scenarios.guessing import GUESSING
+from tests.scenarios.idling import HUNG_UP, IDLING
+from tests.scenarios.leaving import LEAVING
+from tests.scenarios.listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
+from tests.scenarios.overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
+from tests.scenarios.reopening import REOPENED, REOPENING
+from tests.scenarios.replying import BARGE_IN_SPEAKING, NOISE, REPLYING
+from tests.scenarios.timeline import Timeline
 
 TIMELINES: tuple[Timeline, ...] = (
     LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING + IDLING + LEAVING

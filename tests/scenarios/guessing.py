@@ -5,8 +5,7 @@ from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.tables import Agent, Caller
 from agent.turn_taking.thresholds import MAX_PREEMPTIVE
-
-from .steps import (
+from tests.scenarios.steps import (
     NO_INTERRUPTS,
     NO_REPLIES,
     ONE,
@@ -26,7 +25,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import at, timeline
+from tests.scenarios.timeline import at, timeline
 
 _IN_VAIN = [
     entry

@@ -4,8 +4,7 @@ from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import IdleRules, TurnRules
 from latency_budget.account.turn import TurnId
-
-from .steps import (
+from tests.scenarios.steps import (
     NO_INTERRUPTS,
     ONE,
     PUSH_TO_TALK,
@@ -23,7 +22,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import at, timeline, timer
+from tests.scenarios.timeline import at, timeline, timer
 
 FOUR, FIVE = TurnId(4), TurnId(5)
 ASKS = TurnRules(silence_ms=350, idle=IdleRules(idle_after_ms=10_000))

@@ -2,8 +2,7 @@
 
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
-
-from .steps import (
+from tests.scenarios.steps import (
     DUCKS,
     ONE,
     PUSH_TO_TALK,
@@ -22,7 +21,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import Step, at, timeline, timer
+from tests.scenarios.timeline import Step, at, timeline, timer
 
 CUT = cmd.CutReply(ONE, "client_cancelled")
 

@@ -4,8 +4,7 @@ from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.tables import Agent, Caller
-
-from .steps import (
+from tests.scenarios.steps import (
     ACTIVE,
     BY_SCORE,
     LITERAL,
@@ -27,7 +26,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import at, timeline, timer
+from tests.scenarios.timeline import at, timeline, timer
 
 NORMAL = timeline("normal turn", *asked(ONE), *answered(ONE))
 

@@ -5,8 +5,7 @@ from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.tables import Agent, Caller
 from agent.turn_taking.thresholds import MAX_HOLD_NS, OVERLAP_WITHOUT_WORDS_NS
-
-from .steps import (
+from tests.scenarios.steps import (
     DUCKS,
     ONE,
     TWO,
@@ -27,7 +26,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import NS_PER_MS, at, timeline, timer
+from tests.scenarios.timeline import NS_PER_MS, at, timeline, timer
 
 LIMIT_MS = MAX_HOLD_NS // NS_PER_MS
 PATIENCE_MS = OVERLAP_WITHOUT_WORDS_NS // NS_PER_MS

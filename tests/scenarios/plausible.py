@@ -20,10 +20,9 @@ from agent.turn_taking.end_of_turn import IdleRules, TurnRules
 from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
 from latency_budget.account.turn import TurnId
-
-from .steps import HEARD, LEFT
-from .timeline import NS_PER_MS
-from .witness import Witness
+from tests.scenarios.steps import HEARD, LEFT
+from tests.scenarios.timeline import NS_PER_MS
+from tests.scenarios.witness import Witness
 
 Drawn = TypeVar("Drawn")
 Draw = Callable[[SearchStrategy[Any]], Any]

@@ -5,8 +5,7 @@ from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.tables import Agent, Caller
 from agent.turn_taking.thresholds import REOPEN_MS
-
-from .steps import (
+from tests.scenarios.steps import (
     NO_INTERRUPTS,
     NO_REPLIES,
     ONE,
@@ -29,7 +28,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import QUICK, at, timeline, timer
+from tests.scenarios.timeline import QUICK, at, timeline, timer
 
 SPEAKING = (Caller.SPEAKING, Agent.IDLE)
 OVERLAPPING = (Caller.SPEAKING, Agent.HELD)

@@ -3,8 +3,7 @@
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent, Caller
-
-from .steps import (
+from tests.scenarios.steps import (
     ACTIVE,
     NO_INTERRUPTS,
     NO_REPLIES,
@@ -28,7 +27,7 @@ from .steps import (
     starts,
     words,
 )
-from .timeline import at, timeline, timer
+from tests.scenarios.timeline import at, timeline, timer
 
 BARGE_IN_PREPARING = timeline(
     "barge-in while a reply is prepared that the client asked for",

@@ -4,8 +4,7 @@ from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from latency_budget.account.turn import TurnId
-
-from .timeline import Step, at
+from tests.scenarios.timeline import Step, at
 
 ONE, TWO, THREE = TurnId(1), TurnId(2), TurnId(3)
 ACTIVE = cmd.RefuseRequest("conversation_already_has_active_response")

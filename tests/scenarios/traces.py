@@ -10,9 +10,8 @@ from agent.turn_taking.commands import StartReply
 from agent.turn_taking.events import RulesChanged
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.reporting.trace import TraceWriter
-
-from .calls import RECORDED
-from .timeline import NS_PER_MS, Timeline
+from tests.scenarios.calls import RECORDED
+from tests.scenarios.timeline import NS_PER_MS, Timeline
 
 FOLDER = Path(__file__).parent
 

@@ -8,9 +8,8 @@ from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
 from agent.turn_taking.thresholds import MAX_PREEMPTIVE, REOPEN_NS, RESUME_AFTER_BACKCHANNEL_MS
 from latency_budget.account.turn import TurnId
-
-from .idle_witness import IdleWitness
-from .pause import HeardPause
+from tests.scenarios.idle_witness import IdleWitness
+from tests.scenarios.pause import HeardPause
 
 
 class Witness:

@@ -1,0 +1,202 @@
+"""Recordings over HTTP: whole, in parts, while they grow, and never a file that is none."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import cast
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import pytest
+import soundfile
+from starlette.requests import Request
+
+from agent.calls.recording import Recorder
+from agent.calls.registry import CallRegistry
+from agent.config.schema import Config
+from agent.http.auth.authenticator import Authenticator
+from agent.http.auth.keys import KeyFile
+from agent.http.auth.principal import KeyLimits
+from agent.http.endpoints.health_and_sessions import Endpoints
+from agent.server.server import create_app
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import ManualClock, unix_ns
+from latency_budget.account.turn import SessionId
+from tests.agent.calls.test_recorder import feed
+from tests.agent.calls.test_recording import RATE_HZ
+from tests.agent.http.endpoints.test_latency import Ready
+from tests.latency_budget.test_store import stored
+
+Int16 = npt.NDArray[np.int16]
+CALL = "sess_00112233445566778899"
+PATH = f"/v1/sessions/{CALL}/recording"
+
+
+class House:
+    """A server whose calls are recorded."""
+
+    def __init__(self, directory: Path, *, records: bool = True) -> None:
+        self.clock = ManualClock(5_000_000_000)
+        self.keys = KeyFile(directory / "keys.json")
+        self.access = Authenticator(Config(), self.keys, self.clock)
+        self.recorder = Recorder(directory / "calls", self.clock)
+        stages = Stages(Config(), ModelStore(directory, {}), self.clock)
+        recorder = self.recorder if records else None
+        app = create_app(Config(), stages, self.clock, access=self.access, recorder=recorder)
+        self.calls: CallRegistry = app.state.calls
+        transport = httpx.ASGITransport(app)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+    def begin(self, seconds: float) -> Int16:
+        """A call, which goes on."""
+        self.call = self.calls.admit(SessionId(CALL), "default")
+        assert self.call.recording is not None
+        words = feed(self.call.recording, self.clock, seconds)
+        self.recorder.step()
+        return words
+
+    def end(self) -> None:
+        self.calls.leave(self.call)
+        self.recorder.step()
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    made = House(tmp_path)
+    async with made.http:
+        yield made
+    if len(made.calls):
+        made.end()
+
+
+def sound_of(answer: httpx.Response) -> Int16:
+    assert answer.headers["content-type"] == "audio/wav"
+    sound, rate_hz = soundfile.read(BytesIO(answer.content), dtype="int16")
+    assert rate_hz == RATE_HZ
+    return np.asarray(sound)
+
+
+async def test_a_call_that_is_over(house: House) -> None:
+    words = house.begin(6)
+    house.end()
+    answer = await house.http.get(PATH)
+    assert answer.status_code == 200
+    assert answer.headers["accept-ranges"] == "bytes"
+    assert answer.headers["content-disposition"] == f'inline; filename="{CALL}.wav"'
+    assert np.array_equal(sound_of(answer)[:, 0], words)
+    part = await house.http.get(PATH, headers={"range": "bytes=1000-1999"})
+    assert part.status_code == 206
+    assert part.content == answer.content[1000:2000]
+    assert part.headers["content-range"] == f"bytes 1000-1999/{len(answer.content)}"
+    head = await house.http.head(PATH)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(answer.content))
+
+
+async def test_a_call_in_progress_is_there_as_far_as_it_is(house: House) -> None:
+    words = house.begin(6)
+    (listed,) = (await house.http.get("/v1/sessions")).json()["sessions"]
+    assert listed["recorded"] is True
+    first = sound_of(await house.http.get(PATH))
+    assert np.array_equal(first[:, 0], words[: len(first)])
+    assert house.call.recording is not None
+    feed(house.call.recording, house.clock, 4)
+    house.recorder.step()
+    assert len(sound_of(await house.http.get(PATH))) == len(first) + 4 * RATE_HZ
+    part = await house.http.get(PATH, headers={"range": "bytes=0-43"})
+    assert (part.status_code, part.content[:4]) == (206, b"RIFF")
+
+
+async def test_a_file_that_grows_while_it_is_sent_is_sent_as_it_was(house: House) -> None:
+    """As long as was announced, though more is there when it is read."""
+    house.begin(6)
+    path, status = house.recorder.find(CALL) or pytest.fail("there is no file")
+
+    def grown(session: str) -> object:
+        with path.open("ab") as file:
+            file.write(bytes(100_000))
+        return path, status
+
+    house.recorder.find = grown  # type: ignore[method-assign, assignment]
+    answer = await house.http.get(PATH)
+    assert len(answer.content) == int(answer.headers["content-length"]) == status.st_size
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("bytes=99999999999-", 416),
+        ("bytes=x-y", 400),
+        ("lines=1-2", 400),
+        ("bytes", 400),
+        ("bytes=9-3", 400),
+        ("bytes=" + "9" * 5000 + "-", 400),
+        ("bytes=0-0," * 200, 200),
+        ("bytes=-1", 206),
+    ],
+)
+async def test_ranges_that_make_no_sense(house: House, value: str, status: int) -> None:
+    house.begin(6)
+    house.end()
+    answer = await house.http.get(PATH, headers={"range": value})
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sess_none", "..%2Fkeys", "%2e%2e", "..%2F..%2Fetc%2Fpasswd", "a.wav", "%00", "x" * 500],
+)
+async def test_what_is_no_recording_is_none(house: House, tmp_path: Path, name: str) -> None:
+    (tmp_path / "keys.wav").write_bytes(b"secret")
+    answer = await house.http.get(f"/v1/sessions/{name}/recording")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"]
+    assert b"secret" not in answer.content
+
+
+async def test_nothing_is_recorded_where_nobody_asked_for_it(tmp_path: Path) -> None:
+    house = House(tmp_path, records=False)
+    async with house.http:
+        call = house.calls.admit(SessionId(CALL), "default")
+        assert call.recording is None
+        answer = await house.http.get(PATH)
+        assert answer.status_code == 404
+        assert "agent.record_dir is not set" in answer.json()["error"]["message"]
+        assert not (tmp_path / "calls").exists()
+
+
+async def test_a_recording_is_behind_the_door(house: House) -> None:
+    house.begin(6)
+    now = unix_ns() // 10**9
+    text = house.keys.add("one", KeyLimits(), now)
+    narrow = house.keys.add("narrow", KeyLimits(agents=("default",)), now)
+    await house.access.refresh()
+    assert (await house.http.get(PATH)).status_code == 401
+    for key, status in ((text, 200), (narrow, 403), ("hs_nonsense", 401)):
+        answer = await house.http.get(PATH, headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == status
+
+
+async def test_a_turn_says_where_it_is_in_the_recording(house: House) -> None:
+    house.begin(6)
+    began_ns = 5_000_000_000
+    entry = stored().entry
+    record = replace(entry.record, started_ns=began_ns + 2_000_000_000)
+    kept = house.calls.turn_over(house.call, replace(entry, record=record))
+    assert kept.recording == (1.5, 3.95)
+    (turn,) = (await house.http.get("/v1/latency/turns")).json()["turns"]
+    assert turn["recording"] == {"from_s": 1.5, "to_s": 3.95}
+
+
+async def test_what_is_wrong_with_the_disk_is_seen(house: House, tmp_path: Path) -> None:
+    (tmp_path / "calls").write_text("no directory")
+    house.recorder.step()
+    endpoints = Endpoints(cast(Stages, Ready()), house.calls, house.access)
+    body = json.loads(bytes((await endpoints.readyz(Request({"type": "http"}))).body))
+    assert body["status"] == "degraded"
+    assert str(tmp_path / "calls") in body["recorder"]
+    assert "halfsec_recorder_ok 0.0" in (await house.http.get("/metrics")).text

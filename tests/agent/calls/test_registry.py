@@ -1,0 +1,105 @@
+"""Who is on the line, and what is kept of calls that ended."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.calls.registry import MAX_TRACES, CallRegistry, save_trace
+from agent.config.schema import Config
+from latency_budget.account.actions import Action
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.ledger import TurnLedger
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.reporting.trace import read_trace
+from latency_budget.storage.history import TurnEntry
+from tests.support.session.chain_turns import chain_turn
+
+
+def calls(**settings: object) -> CallRegistry:
+    config = Config()
+    return CallRegistry(replace(config, agent=replace(config.agent, **settings)), ManualClock())  # type: ignore[arg-type]
+
+
+async def test_a_full_house_and_an_empty_one() -> None:
+    house = calls(max_sessions=1)
+    await house.wait_empty()
+    call = house.admit(SessionId("sess_a"), "default")
+    assert house.num_lacking() == 1
+    assert house.num_lacking(num_kept=2) == 3
+    assert [each["session"] for each in house.listing()] == ["sess_a"]
+    house.leave(call)
+    assert house.num_lacking() == 0
+    assert house.num_lacking(num_kept=1) == 1
+    await house.wait_empty()
+
+
+async def test_old_traces_are_forgotten() -> None:
+    house = calls()
+    for number in range(MAX_TRACES + 2):
+        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
+    house.admit(SessionId("sess_new"), "default")
+    assert house.traces.of("sess_0") is None
+    assert house.traces.of("sess_new") is not None
+
+
+async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
+    house = calls(max_sessions=4)
+    long = house.admit(SessionId("sess_long"), "default")
+    for number in range(3 * MAX_TRACES):
+        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
+    assert house.traces.of("sess_long") is long.trace
+    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
+    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
+    house.leave(long)
+    assert house.traces.of("sess_long") is long.trace  # the newest of those that are over
+    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
+
+
+async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:
+    house = calls()
+    call = house.admit(SessionId("sess_a"), "default")
+    call.trace.append(5, "mark", 1, "released")
+    house.leave(call)
+    folder = tmp_path / "state" / "traces"
+    await save_trace(call, str(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "sess_a.jsonl").stat().st_mode & 0o777 == 0o600
+    lines = (folder / "sess_a.jsonl").read_text().splitlines()
+    assert [record.type for record in read_trace(lines).records] == ["released"]
+
+
+async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    house = calls()
+    await save_trace(house.admit(SessionId("sess_a"), "default"), str(tmp_path / "file" / "traces"))
+
+
+def test_a_call_counts_its_turns_and_finds_the_middle_wait() -> None:
+    call = calls().admit(SessionId("sess_a"), "default")
+    before = call.p50_ms
+    assert before is None
+    for wait_ms in (None, 300, 900, 400):
+        ledger = TurnLedger(TurnId(1))
+        if wait_ms is not None:
+            ledger.add(Mark(TurnId(1), MarkName.CALLER_LAST_VOICED, 1_000_000_000))
+            heard_ns = 1_000_000_000 + wait_ms * 1_000_000
+            ledger.add(Mark(TurnId(1), MarkName.RELEASED, heard_ns))
+        call.turn(TurnEntry(SessionId("sess_a"), ledger.record()))
+    assert (call.num_turns, call.p50_ms) == (4, 400)
+
+
+@pytest.mark.parametrize(("total_ms", "is_late"), [(100, True), (500, False)])
+def test_a_client_that_wants_more_changes_nothing_for_others(total_ms: int, is_late: bool) -> None:
+    """A session asks for 100 ms: that counts only where the operator promises as much."""
+    config = Config()
+    model = replace(config.llm_engine, small_model="small")
+    budget = replace(config.latency_budget, total_ms=total_ms)
+    house = CallRegistry(replace(config, llm_engine=model, latency_budget=budget), ManualClock())
+    call = house.admit(SessionId("sess_a"), "default")
+    for number in range(1, 10):
+        entry = TurnEntry(SessionId("sess_a"), chain_turn(number=number))
+        house.turn_over(call, replace(entry, budget=entry.budget.with_total(100)))
+    taken = [each.action for each in house.policy.active()]
+    assert taken == ([Action.SMALL_MODEL] if is_late else [])

@@ -1,0 +1,137 @@
+"""Tokens by which clients come back: once each, for the same key, and no longer than the call."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.calls.suspended import WaitingCalls
+from agent.realtime.protocol.items import item_json
+from agent.realtime.protocol.resumed import MAX_CHARS, MAX_ITEMS
+from agent.realtime.resume_tokens import PREFIX, ResumeTokens
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.server_events import Resumed, SessionCreated
+from agent.session.api.settings import SessionSettings
+from tests.support.wire.wire_frames import make, say
+
+
+def test_a_token_is_used_up_when_the_next_one_has_arrived() -> None:
+    tokens: ResumeTokens[str] = ResumeTokens()
+    first = tokens.issue("call", "key:a")
+    assert first.startswith(PREFIX)
+    assert tokens.find(first, "key:a") == "call"
+    second = tokens.issue("call", "key:a")
+    assert tokens.find(first, "key:a") == "call", "the second may not have arrived"
+    assert tokens.find(second, "key:a") is None, "and has not: the first was shown again"
+    third = tokens.issue("call", "key:a")
+    tokens.arrived("call")
+    assert tokens.find(first, "key:a") is None
+    assert tokens.find(third, "key:a") == "call"
+    assert len(tokens) == 1
+
+
+def test_a_successor_that_is_used_has_arrived() -> None:
+    tokens: ResumeTokens[str] = ResumeTokens()
+    first = tokens.issue("call", "")
+    second = tokens.issue("call", "")
+    assert tokens.find(second, "") == "call"
+    assert tokens.find(first, "") is None
+
+
+def test_a_token_is_for_one_key_and_one_call() -> None:
+    tokens: ResumeTokens[str] = ResumeTokens()
+    one, other = tokens.issue("one", "key:a"), tokens.issue("other", "key:b")
+    assert tokens.find(one, "key:b") is None
+    assert tokens.find(one, "") is None
+    assert tokens.find(one, "key:a") == "one", "a stranger's try costs nothing"
+    assert tokens.find(other, "key:b") == "other"
+    tokens.forget("one")
+    tokens.forget("unheard of")
+    assert tokens.find(one, "key:a") is None
+    assert len(tokens) == 1
+
+
+@given(st.text(max_size=300))
+def test_what_is_no_token_finds_nothing(text: str) -> None:
+    tokens: ResumeTokens[str] = ResumeTokens()
+    token = tokens.issue("call", "")
+    for wrong in (text, PREFIX + text, token + text, token[: -1 - len(text)]):
+        assert (tokens.find(wrong, "") == "call") == (wrong == token)
+
+
+class Call:
+    def __init__(self) -> None:
+        self.ended = ""
+
+    def give_up(self, why: str) -> None:
+        self.ended = why
+
+
+def test_who_has_waited_longest_gives_way_first() -> None:
+    waiting = WaitingCalls()
+    assert not waiting.give_way()
+    assert not waiting.can_give_way()
+    a, b, c = Call(), Call(), Call()
+    for call, key_id in ((a, "key:a"), (b, "key:b"), (c, "key:b")):
+        waiting.begin(call, key_id)
+    assert waiting.can_give_way("key:b")
+    assert waiting.can_give_way()
+    assert not waiting.can_give_way("key:d")
+    assert not any(call.ended for call in (a, b, c)), "to be asked ends nobody's wait"
+    assert waiting.give_way("key:b")
+    assert waiting.give_way()
+    assert [bool(call.ended) for call in (a, b, c)] == [True, True, False]
+    assert not waiting.give_way("key:a")
+    assert not waiting.can_give_way(number=2)
+    assert not waiting.give_way(number=2)
+    assert len(waiting) == 1, "he would go in vain"
+    waiting.end(a)
+    waiting.end_all("enough")
+    assert c.ended == "enough"
+    assert len(waiting) == 0
+    assert waiting.num_lost == 3
+
+
+def conversation(*texts: str) -> tuple[Message, ...]:
+    return tuple(
+        Message(ItemId(f"item_{number}"), "user", "text", text) for number, text in enumerate(texts)
+    )
+
+
+def test_a_resumed_connection_begins_with_all_that_a_client_needs() -> None:
+    protocol = make(extensions=True)
+    settings = SessionSettings(instructions="Sing.")
+    say(protocol, [SessionCreated("sess_1", settings, 99)])
+    items = conversation("one", "two")
+    updated, resumed = say(protocol, [Resumed(settings, items, 7, will_answer=True)])
+    assert updated["type"] == "session.updated"
+    assert updated["session"]["id"] == "sess_1"
+    assert updated["session"]["instructions"] == "Sing."
+    assert updated["session"]["expires_at"] == 99
+    del resumed["event_id"]
+    assert resumed == {
+        "type": "halfsec.resumed",
+        "session": "sess_1",
+        "items": [item_json(item) for item in items],
+        "previous_item_id": None,
+        "num_items": 2,
+        "received": 7,
+        "will_answer": True,
+    }
+
+
+def test_strict_clients_are_told_nothing_of_it() -> None:
+    notice = Resumed(SessionSettings(), (), 0, will_answer=False)
+    assert make().send(notice) == ()
+
+
+def test_only_the_newest_items_are_shown() -> None:
+    protocol = make(extensions=True)
+    many = conversation(*(str(number) for number in range(MAX_ITEMS + 10)))
+    _, told = say(protocol, [Resumed(SessionSettings(), many, 0, will_answer=False)])
+    assert len(told["items"]) == MAX_ITEMS
+    assert told["items"][-1]["id"] == many[-1].id
+    assert told["previous_item_id"] == many[9].id
+    assert told["num_items"] == len(many)
+    long = conversation("a" * MAX_CHARS, "b" * (MAX_CHARS // 2), "c" * (MAX_CHARS // 4))
+    _, told = say(protocol, [Resumed(SessionSettings(), long, 0, will_answer=False)])
+    assert [item["id"] for item in told["items"]] == ["item_1", "item_2"]
+    assert told["previous_item_id"] == "item_0"

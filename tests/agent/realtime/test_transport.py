@@ -1,0 +1,245 @@
+"""A call without its sockets' network: how long it waits, and what ends it, in virtual time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from starlette.websockets import WebSocket
+
+from agent import errors
+from agent.calls.registry import CallRegistry
+from agent.calls.service import CallOver
+from agent.config.access import AccessSettings
+from agent.config.schema import Config
+from agent.errors import SlowReader
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.realtime.resume_tokens import ResumeTokens
+from agent.realtime.socket import SEND_TIMEOUT_S, CallSocket
+from agent.realtime.transport import RealtimeTransport, Resuming
+from agent.session.api.server_events import Extension
+from agent.session.api.settings import SessionSettings
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn import SessionId
+from tests.support.session import virtual_time
+from tests.support.session.session_call import call_with
+
+WAIT_S = 60
+
+
+class Peer:
+    """A client's end of a WebSocket."""
+
+    def __init__(self, clock: ManualClock, *, reads: bool = True) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.code: int | None = None
+        """With which the server closed."""
+        self._reads = reads
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        scope = {"type": "websocket", "subprotocols": ["halfsec.v1"], "headers": []}
+        self._said.put_nowait({"type": "websocket.connect"})
+        self.socket = CallSocket(
+            WebSocket(scope, self._said.get, self._send), clock, AccessSettings()
+        )
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "websocket.close":
+            self.code = message["code"]
+        elif message["type"] == "websocket.send":
+            if not self._reads:
+                await asyncio.Event().wait()
+            self.told.append(json.loads(message["text"]))
+
+    def say(self, kind: str, **fields: Any) -> None:
+        text = json.dumps({"type": kind, **fields})
+        self._said.put_nowait({"type": "websocket.receive", "text": text})
+
+    def leave(self, code: int) -> None:
+        self._said.put_nowait({"type": "websocket.disconnect", "code": code})
+
+
+class Place:
+    key_id = "key:a"
+    is_left = False
+
+    def leave(self) -> None:
+        self.is_left = True
+
+
+class Scene:
+    def __init__(self, clock: ManualClock) -> None:
+        self.calls = CallRegistry(Config(), clock)
+        self.tokens: ResumeTokens[RealtimeTransport] = ResumeTokens()
+        self.place = Place()
+        self.voice: RealtimeTransport
+        self.serving: asyncio.Task[Any]
+
+
+@asynccontextmanager
+async def scene(
+    clock: ManualClock,
+    first: Peer,
+    *,
+    resumes: bool = True,
+    hangs_up_on: type[Exception] = CallOver,
+) -> AsyncIterator[Scene]:
+    """A call that is served, until it ends with this error."""
+    made = Scene(clock)
+    call = made.calls.admit(SessionId("sess_test"), "default")
+    protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
+    resuming = Resuming(made.tokens, WAIT_S) if resumes else None
+    voice = made.voice = RealtimeTransport(
+        call, cast(Any, made.place), made.calls, protocol, resuming, first.socket, clock
+    )
+    await first.socket.accept()
+    async with call_with(clock=clock) as faked:
+        try:
+            async with asyncio.TaskGroup() as group:
+                made.serving = group.create_task(voice.serve(faked.session))
+                yield made
+                await made.serving
+        except* hangs_up_on:
+            pass
+        await voice.end(1000, "")
+
+
+def play(story: Callable[[ManualClock], Awaitable[None]]) -> None:
+    virtual_time.run(story)
+
+
+def token_in(peer: Peer) -> str:
+    return str([each["resume_token"] for each in peer.told if "resume_token" in each][-1])
+
+
+@pytest.mark.parametrize(("after_s", "is_back"), [(WAIT_S - 1, True), (WAIT_S + 1, False)])
+def test_a_call_waits_so_long_and_no_longer(after_s: float, is_back: bool) -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second = Peer(clock), Peer(clock)
+        async with scene(clock, first) as call:
+            first.leave(1006)
+            await asyncio.sleep(1)
+            assert len(call.calls.waiting) == 1
+            await asyncio.sleep(after_s - 1)
+            await second.socket.accept()
+            call.voice.come_back(second.socket)
+            await asyncio.sleep(1)
+            assert [each["type"] for each in second.told] == (
+                ["session.updated", "halfsec.resumed", "halfsec.session"] if is_back else []
+            )
+            assert call.serving.done() == (not is_back)
+            assert len(call.calls.waiting) == 0
+            second.leave(1000)
+        assert len(call.tokens) == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1005, 1002, 3000])
+def test_who_gives_a_code_of_his_own_has_hung_up(code: int) -> None:
+    async def story(clock: ManualClock) -> None:
+        first = Peer(clock)
+        async with scene(clock, first):
+            first.leave(code)
+        assert clock.now_ns() < 2e9, "nobody waited"
+
+    play(story)
+
+
+def test_who_could_not_come_back_is_not_waited_for() -> None:
+    async def story(clock: ManualClock) -> None:
+        first = Peer(clock)
+        async with scene(clock, first, resumes=False):
+            first.leave(1006)
+        assert clock.now_ns() < 2e9
+
+    play(story)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_who_does_not_read_loses_the_connection_and_may_come_back(resumes: bool) -> None:
+    """A network that is gone looks the same as a client that does not read."""
+
+    async def story(clock: ManualClock) -> None:
+        first, second = Peer(clock, reads=False), Peer(clock)
+        ends: type[Exception] = CallOver if resumes else SlowReader
+        async with scene(clock, first, resumes=resumes, hangs_up_on=ends) as call:
+            call.voice.notify(Extension("halfsec.turn", {}))
+            await asyncio.sleep(SEND_TIMEOUT_S + 1)
+            assert call.serving.done() == (not resumes)
+            if resumes:
+                await second.socket.accept()
+                call.voice.come_back(second.socket)
+                await asyncio.sleep(1)
+                assert second.told[0]["type"] == "session.updated"
+                second.leave(1000)
+
+    play(story)
+
+
+def test_a_server_that_drains_waits_for_nobody() -> None:
+    async def story(clock: ManualClock) -> None:
+        first = Peer(clock)
+        async with scene(clock, first) as call:
+            call.calls.draining = True
+            first.leave(1006)
+        assert clock.now_ns() < 2e9
+
+    play(story)
+
+
+def test_a_line_that_is_needed_is_free_at_once() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, late = Peer(clock), Peer(clock)
+        async with scene(clock, first) as call:
+            first.leave(1006)
+            await asyncio.sleep(1)
+            assert call.calls.waiting.give_way()
+            assert call.place.is_left
+            await late.socket.accept()
+            call.voice.come_back(late.socket)
+            await late.socket.attend()
+            assert late.code == errors.CLOSE_NOT_RESUMED
+
+    play(story)
+
+
+def test_who_is_about_to_be_back_does_not_give_way() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second = Peer(clock), Peer(clock)
+        async with scene(clock, first) as call:
+            first.leave(1006)
+            await asyncio.sleep(1)
+            await second.socket.accept()
+            call.voice.come_back(second.socket)
+            assert not call.calls.waiting.give_way()
+            await asyncio.sleep(1)
+            assert len(second.told) == 3
+            second.leave(1000)
+
+    play(story)
+
+
+def test_frames_are_counted_through_all_connections() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second, third = Peer(clock), Peer(clock), Peer(clock)
+        async with scene(clock, first) as call:
+            first.say("input_audio_buffer.clear")
+            first.say("nonsense")
+            first.leave(1006)
+            await asyncio.sleep(1)
+            for peer in (second, third):
+                await peer.socket.accept()
+                call.voice.come_back(peer.socket)
+                await asyncio.sleep(1)
+                peer.say("input_audio_buffer.clear")
+                await asyncio.sleep(1)
+            assert [each["received"] for each in second.told if "received" in each] == [2]
+            assert [each["received"] for each in third.told if "received" in each] == [3]
+            await second.socket.attend()
+            assert second.code == errors.CLOSE_TAKEN_OVER
+            assert token_in(third) != token_in(second)
+            third.leave(1000)
+
+    play(story)

@@ -1,0 +1,213 @@
+"""What clients, recognizers and endless noise do to a reply that is held."""
+
+import asyncio
+
+import pytest
+
+from agent.config.schema import AgentProfile
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.settings import ResponseOptions
+from agent.turn_taking import events as ev
+from agent.turn_taking.tables import Agent, Caller
+from latency_budget.account.clock import ManualClock
+from tests.support.fakes.remembering import RememberingChat
+from tests.support.session import virtual_time
+from tests.support.session.overlap_call import (
+    REPLY,
+    agent_of,
+    begin,
+    ended,
+    items,
+    listen,
+    over,
+    play,
+    understand,
+    wire_is_in_order,
+)
+from tests.support.session.session_call import Call, call_with
+
+
+@pytest.mark.parametrize("what", ["cancel", "delete", "create", "commit"])
+def test_what_a_client_does_meanwhile_counts_as_meant(what: str) -> None:
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        begin(call, "Well")
+        await call.until(say.ReplyEnded)
+        match what:
+            case "cancel":
+                await call.session.handle(ask.CancelResponse())
+            case "delete":
+                await call.session.handle(ask.DeleteItem(items(call)[-1].id))
+            case "create":
+                await call.session.handle(ask.CreateResponse(ResponseOptions()))
+            case "commit":
+                await call.session.handle(ask.CommitAudio())
+        assert agent_of(call) is (Agent.PREPARING if what == "create" else Agent.IDLE)
+        await asyncio.sleep(8)
+
+    call = play(story)
+    assert not call.of(say.Problem)
+    texts = [item.text for item in items(call)]
+    assert not any("window" in (text or "") for text in texts)
+
+
+def test_audio_that_the_client_throws_away_was_nothing() -> None:
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        begin(call, "Well")
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.ClearAudio())
+        await call.until(say.ReplyEnded, 2)
+
+    assert "".join(each.text for each in ended(play(story))) == REPLY
+
+
+def test_an_item_made_meanwhile_stands_between_the_parts_and_behind_the_reply() -> None:
+    """On the wire it is where the client put it; the model has heard one reply, and then it."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        number = begin(call, "Okay.")
+        await call.until(say.ReplyEnded)
+        note = Message(ItemId("mine"), "user", "text", "Note.")
+        await call.session.handle(ask.CreateItem(note))
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        call.ears.hear(ev.SilenceGrew(number, 320))
+        await call.until(say.ReplyEnded, 2)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyEnded, 3)
+
+    call = play(story)
+    assert [item.id for item in items(call)][2] == "mine"
+    assert isinstance(call.chat, RememberingChat)
+    assert [each.text for each in call.chat.history][1:3] == [REPLY, "Note."]
+    wire_is_in_order(call)
+
+
+def test_a_greeting_that_was_taken_up_is_remembered_once() -> None:
+    async def test(clock: ManualClock) -> None:
+        profile = AgentProfile(greeting="Welcome to the harbour restaurant in Bergen.")
+        chat = RememberingChat(["Sure."])
+        async with call_with(chat=chat, clock=clock, profile=profile) as call:
+            listen(call)
+            await call.until(say.ReplyAudio)
+            await asyncio.sleep(1)
+            await over(call, "Mm-hmm.")
+            await call.until(say.ReplyEnded, 2)
+            await asyncio.sleep(1)
+            call.ears.say("A table for two.")
+            await call.until(say.ReplyEnded, 3)
+            assert chat.history[0].text == profile.greeting
+            assert len(chat.history) == 3
+
+    virtual_time.run(test)
+
+
+@pytest.mark.parametrize("greets", [False, True], ids=["answer", "greeting"])
+def test_what_the_client_cut_before_is_where_the_reply_goes_on(greets: bool) -> None:
+    """All was sent, and the model has been told of the cut, when the caller murmurs."""
+
+    async def test(clock: ManualClock) -> None:
+        profile = AgentProfile(greeting=REPLY if greets else "")
+        chat = RememberingChat(["Sure."] if greets else [REPLY, "Sure."])
+        async with call_with(chat=chat, clock=clock, profile=profile) as call:
+            listen(call)
+            if not greets:
+                call.ears.say("Is it booked?")
+            await call.until(say.ReplyEnded)
+            await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+            await asyncio.sleep(0.1)
+            assert [each.text for each in chat.history if each.role == "assistant"] != [REPLY]
+            await over(call, "Mm-hmm.")
+            await call.until(say.ReplyEnded, 2)
+            before, after = items(call)[-2:]
+            assert (before.text, before.status) == ("Your table", "incomplete")
+            assert (after.text, after.status) == (REPLY.removeprefix("Your table"), "completed")
+            await asyncio.sleep(1)
+            call.ears.say("And the bill?")
+            await call.until(say.ReplyEnded, 3)
+            assert [each.text for each in chat.history][-3:] == [REPLY, "And the bill?", "Sure."]
+
+    virtual_time.run(test)
+
+
+def test_what_the_client_cut_of_one_part_is_no_word_on_the_next() -> None:
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+        await over(call, "Mm-hmm.")
+        await call.until(say.ReplyStarted, 2)
+        await asyncio.sleep(1)
+        await over(call, "Stop it please.", silence_ms=5000)
+        await call.until(say.ReplyEnded, 3)
+
+    call = play(story)
+    _, before, after, _, _ = items(call)
+    assert before.text == "Your table"
+    assert after.text
+    assert isinstance(call.chat, RememberingChat)
+    assert call.chat.history[1].text == before.text + after.text
+
+
+def test_a_cut_of_the_clients_outlasts_an_interruption() -> None:
+    """It stopped playing before the caller's first word."""
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+        await over(call, "Stop it please.", silence_ms=5000)
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story)
+    assert [item.text for item in items(call)][1] == "Your table"
+    assert isinstance(call.chat, RememberingChat)
+    assert call.chat.history[1].text.rstrip() == "Your table"
+
+
+def test_a_caller_who_never_stops_is_taken_at_his_voice() -> None:
+    """More than a minute, and a recognizer that says nothing."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        begin(call, "never known", transcribes=False)
+        await call.until(say.ReplyEnded)
+        await asyncio.sleep(5.1)
+        assert agent_of(call) is Agent.IDLE
+        await asyncio.sleep(100)
+        assert call.session._machine.caller is Caller.SPEAKING
+
+    call = play(story)
+    assert len(ended(call)) == 1
+
+
+def test_music_without_words_does_not_keep_the_agent_silent() -> None:
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        begin(call, "")
+        await call.until(say.ReplyEnded)
+        for _ in range(10):
+            understand(call, "")
+            await asyncio.sleep(0.6)
+        assert agent_of(call) is Agent.SPEAKING
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story)
+    assert "".join(each.text for each in ended(call)) == REPLY
+
+
+def test_a_recognizer_that_hangs_ends_in_an_apology() -> None:
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        number = begin(call, "", transcribes=False)
+        await asyncio.sleep(0.3)
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        await call.until(say.ReplyEnded, 2)
+        await asyncio.sleep(1)
+        assert agent_of(call) is Agent.IDLE
+        assert call.session._machine.caller is Caller.QUIET
+
+    first, second = ended(play(story))
+    assert first.status == "cancelled"
+    assert second.status == "failed"

@@ -1,0 +1,221 @@
+"""A whole session on fake stages, whose model calls tools of the server."""
+
+import asyncio
+import json
+
+import pytest
+
+from agent.errors import StageError
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message, ModelCall, ToolRound
+from agent.session.api.settings import ResponseOptions, SemanticVad
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage
+from agent.session.response.task import INTERRUPTED, MAX_ROUNDS, TOO_LONG
+from agent.turn_taking.tables import Agent
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import Stage
+from tests.support.fakes.remembering import RememberingChat
+from tests.support.fakes.stages import Calling
+from tests.support.session import virtual_time
+from tests.support.session.session_call import WAIT, Call, call_with
+from tests.support.session.tool_call import CALL, NOON, Toolbox, answer, equip, problems, until
+
+
+async def test_a_tool_of_the_server_is_part_of_one_reply() -> None:
+    tools = Toolbox()
+    chat = RememberingChat([Calling("Let me look.", (CALL,)), NOON, "Bye."])
+    async with call_with(chat=chat, tools=tools) as call:
+        call.ears.say("What time is it?")
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert (ended.status, ended.text) == ("completed", f"Let me look. {NOON}")
+        assert tools.called == [CALL]
+        assert not call.of(say.ReplyCalled)
+        assert len(call.of(say.ReplyStarted)) == len(call.of(say.MessageBegun)) == 1
+        assert (ended.usage.output_tokens, ended.usage.input_tokens) == (3 + 3, 20)
+        await until(lambda: call.session._machine.agent is Agent.IDLE)
+        call.ears.say("Bye.")
+        await call.until(say.ReplyEnded, 2)
+        told = messages_of(tuple(call.session.conversation)[:2])
+    expected = (
+        ChatMessage("user", "What time is it?"),
+        ChatMessage("assistant", "Let me look.", (CALL,)),
+        ChatMessage("tool", "12:00"),
+        ChatMessage("assistant", NOON),
+    )
+    assert chat.asked[-1] == (*expected, ChatMessage("user", "Bye."))
+    assert [(m.role, m.text.strip(), m.calls) for m in told] == [
+        (m.role, m.text, m.calls) for m in expected
+    ]
+    assert not any(kind == "reset" for kind, _ in chat.calls), "all of it was known already"
+
+
+def test_a_tool_that_takes_long_does_not_leave_the_caller_in_silence() -> None:
+    async def story(clock: ManualClock) -> None:
+        tools = Toolbox(gate=asyncio.Event())
+        replies = (Calling("", (CALL,)), NOON)
+        async with call_with(*replies, tools=tools, clock=clock, ahead=False) as call:
+            began_ns = clock.now_ns()
+            call.ears.say("What time is it?")
+            await call.until(say.ReplyAudio)
+            assert 400 <= (clock.now_ns() - began_ns) / 1e6 <= 700
+            assert tools.gate is not None
+            assert not tools.cancelled
+            await asyncio.sleep(3)
+            tools.gate.set()
+            (ended,) = await call.until(say.ReplyEnded)
+            assert isinstance(ended, say.ReplyEnded)
+            assert ended.text == f"{WAIT} {NOON}"
+            await until(lambda: call.turns)
+            record = call.turns[0].record
+            assert record.stages[Stage.TOOL].exposed_ns == record.e2e_server_ns == 500_000_000
+            assert (record.incomplete, record.opener) == ((), True)
+            told = messages_of(call.session.conversation)
+        # The model is not taught to say it.
+        assert [(m.role, m.text) for m in told[1:]] == [
+            ("assistant", ""),
+            ("tool", "12:00"),
+            ("assistant", NOON),
+        ]
+
+    virtual_time.run(story)
+
+
+async def test_a_quick_tool_is_not_talked_over() -> None:
+    async with call_with(Calling("", (CALL,)), NOON, tools=Toolbox()) as call:
+        call.ears.say("What time is it?")
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == NOON
+
+
+async def test_a_caller_who_interrupts_a_tool_stops_it() -> None:
+    tools = Toolbox(gate=asyncio.Event())
+    chat = RememberingChat([Calling("Let me look that up for you now.", (CALL,)), "Fine."])
+    async with call_with(chat=chat, tools=tools) as call:
+        call.ears.say("What time is it?")
+        await until(lambda: tools.called)
+        await call.until(say.ReplyAudio, 8)
+        call.ears.say("Never mind.")
+        await call.until(say.ReplyEnded, 2)
+        first = call.of(say.ReplyEnded)[0]
+        assert isinstance(first, say.ReplyEnded)
+        assert tools.cancelled == [CALL]
+    assert chat.asked[-1] == (
+        ChatMessage("user", "What time is it?"),
+        ChatMessage("assistant", first.text, (CALL,)),
+        ChatMessage("tool", INTERRUPTED),
+        ChatMessage("user", "Never mind."),
+    )
+
+
+async def test_a_tool_that_ran_unheard_is_not_forgotten() -> None:
+    tools = Toolbox(gate=asyncio.Event())
+    chat = RememberingChat([Calling("", (CALL,)), "Fine."])
+    async with call_with(chat=chat, tools=tools, ahead=False) as call:
+        call.ears.say("What time is it?")
+        await until(lambda: tools.called)
+        await call.session.handle(ask.CancelResponse())
+        await until(lambda: tools.cancelled)
+        call.ears.say("Well?")
+        await call.until(say.ReplyEnded, 2)
+    assert [message.role for message in chat.asked[-1]] == ["user", "assistant", "tool", "user"]
+    first = call.of(say.ReplyEnded)[0]
+    assert isinstance(first, say.ReplyEnded)
+    assert (first.status, first.text) == ("cancelled", "")
+
+
+async def test_several_tools_run_at_once() -> None:
+    tools = Toolbox(gate=asyncio.Event(), results=["1", "2"])
+    async with call_with(Calling("", (CALL, CALL)), NOON, tools=tools) as call:
+        call.ears.say("What time is it?")
+        await until(lambda: len(tools.called) == 2)
+        assert tools.gate is not None
+        tools.gate.set()
+        await call.until(say.ReplyEnded)
+        assert [what for kind, what in call.chat.calls if kind == "tool"] == ["1", "2"]
+
+
+async def test_a_model_that_only_calls_has_to_answer_in_the_end() -> None:
+    tools = Toolbox()
+    calling = [Calling("", (CALL,))] * MAX_ROUNDS
+    async with call_with(*calling, NOON, tools=tools) as call:
+        await equip(call, {"type": "function", "name": "other"}, choice="required")
+        call.ears.say("What time is it?")
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == NOON
+        choices = [None if each is None else each.choice for each in call.chat.may_call]
+    assert choices == ["required", *["auto"] * (MAX_ROUNDS - 1), None]
+    assert len(tools.called) == MAX_ROUNDS
+
+
+async def test_a_result_too_long_for_the_model_is_said_to_be() -> None:
+    tools = Toolbox()
+    async with call_with(Calling("", (CALL,)), NOON, tools=tools, ahead=False) as call:
+        tools.gate = asyncio.Event()
+        call.ears.say("What time is it?")
+        await until(lambda: tools.called)
+        call.chat.refusals.append(StageError("llm", "too long", refused=True))
+        tools.gate.set()
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == NOON
+        assert ("tool", TOO_LONG) in call.chat.calls
+
+
+async def test_a_client_can_not_take_the_name_of_a_tool_of_the_server() -> None:
+    async with call_with(tools=Toolbox()) as call:
+        await equip(call)
+        assert problems(call) == [("invalid_value", "tools[0].name")]
+
+
+async def test_both_kinds_at_once() -> None:
+    theirs = ModelCall("lamp", "{}")
+    tools = Toolbox()
+    async with call_with(Calling("", (CALL, theirs)), NOON, tools=tools) as call:
+        await equip(call, {"type": "function", "name": "lamp"})
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        assert tools.called == [CALL]
+        (made,) = call.of(say.ReplyCalled)
+        assert isinstance(made, say.ReplyCalled)
+        assert made.call.name == "lamp"
+        await answer(call, "on")
+        await call.until(say.ReplyEnded, 2)
+        told = [each for each in call.chat.calls if each[0] == "tool"]
+    assert told == [("tool", "12:00"), ("tool", "on")]
+
+
+@pytest.mark.parametrize("heard", [0, 3, 12, 40])
+def test_what_was_heard_of_a_reply_with_tools(heard: int) -> None:
+    """Whatever was heard, what ran has run."""
+    text = "Let me look. One moment. It is noon."
+    rounds = (ToolRound(12, 25, (CALL,), ("12:00",)),)
+    message = Message(ItemId("a"), "assistant", "audio", text[:heard], "incomplete", None, rounds)
+    told = messages_of([message])
+    assert told[0] == ChatMessage("assistant", text[:12][:heard], (CALL,))
+    assert told[1] == ChatMessage("tool", "12:00")
+    assert [each.text for each in told[2:]] == ([NOON] if heard == 40 else [])
+
+
+async def test_speech_detection_off_still_calls() -> None:
+    async with call_with(Calling("", (CALL,)), NOON, tools=Toolbox()) as call:
+        settings = call.session.settings.changed(
+            turn_detection=SemanticVad(create_response=False), output_modality="text"
+        )
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == NOON
+        assert MarkName.TOOL_DONE in {
+            MarkName(str(record["type"])) for record in _records(call) if record["kind"] == "mark"
+        }
+
+
+def _records(call: Call) -> list[dict[str, object]]:
+    return [json.loads(line) for line in call.trace.lines()][1:]

@@ -1,0 +1,218 @@
+"""A whole session on fake stages, whose model calls tools of the client."""
+
+import asyncio
+import json
+
+import pytest
+
+from agent.errors import StageError
+from agent.session import item_operations
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, ModelCall
+from agent.session.api.settings import ResponseOptions
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage, Tools
+from tests.support.fakes.remembering import RememberingChat
+from tests.support.fakes.stages import Calling
+from tests.support.session.session_call import call_with
+from tests.support.session.tool_call import CALL, CLOCK, NOON, answer, equip, items, problems, until
+
+
+async def test_a_call_is_a_response_of_its_own() -> None:
+    async with call_with(Calling("", (CALL,)), NOON) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        names = call.names()
+        assert names[names.index("ReplyStarted") :] == ["ReplyStarted", "ReplyCalled", "ReplyEnded"]
+        (made,) = call.of(say.ReplyCalled)
+        assert isinstance(made, say.ReplyCalled)
+        assert (made.call.name, made.call.arguments) == ("clock", CALL.arguments)
+        (ended,) = call.of(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert (ended.status, ended.text) == ("completed", "")
+        await answer(call)
+        await call.until(say.ReplyEnded, 2)
+        assert ("tool", "12:00") in call.chat.calls
+        assert items(call) == ["Message", "FunctionCall", "FunctionOutput", "Message"]
+        assert not problems(call)
+        told = messages_of(call.session.conversation)
+    assert told == [
+        ChatMessage("user", "What time is it?"),
+        ChatMessage("assistant", "", (CALL,)),
+        ChatMessage("tool", "12:00"),
+        ChatMessage("assistant", NOON),
+    ]
+
+
+async def test_what_the_model_may_call() -> None:
+    async with call_with("One.", "Two.", "Three.", "Four.") as call:
+        await equip(call)
+        definition = json.dumps({"name": "clock", "parameters": {"type": "object"}})
+        assert ("check tools", Tools((definition,))) in call.chat.calls
+        options = [
+            ResponseOptions(),
+            ResponseOptions(tool_choice="none"),
+            ResponseOptions(tool_choice={"type": "function", "name": "clock"}),
+            ResponseOptions(tools=(), input=()),
+        ]
+        for number, each in enumerate(options, 1):
+            await call.session.handle(ask.CreateResponse(each))
+            await call.until(say.ReplyEnded, number)
+            await until(lambda: call.session._machine.takes_requests)
+        assert call.chat.may_call == [
+            Tools((definition,)),
+            None,
+            Tools((definition,), "clock"),
+            None,
+        ]
+        told = [what for kind, what in call.chat.calls if kind == "tools"]
+        assert told[:3] == [(definition,), (), (definition,)]
+    assert not problems(call)
+
+
+async def test_words_before_a_call_are_a_message_before_it() -> None:
+    async with call_with(Calling("Let me look.", (CALL, CALL)), NOON) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        names = call.names()
+        assert names.index("MessageBegun") < names.index("ReplyText")
+        assert names.index("MessageBegun") < names.index("ReplyCalled") < names.index("ReplyEnded")
+        chain: list[tuple[ItemId, ItemId | None]] = []
+        for notice in call.notices:
+            if isinstance(notice, say.ReplyStarted):
+                item_id = notice.item_id
+            elif isinstance(notice, say.MessageBegun):
+                chain.append((item_id, notice.previous_item_id))
+            elif isinstance(notice, say.ReplyCalled):
+                chain.append((notice.call.id, notice.previous_item_id))
+        order = [item.id for item in call.session.conversation]
+        assert chain == list(zip(order[1:], order, strict=False))
+        told = messages_of(call.session.conversation)
+    assert told[1:] == [ChatMessage("assistant", "Let me look.", (CALL, CALL))]
+
+
+async def test_the_answer_may_come_while_the_words_are_still_spoken() -> None:
+    async with call_with(Calling("One two three four five six seven.", (CALL,)), NOON) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyCalled)
+        await answer(call)
+        assert not call.of(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        assert problems(call) == [("conversation_already_has_active_response", None)]
+        await call.until(say.ReplyEnded, 2)
+        texts = [n.text for n in call.of(say.ReplyEnded) if isinstance(n, say.ReplyEnded)]
+        assert texts == ["One two three four five six seven.", NOON]
+        assert len(call.of(say.ReplyStarted)) == 2
+
+
+async def test_a_caller_who_interrupts_leaves_the_call_as_it_was_made() -> None:
+    words = "One two three four five six seven eight nine ten eleven twelve."
+    chat = RememberingChat([Calling(words, (CALL,)), "Yes."])
+    async with call_with(chat=chat) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyAudio, 12)
+        call.ears.say("Stop.")
+        await call.until(say.ReplyEnded, 2)
+        first = call.of(say.ReplyEnded)[0]
+        assert isinstance(first, say.ReplyEnded)
+        assert 0 < len(first.text) < len(words)
+    assert chat.asked[-1] == (
+        ChatMessage("user", "What time is it?"),
+        ChatMessage("assistant", first.text, (CALL,)),
+        ChatMessage("user", "Stop."),
+    )
+
+
+async def test_a_guess_calls_nothing_before_it_is_a_reply() -> None:
+    async with call_with(Calling("", (CALL,)), "Fine.") as call:
+        await equip(call)
+        call.ears.pause("What time is it")
+        await call.chat.generating.wait()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not call.of(say.ReplyCalled)
+        call.ears.pause("What time is it over there?")
+        await until(lambda: len(call.chat.may_call) == 2)
+        call.ears.fall_silent()
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == "Fine."
+        assert not call.of(say.ReplyCalled)
+
+
+async def test_tools_that_can_not_be_called_are_refused() -> None:
+    async with call_with("Fine.") as call:
+        call.chat.refused_tools = StageError(
+            "llm", "tools[0].parameters: can't be met", refused=True
+        )
+        await equip(call)
+        assert problems(call) == [("invalid_value", "session.tools")]
+        assert call.session.settings.tools == ()
+        options = ResponseOptions(tools=(CLOCK,))
+        await call.session.handle(ask.CreateResponse(options))
+        assert problems(call)[1:] == [("invalid_value", "response.tools")]
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyEnded)
+        assert call.chat.may_call == [None]
+
+
+async def test_a_result_of_no_call_is_refused() -> None:
+    async with call_with() as call:
+        item = FunctionOutput(ItemId("x"), "call_9", "12:00")
+        await call.session.handle(ask.CreateItem(item))
+        assert problems(call) == [("invalid_tool_call_id", "item.call_id")]
+        made = FunctionCall(ItemId("y"), "call_9", "clock", "{}")
+        await call.session.handle(ask.CreateItem(made))
+        await call.session.handle(ask.CreateItem(item))
+        assert items(call) == ["FunctionCall", "FunctionOutput"]
+        await until(lambda: ("tool", "12:00") in call.chat.calls)
+        assert ("assistant", (ModelCall("clock", "{}"),)) in call.chat.calls
+
+
+async def test_tools_that_take_too_long_to_check_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def for_ever(tools: Tools) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(item_operations, "CHECK_TIMEOUT_S", 0.0)
+    async with call_with("One.") as call:
+        monkeypatch.setattr(call.chat, "check_tools", for_ever)
+        await equip(call)
+        assert call.session.settings.tools == ()
+        options = ResponseOptions(tools=(CLOCK,))
+        await call.session.handle(ask.CreateResponse(options))
+        assert problems(call) == [
+            ("invalid_value", "session.tools"),
+            ("invalid_value", "response.tools"),
+        ]
+        assert "Make them simpler" in str(call.of(say.Problem)[0])
+        assert not call.of(say.ReplyStarted)
+
+
+async def test_a_function_can_not_be_chosen_where_there_is_none() -> None:
+    chosen = {"type": "function", "name": "clock"}
+    async with call_with("One.") as call:
+        settings = call.session.settings.changed(tool_choice=chosen)
+        await call.session.handle(ask.UpdateSession(settings))
+        await call.session.handle(ask.CreateResponse(ResponseOptions(tool_choice=chosen)))
+        assert problems(call) == [
+            ("invalid_value", "session.tool_choice"),
+            ("invalid_value", "response.tool_choice"),
+        ]
+        assert call.session.settings.tool_choice == "auto"
+        await equip(call, choice=chosen)
+        await call.session.handle(ask.CreateResponse(ResponseOptions(tools=())))
+        await call.until(say.ReplyEnded)
+    assert len(problems(call)) == 2
+
+
+async def test_an_unknown_voice_is_named_where_it_was_asked_for() -> None:
+    async with call_with("One.") as call:
+        await call.session.handle(ask.CreateResponse(ResponseOptions(voice="nobody")))
+    assert problems(call) == [("invalid_value", "response.audio.output.voice")]

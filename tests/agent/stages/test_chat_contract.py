@@ -1,0 +1,197 @@
+"""The contract of a chat factory and its chats, for an engine of this process and for a second,
+small implementation without a model."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from agent.errors import StageError
+from agent.session.api.server_events import Usage
+from agent.session.ports.stage_ports import ChatMessage, ChatPort, OnMark, ReplyToken, Tools
+from agent.stages.llm_chat import ChatFactory, chat_factory
+from agent.stages.model_thread import ModelThread
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import TurnId
+from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.engine import Engine
+from tests.support.fakes.llm_models import save_tiny_model
+
+MAX_CHARS = 20_000
+HELLO = ChatMessage("user", "Hello")
+
+
+class EchoChat:
+    """Answers with what it was last told, a word a token."""
+
+    def __init__(self, instructions: str, examples: Sequence[ChatMessage]) -> None:
+        self._system = instructions
+        self._history: list[ChatMessage] = []
+
+    async def check(self, message: ChatMessage) -> None:
+        if len(message.text) > MAX_CHARS:
+            raise StageError("llm", "That is too long.", refused=True)
+
+    async def set_system(self, text: str) -> None:
+        self._system = text
+
+    async def check_tools(self, tools: Tools) -> None: ...
+
+    async def set_tools(self, definitions: tuple[str, ...]) -> None: ...
+
+    async def commit(self, message: ChatMessage) -> None:
+        await self.check(message)
+        self._history.append(message)
+
+    async def take_back(self) -> None:
+        while self._history and self._history.pop().role != "user":
+            pass
+
+    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+        self._history = list(messages)
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        reply = self._history.pop()
+        if num_chars:
+            self._history.append(ChatMessage("assistant", reply.text[:num_chars]))
+
+    async def generate(
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        words = f"{self._system} {' '.join(each.text for each in self._history)}".split()
+        words = words[-(max_tokens or 8) :]
+        on_mark(MarkName.LLM_FIRST_TOKEN, SystemClock().now_ns())
+        said = ""
+        try:
+            for index, word in enumerate(words, start=1):
+                said += f"{word} "
+                reason = "stop" if index == len(words) else None
+                yield ReplyToken(f"{word} ", Usage(len(self._history), 0, index), reason)
+        finally:
+            self._history.append(ChatMessage("assistant", said))
+
+    def played_until(self, turn: TurnId, at_ns: int) -> None: ...
+
+    async def preview(self, text: str) -> None: ...
+
+    def use_small_model(self, *, small: bool) -> bool:
+        return False
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture(params=["engine", "echo"])
+async def open_chat(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChatFactory]:
+    if request.param == "echo":
+        yield EchoChat
+        return
+    save_tiny_model(tmp_path, "qwen3", num_hidden_layers=2, head_dim=16)
+    stage: ModelThread[Engine] = ModelThread(
+        "llm", lambda: Engine.load(tmp_path, EngineConfig(num_threads=1)), Engine.close
+    )
+    await stage.start()
+    sampling = SamplingParams(temperature=0.0, max_tokens=8)
+    yield chat_factory(stage, SystemClock(), sampling)
+    await stage.close()
+
+
+async def reply(chat: ChatPort, turn: int = 1, max_tokens: int | None = None) -> list[ReplyToken]:
+    marks: list[MarkName] = []
+    tokens = chat.generate(
+        TurnId(turn),
+        deadline_ns=SystemClock().now_ns(),
+        max_tokens=max_tokens,
+        on_mark=lambda name, _: marks.append(name),
+    )
+    async with asyncio.timeout(60), aclosing(tokens):
+        found = [token async for token in tokens]
+    assert marks == [MarkName.LLM_FIRST_TOKEN]
+    return found
+
+
+def text_of(tokens: list[ReplyToken]) -> str:
+    return "".join(token.text for token in tokens)
+
+
+async def test_a_reply_ends_with_its_reason_and_counts_its_tokens(open_chat: ChatFactory) -> None:
+    chat = open_chat("Be brief.", ())
+    await chat.commit(HELLO)
+    tokens = await reply(chat, max_tokens=4)
+    assert [token.finish_reason is not None for token in tokens][-1:] == [True]
+    assert all(token.finish_reason is None for token in tokens[:-1])
+    counts = [token.usage.output_tokens for token in tokens]
+    assert counts == sorted(counts)
+    assert 1 <= counts[-1] <= 4
+    await chat.close()
+
+
+async def test_what_was_taken_back_was_never_said(open_chat: ChatFactory) -> None:
+    chat, other = open_chat("Be brief.", ()), open_chat("Be brief.", ())
+    await chat.commit(HELLO)
+    fresh = text_of(await reply(chat))
+    await other.commit(ChatMessage("user", "Something else altogether"))
+    await reply(other)
+    await other.take_back()
+    await other.commit(HELLO)
+    assert text_of(await reply(other, 2)) == fresh
+    await chat.close()
+    await other.close()
+
+
+async def test_a_reset_replaces_the_history(open_chat: ChatFactory) -> None:
+    chat, other = open_chat("Be brief.", ()), open_chat("Be brief.", ())
+    await chat.commit(HELLO)
+    await reply(chat)
+    await chat.truncate_reply(0)
+    await chat.reset([ChatMessage("user", "One"), ChatMessage("assistant", "Two")])
+    await other.reset([ChatMessage("user", "One"), ChatMessage("assistant", "Two")])
+    for each in (chat, other):
+        await each.commit(HELLO)
+    assert text_of(await reply(chat, 2)) == text_of(await reply(other))
+    await chat.close()
+    await other.close()
+
+
+async def test_a_reply_that_is_broken_off_leaves_a_chat_that_goes_on(
+    open_chat: ChatFactory,
+) -> None:
+    chat = open_chat("Be brief.", ())
+    await chat.preview("Hel")
+    await chat.commit(HELLO)
+    tokens = chat.generate(
+        TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda name, at_ns: None
+    )
+    async with aclosing(tokens):
+        await anext(tokens)
+    chat.played_until(TurnId(1), SystemClock().now_ns())
+    await chat.truncate_reply(0)
+    await chat.set_system("Be long.")
+    await chat.commit(ChatMessage("user", "And?"))
+    assert await reply(chat, 2)
+    await chat.close()
+    await chat.close()
+
+
+async def test_a_message_too_long_is_refused(open_chat: ChatFactory) -> None:
+    chat = open_chat("Be brief.", ())
+    with pytest.raises(StageError) as caught:
+        await chat.check(ChatMessage("user", "word " * MAX_CHARS))
+    assert caught.value.refused
+    await chat.check(HELLO)
+    await chat.close()
+
+
+async def test_no_smaller_model(open_chat: ChatFactory) -> None:
+    chat = open_chat("Be brief.", ())
+    assert not chat.use_small_model(small=True)
+    assert not chat.use_small_model(small=False)
+    await chat.close()

@@ -1,0 +1,325 @@
+"""Every carrier: its webhook, signed as it signs, the token in the answer, and the stream that the
+token opens."""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+import jwt
+import pytest
+
+from agent.calls.service import AdmittedCall, CallService
+from agent.errors import CLOSE_POLICY
+from agent.telephony.carriers.media_stream import StreamStarted
+from agent.telephony.carriers.plivo import Plivo
+from agent.telephony.carriers.vonage import Vonage
+from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.webhooks import CLOSED_WORDS
+from latency_budget.account.clock import unix_ns
+from tests.agent.telephony.carriers.test_webhooks import TELNYX_KEY, VONAGE_SECRET
+from tests.support.telephony.phone_house import (
+    PUBLIC,
+    SALES,
+    House,
+    basic,
+    token_in,
+    told,
+)
+
+pytest_plugins = ["tests.support.telephony.phone_fixtures"]
+
+# --- every carrier: webhook, token, stream ---
+
+
+@dataclass(frozen=True)
+class CarrierCase:
+    """How one asks, and how it begins its stream: with the token where it hands it on."""
+
+    name: str
+    request: Any
+    start: Any
+
+
+def form_of(**fields: str) -> bytes:
+    return urlencode(fields).encode()
+
+
+def plivo_request(**fields: str) -> httpx.Request:
+    body = {"CallUUID": "u1", "From": "15550100", "To": SALES[1:], **fields}
+    form = "".join(name + body[name] for name in sorted(body))
+    signed = f"{PUBLIC}/telephony/plivo/voice?{form}.77"
+    made = hmac.new(b"plivo's", signed.encode(), hashlib.sha256).digest()
+    headers = {
+        "X-Plivo-Signature-V3": base64.b64encode(made).decode(),
+        "X-Plivo-Signature-V3-Nonce": "77",
+        "Content-Type": FORM,
+    }
+    return httpx.Request("POST", "", headers=headers, content=form_of(**body))
+
+
+def telnyx_request(age_s: int = 0) -> httpx.Request:
+    at, body = str(unix_ns() // 10**9 - age_s), form_of(CallSid="v3:x", From="+15550100", To=SALES)
+    headers = {
+        "telnyx-timestamp": at,
+        "telnyx-signature-ed25519": base64.b64encode(
+            TELNYX_KEY.sign(f"{at}|".encode() + body)
+        ).decode(),
+        "Content-Type": FORM,
+    }
+    return httpx.Request("POST", "", headers=headers, content=body)
+
+
+def vonage_event(**fields: str) -> httpx.Request:
+    body = json.dumps(fields).encode()
+    claims = {"iat": unix_ns() // 10**9, "payload_hash": hashlib.sha256(body).hexdigest()}
+    headers = {"Authorization": f"Bearer {jwt.encode(claims, VONAGE_SECRET, 'HS256')}"}
+    return httpx.Request("POST", "", headers=headers, content=body)
+
+
+def vonage_request(age_s: int = 0) -> httpx.Request:
+    claims = {"iat": unix_ns() // 10**9 - age_s, "iss": "Vonage", "jti": "1"}
+    headers = {"Authorization": f"Bearer {jwt.encode(claims, VONAGE_SECRET, 'HS256')}"}
+    query = urlencode({"uuid": "aaa", "from": "15550100", "to": SALES[1:]})
+    return httpx.Request("GET", f"?{query}", headers=headers)
+
+
+def jambonz_request(age_s: int = 0, **fields: str) -> httpx.Request:
+    at = str(unix_ns() // 10**9 - age_s)
+    told = {"call_sid": "s1", "from": "+15550100", "to": SALES, **fields}
+    body = json.dumps(told).encode()
+    made = hmac.new(b"jambonz'", f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    headers = {"Jambonz-Signature": f"t={at},v1={made}", "Content-Type": "application/json"}
+    return httpx.Request("POST", "", headers=headers, content=body)
+
+
+def plivo_start(token: str) -> str:
+    described = {
+        "callId": "u1",
+        "streamId": "s",
+        "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000},
+    }
+    return json.dumps({"event": "start", "start": described, "extra_headers": f"token={token}"})
+
+
+def telnyx_start(token: str) -> str:
+    described = {
+        "call_control_id": "v3:x",
+        "media_format": {"encoding": "PCMU", "sample_rate": 8000, "channels": 1},
+        "custom_parameters": {"token": token},
+    }
+    return json.dumps({"event": "start", "stream_id": "s", "start": described})
+
+
+def vonage_start(token: str) -> str:
+    first = {"event": "websocket:connected", "content-type": "audio/l16;rate=8000"}
+    return json.dumps({**first, "call_uuid": "aaa", "token": token})
+
+
+def jambonz_start(token: str) -> str:
+    return json.dumps(
+        {
+            "callSid": "s1",
+            "sampleRate": 8000,
+            "mixType": "mono",
+            "direction": "inbound",
+            "token": token,
+        }
+    )
+
+
+CARRIERS = [
+    CarrierCase("plivo", plivo_request, plivo_start),
+    CarrierCase("telnyx", telnyx_request, telnyx_start),
+    CarrierCase("vonage", vonage_request, vonage_start),
+    CarrierCase("jambonz", jambonz_request, jambonz_start),
+]
+
+
+async def asked(house: House, carrier: str, request: httpx.Request) -> httpx.Response:
+    url = f"/telephony/{carrier}/voice{request.url}"
+    return await house.http.request(
+        request.method, url, headers=request.headers, content=request.content
+    )
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+async def test_a_token_opens_the_stream_of_its_call(
+    house: House, carrier: CarrierCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await asked(house, carrier.name, carrier.request())
+    token = token_in(answer)
+    assert f"wss://voice.example.com/telephony/{carrier.name}/stream" in answer.text
+    assert "?" not in answer.text.removeprefix("<?")
+    refused = await house.stream(carrier.name, carrier.start("ct" + "0" * 48))
+    assert refused.closed[0] == CLOSE_POLICY
+    await house.stream(carrier.name, carrier.start(token))
+    (held,) = house.held
+    assert (held.start.agent, held.principal.kind) == ("sales", "carrier")
+    assert re.search("from '[^']*00' to '[^']*45'", told(caplog)), "the stream need not tell them"
+    assert token not in told(caplog)
+
+
+@pytest.mark.parametrize("make", [telnyx_request, vonage_request, jambonz_request])
+async def test_a_webhook_of_the_past_is_refused(house: House, make: Any) -> None:
+    name = make.__name__.removesuffix("_request")
+    assert (await asked(house, name, make())).status_code == 200
+    for age_s in (400, -400):
+        answer = await asked(house, name, make(age_s))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
+        assert "Is the clock right?" in answer.text
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+async def test_who_sends_a_recorded_question_again_gets_no_other_token(
+    house: House, carrier: CarrierCase
+) -> None:
+    """Changed where it is not signed: Plivo signs what the form says, in any order; of the others
+    the query is anybody's."""
+    request = carrier.request()
+    token = token_in(await asked(house, carrier.name, request))
+    await house.stream(carrier.name, carrier.start(token))
+    content, query = request.content, {**dict(request.url.params), "uuid": "bbb"}
+    if carrier.name == "plivo":
+        content, query = b"&".join(reversed(content.split(b"&"))), {}
+    headers = [(k, v) for k, v in request.headers.items() if k != "content-length"]
+    answer = await house.http.request(
+        request.method,
+        f"/telephony/{carrier.name}/voice",
+        params=query,
+        headers=headers,
+        content=content,
+    )
+    assert token_in(answer) == token, "which is used up"
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+async def test_a_body_or_query_that_was_changed_is_refused(
+    house: House, carrier: CarrierCase
+) -> None:
+    request = carrier.request()
+    if request.method == "GET":
+        request.headers["authorization"] += "x"
+    changed = httpx.Request(
+        request.method, request.url, headers=request.headers, content=request.content
+    )
+    content = request.content.replace(b"15550100", b"15550101")
+    assert content != request.content or request.method == "GET"
+    answer = await house.http.request(
+        changed.method,
+        f"/telephony/{carrier.name}/voice{changed.url}",
+        headers=[(k, v) for k, v in changed.headers.items() if k != "content-length"],
+        content=content,
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
+
+
+async def test_their_news_of_a_call_are_taken_where_they_are_signed(house: House) -> None:
+    """Vonage's Event URL, and jambonz' webhook for the status of calls."""
+    token_in(await asked(house, "vonage", vonage_request()))
+    token_in(await asked(house, "jambonz", jambonz_request()))
+    assert "sip:decline" in (await asked(house, "jambonz", jambonz_request(call_sid="s2"))).text
+    for name, news in [
+        ("vonage", vonage_event(uuid="aaa", status="completed")),
+        ("jambonz", jambonz_request(call_sid="s1", call_status="no-answer")),
+    ]:
+        path = f"/telephony/{name}/status"
+        forged = await house.http.post(path, content=news.content, headers={"Content-Type": "x"})
+        assert forged.status_code == 403
+        answer = await house.http.post(path, content=news.content, headers=news.headers)
+        assert (answer.status_code, answer.content) == (204, b"")
+    for number in (3, 4):
+        token_in(await asked(house, "jambonz", jambonz_request(call_sid=f"s{number}")))
+
+
+async def test_no_line_is_kept_for_a_call_that_is_over_when_it_is_asked_about(house: House) -> None:
+    """Plivo asks again where its application has no address for hang-ups, jambonz never: there it
+    is somebody who sends news of a call again as a question."""
+    for name, request in [
+        ("plivo", plivo_request(CallStatus="completed")),
+        ("jambonz", jambonz_request(call_sid="s9", call_status="completed")),
+    ]:
+        answer = await asked(house, name, request)
+        assert (answer.status_code, answer.content) == (204, b"")
+    for number in (1, 2):
+        assert token_in(await house.twilio(CallSid=f"CA{number}")), "of two lines"
+
+
+async def test_vonages_stream_is_told_what_call_it_is(house: House) -> None:
+    """What its first message says is what the NCCO gave it: two calls are not taken for one."""
+    answer = await asked(house, "vonage", vonage_request())
+    (action,) = answer.json()
+    (endpoint,) = action["endpoint"]
+    assert (action["action"], endpoint["type"]) == ("connect", "websocket")
+    assert len(json.dumps(endpoint["headers"])) < 512
+    first = {"event": "websocket:connected", "content-type": endpoint["content-type"]}
+    (started,) = Vonage().receive(json.dumps({**first, **endpoint["headers"]}))
+    assert isinstance(started, StreamStarted)
+    assert (started.call_id, started.caller, started.called) == ("aaa", "15550100", SALES[1:])
+
+
+async def test_streams_that_tell_no_id_are_not_one_call(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = {"authorization": basic(await house.key())["Authorization"]}
+    frame = json.dumps({"event": "websocket:connected", "content-type": "audio/l16;rate=8000"})
+
+    async def hold(desk: CallService, held: AdmittedCall, carrier: object) -> None:
+        house.held.append(held)
+        if len(house.held) == 1:  # the second comes while the first lasts
+            await house.stream("vonage", frame, headers=key)
+
+    monkeypatch.setattr(CallService, "hold", hold)
+    await house.stream("vonage", frame, headers=key)
+    assert len(house.held) == 2
+
+
+async def test_exotel_is_told_where_to_stream(house: House) -> None:
+    key = basic(await house.key())
+    path = f"/telephony/exotel/voice?CallSid=c1&CallFrom=15550100&CallTo={SALES[1:]}"
+    answer = await house.http.get(path, headers=key)
+    url = urlsplit(answer.json()["url"])
+    assert (url.scheme, url.hostname, url.path) == (
+        "wss",
+        "voice.example.com",
+        "/telephony/exotel/stream",
+    )
+    token = {"authorization": basic(url.password or "")["Authorization"]}
+    described = {
+        "stream_sid": "s",
+        "call_sid": "c1",
+        "media_format": {"encoding": "audio/x-raw", "sample_rate": "8000"},
+    }
+    frame = json.dumps({"event": "start", "stream_sid": "s", "start": described})
+    for _ in range(2):
+        stream = await house.stream("exotel", frame, headers=token)
+    assert stream.closed[0] == CLOSE_POLICY, "it is used up"
+    assert [held.start.agent for held in house.held] == ["sales"]
+    house.stages.told = "warming"
+    busy = await house.http.get(path, headers=key)
+    assert (busy.status_code, busy.json()) == (503, {"error": CLOSED_WORDS})
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters"),
+    [
+        ("token=ct12,a=b", {"token": "ct12", "a": "b"}),
+        ("{X-PH-token=ct12, a=b}", {"X-PH-token": "ct12", "a": "b"}),
+        ('{"token": "ct12", "n": 1}', {"token": "ct12"}),
+        ("{}", {}),
+        ("nothing", {}),
+        (None, {}),
+    ],
+)
+def test_plivos_headers_come_in_several_spellings(
+    headers: str | None, parameters: dict[str, str]
+) -> None:
+    frame = {**json.loads(plivo_start("")), "extra_headers": headers}
+    (started,) = Plivo().receive(json.dumps(frame))
+    assert isinstance(started, StreamStarted)
+    assert started.parameters == parameters

@@ -1,0 +1,290 @@
+"""Every way in which a telephone call can end, and what its record says of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from agent.calls.service import CallOver
+from agent.errors import StageError
+from agent.http.auth.principal import FILE_KEY, Principal
+from agent.realtime.socket import SocketEnd, Take
+from agent.session.api.conversation import ModelCall
+from agent.session.session import Session
+from agent.telephony.call_plan import Cause
+from agent.telephony.carriers.audiosocket import UUID, AudioSocket, message
+from agent.telephony.media_session import PhoneLine
+from agent.telephony.transport import PhoneCall
+from latency_budget.account.clock import ManualClock
+from latency_budget.storage.call_records import CallRecord
+from tests.agent.telephony.carriers.test_twilio import frame, media
+from tests.agent.telephony.outbound.test_call_tools import Move
+from tests.agent.telephony.test_call_detail_record import Kept, nothing, record_of, stops
+from tests.agent.telephony.test_transport import Link
+from tests.support.fakes.stages import Calling
+from tests.support.telephony.phone_scene import PhoneScene, ScriptedCarrier, play
+
+Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
+
+HANGS_UP = '[agents.default]\nserver_tools = ["phone:hang_up"]\n'
+GREETS = "[agents.default]\ngreeting = 'Hello there.'\n"
+HANGS_UP_ON_MACHINES = "[telephony]\non_machine = 'hang_up'\n"
+TRANSFERS = (
+    '[telephony]\ntransfers = {sales = "+493012345"}\n'
+    '[agents.default]\nserver_tools = ["phone:transfer"]\n'
+)
+BYE = Calling("Bye.", (ModelCall("hang_up", "{}"),))
+MOVES = Calling("I connect you.", (ModelCall("transfer", '{"to": "sales"}'),))
+
+
+@dataclass
+class Way:
+    """`how`: further arguments of a scene's call."""
+
+    name: str
+    cause: Cause
+    reason: str
+    story: Story = nothing
+    replies: tuple[Calling | str, ...] = ()
+    settings: str = "[telephony]\n"
+    prepare: Callable[[PhoneScene], None] = lambda scene: None
+    how: dict[str, Any] = field(default_factory=dict)
+
+
+async def closes(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    carrier.leave(1000)
+
+
+async def breaks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    carrier.leave(1006)
+
+
+async def sends_rubbish(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    carrier.say(media("no base64"))
+
+
+async def asks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    scene.ears.say("That is all.")
+
+
+async def is_stopped(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    assert scene.serving is not None
+    scene.serving.cancel()
+
+
+async def asks_and_is_taken_off(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    """The carrier takes the call away before it has said that it has it."""
+    move = scene.sockets._moves["Twilio"]
+    assert isinstance(move, Move)
+    scene.ears.say("Sales, please.")
+    await move.is_done.wait()
+    carrier.say(frame("stop"))
+    await asyncio.sleep(0.3)
+    assert scene.is_empty, "the call may come back before the answer is here"
+    move.settle()
+
+
+async def interrupts_a_transfer(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    """Too late: the carrier has been asked."""
+    move = scene.sockets._moves["Twilio"]
+    assert isinstance(move, Move)
+    scene.ears.say("Sales, please.")
+    await move.is_done.wait()
+    scene.ears.say("No, wait.")
+    await asyncio.sleep(2)
+    move.settle()
+    await asyncio.sleep(2)
+    carrier.say(frame("stop"))
+
+
+async def is_not_moved(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    scene.ears.say("Sales, please.")
+    await asyncio.sleep(20)
+    carrier.say(frame("stop"))
+
+
+def with_move(move: Move) -> Callable[[PhoneScene], None]:
+    def prepare(scene: PhoneScene) -> None:
+        scene.sockets._moves = {"Twilio": move}
+
+    return prepare
+
+
+def breaks_ears(scene: PhoneScene) -> None:
+    scene.stages.fault = StageError("asr", "the detector is gone")
+
+
+def has_a_mistake(scene: PhoneScene) -> None:
+    scene.stages.fault = LookupError("a mistake of ours")
+
+
+def is_stopped_while_it_begins(scene: PhoneScene) -> None:
+    async def new_ears(detection: object) -> Any:
+        assert scene.serving is not None
+        scene.serving.cancel()
+        await asyncio.Event().wait()
+
+    scene.stages.new_ears = new_ears  # type: ignore[method-assign]
+
+
+def revokes(scene: PhoneScene) -> None:
+    scene.principal = Principal("carrier", "key", key_id=f"{FILE_KEY}gone")
+
+
+STOP = "the carrier ended the stream"
+CLOSED = "the carrier closed the stream"
+
+WAYS = [
+    Way("the caller hangs up", "caller_hung_up", STOP, stops),
+    Way("the socket closes without a stop", "lost", CLOSED, closes),
+    Way("the connection breaks", "lost", "the connection to the carrier broke", breaks),
+    Way("the carrier falls silent", "lost", "the client sent nothing", how={"silent": True}),
+    Way(
+        "the carrier does not read", "lost", "does not read", settings=GREETS, how={"reads": False}
+    ),
+    Way("the stream is bad", "bad_stream", "not base64", sends_rubbish),
+    Way("it is too long", "time_limit", "time limit", settings="[telephony]\nlimit_s = 20\n"),
+    Way("nobody speaks", "silent", "nobody has spoken", settings=GREETS),
+    Way("its key is revoked", "revoked", "was revoked", prepare=revokes),
+    Way("a stage is broken", "failed", "restarting", prepare=breaks_ears),
+    Way("the server is stopped", "stopped", "is being stopped", is_stopped),
+    Way("the same at its start", "stopped", "stopped", prepare=is_stopped_while_it_begins),
+    Way("the agent hangs up", "agent_hung_up", "hung up", asks, (BYE,), HANGS_UP),
+    Way(
+        "a machine answers",
+        "machine",
+        "hung up",
+        settings=HANGS_UP_ON_MACHINES,
+        how={"parameters": {"answered_by": "machine_start"}},
+    ),
+    Way(
+        "it is transferred",
+        "transferred",
+        "transferred to sales",
+        asks,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move()),
+    ),
+    Way(
+        "it is taken off first",
+        "transferred",
+        STOP,
+        asks_and_is_taken_off,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move(waits=True)),
+    ),
+    Way(
+        "the caller interrupts a transfer",
+        "transferred",
+        STOP,
+        interrupts_a_transfer,
+        (MOVES, "Yes?"),
+        TRANSFERS,
+        with_move(Move(waits=True)),
+    ),
+    Way(
+        "he interrupts one that fails",
+        "caller_hung_up",
+        STOP,
+        interrupts_a_transfer,
+        (MOVES, "Yes?"),
+        TRANSFERS,
+        with_move(Move("no way", waits=True)),
+    ),
+    Way(
+        "he hangs up while one fails",
+        "caller_hung_up",
+        STOP,
+        asks_and_is_taken_off,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move("no way", waits=True)),
+    ),
+    Way(
+        "a transfer fails",
+        "caller_hung_up",
+        STOP,
+        is_not_moved,
+        (MOVES, "I am sorry."),
+        TRANSFERS,
+        with_move(Move("no way")),
+    ),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_why_a_call_ended(tmp_path: Path, way: Way) -> None:
+    record: CallRecord = record_of(
+        tmp_path,
+        way.story,
+        *way.replies,
+        settings=way.settings,
+        prepare=way.prepare,
+        **way.how,
+    )
+    assert record.cause == way.cause
+    assert way.reason in record.reason
+
+
+def test_a_mistake_of_ours_is_kept_as_one(tmp_path: Path) -> None:
+    kept = Kept()
+
+    async def main(clock: ManualClock) -> None:
+        scene = PhoneScene(clock, tmp_path, calls={"store": kept})
+        has_a_mistake(scene)
+        with pytest.raises(ExceptionGroup):
+            await scene.call(lambda carrier: nothing(scene, carrier))
+        assert scene.is_empty
+
+    play(main)
+    (record,) = (each for each in kept if isinstance(each, CallRecord))
+    assert (record.cause, record.reason) == ("failed", "internal error")
+
+
+# --- the carrier's last word, and ours ---
+
+
+class Parted(Link):
+    """One that has ended like this."""
+
+    def __init__(self, parting: SocketEnd = SocketEnd.STOPPED) -> None:
+        super().__init__()
+        self._parting = parting
+
+    async def carry(self, take: Take) -> SocketEnd:
+        return self._parting
+
+
+def on_audio_socket(link: Parted) -> PhoneCall:
+    line = PhoneLine(AudioSocket())
+    assert line.open(message(UUID, bytes(16)) + message(0x10, bytes(320)))
+    return PhoneCall(line, link, ManualClock())
+
+
+@pytest.mark.parametrize(
+    ("parting", "cause"), [(SocketEnd.HUNG_UP, "caller_hung_up"), (SocketEnd.BROKE, "lost")]
+)
+async def test_where_no_carrier_says_stop_a_closed_socket_is_the_end(
+    parting: SocketEnd, cause: Cause
+) -> None:
+    phone = on_audio_socket(Parted(parting))
+    with pytest.raises(CallOver) as over:
+        await phone.serve(cast(Session, SimpleNamespace(id="sess_1")))
+    await phone.end(1000, over.value.reason)
+    assert phone.cause == cause
+
+
+async def test_the_first_cause_stands() -> None:
+    phone = on_audio_socket(Parted())
+    phone.hang_up("machine", "a machine has answered")
+    phone.hang_up("agent_hung_up")
+    with pytest.raises(CallOver, match="a machine has answered"):
+        await phone.serve(cast(Session, SimpleNamespace(id="sess_1")))
+    await phone.end(1000, "the session reached its time limit")
+    assert phone.cause == "machine"

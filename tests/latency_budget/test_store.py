@@ -1,0 +1,428 @@
+"""Turns in SQLite: what goes in comes out, and nothing that is wrong with the file is felt."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from latency_budget.account.budget import EMBEDDED, budget_profile
+from latency_budget.account.ledger import records_of
+from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.account.turn_record import TurnRecord
+from latency_budget.storage import store_schema
+from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.store import MAX_WAITING, NS_PER_DAY, SET_ASIDE_EVERY_S, TurnStore
+from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.storage.store_schema import MIGRATIONS, StoredTurn, budget_of
+
+NOW_NS = 1_800_000_000_000_000_000
+
+
+def record(turn: int = 1) -> TurnRecord:
+    """Of a spoken turn with everything in it."""
+    steps = [
+        (MarkName.CALLER_LAST_VOICED, 0),
+        (MarkName.AUDIO_RECEIVED, 8),
+        (MarkName.SPEECH_PAUSED, 90),
+        (MarkName.ASR_START, 91),
+        (MarkName.ASR_FINAL, 170),
+        (MarkName.REPLY_REQUESTED, 171),
+        (MarkName.DISCARDED, 180),
+        (MarkName.REPLY_REQUESTED, 190),
+        (MarkName.LLM_FIRST_TOKEN, 220),
+        (MarkName.FIRST_PIECE, 290),
+        (MarkName.TTS_START, 291),
+        (MarkName.FIRST_AUDIBLE_READY, 330),
+        (MarkName.ENDPOINT, 420),
+        (MarkName.PACE_START, 421),
+        (MarkName.PACE_END, 430),
+        (MarkName.RELEASED, 431),
+        (MarkName.HEARD, 450),
+    ]
+    marks = [Mark(TurnId(turn), name, 10_000_000 + at * 1_000_000) for name, at in steps]
+    marks.append(Mark(TurnId(turn), MarkName.LLM_WASTED, 0, 12, 3))
+    (found,) = records_of(marks)
+    return found
+
+
+def stored(turn: int = 1, session: str = "s1", at_unix_ns: int = NOW_NS) -> StoredTurn:
+    entry = TurnEntry(
+        SessionId(session),
+        record(turn),
+        EMBEDDED,
+        caller_text="Hi.",
+        agent_text="Yes?",
+        reply_s=1.5,
+    )
+    return StoredTurn(entry, at_unix_ns, "default", "f00")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "turns.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[TurnStore]:
+    with_limits = TurnStore(path, wall_ns=lambda: NOW_NS)
+    with_limits.start()
+    yield with_limits
+    with_limits.close()
+
+
+def test_a_turn_comes_out_as_it_went_in(store: TurnStore, path: Path) -> None:
+    store.add(stored(1))
+    store.add(stored(2))
+    assert store.flush()
+    first, second = read_turns(path)
+    assert first.entry == stored(1).entry
+    assert second.entry == stored(2).entry
+    assert (first.agent, first.fingerprint, first.at_unix_ns) == ("default", "f00", NOW_NS)
+    assert first.row < second.row
+    assert store.problem is None
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_budget_that_was_changed_comes_out_as_it_was(store: TurnStore, path: Path) -> None:
+    budget = budget_profile("gpu-8b").with_total(700).widened(300)
+    turn = TurnEntry(SessionId("s1"), record(), budget)
+    store.add(StoredTurn(turn, NOW_NS))
+    assert store.flush()
+    (found,) = read_turns(path)
+    assert found.entry.budget == budget
+    assert budget_of("a profile of later days", 400, 0).name == "a profile of later days"
+
+
+def test_what_is_asked_for_is_found(store: TurnStore, path: Path) -> None:
+    for number in range(1, 7):
+        store.add(stored(number, f"s{number % 2}", NOW_NS + number))
+    assert store.flush()
+
+    def turns(wanted: TurnFilter) -> list[int]:
+        return [each.entry.record.turn for each in read_turns(path, wanted)]
+
+    assert turns(TurnFilter(session="s1")) == [1, 3, 5]
+    assert turns(TurnFilter(profile="embedded", max_turns=2)) == [5, 6]
+    assert turns(TurnFilter(profile="cpu")) == []
+    assert turns(TurnFilter(since_unix_ns=NOW_NS + 3, until_unix_ns=NOW_NS + 5)) == [3, 4]
+    newest = read_turns(path, TurnFilter(max_turns=2))
+    assert turns(TurnFilter(before_row=newest[0].row, max_turns=2)) == [3, 4]
+
+
+def test_old_turns_are_forgotten(path: Path) -> None:
+    store = TurnStore(path, max_turns=3, max_days=2, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored(1, "old", NOW_NS - 3 * NS_PER_DAY))
+    for number in range(2, 7):
+        store.add(stored(number))
+    store.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == [4, 5, 6]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT id FROM sessions").fetchall() == [("s1",)]
+        assert connection.execute("SELECT count(DISTINCT turn_id) FROM stages").fetchone() == (3,)
+    with pytest.raises(ValueError, match="at least one"):
+        TurnStore(path, max_turns=0)
+
+
+def test_a_killed_process_loses_only_the_newest(path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from latency_budget.storage.store import TurnStore\n"
+        "from tests.latency_budget.test_store import stored\n"
+        "store = TurnStore(Path(sys.argv[1])); store.start()\n"
+        "for number in range(1, 501): store.add(stored(number))\n"
+        "assert store.flush(60); store.add(stored(501)); print('written', flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        os.kill(process.pid, signal.SIGKILL)
+    numbers = [each.entry.record.turn for each in read_turns(path)]
+    assert numbers[:500] == list(range(1, 501))
+    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+    again.start()
+    again.add(stored(502))
+    again.close()
+    assert read_turns(path)[-1].entry.record.turn == 502
+
+
+@pytest.mark.parametrize("content", [b"this is no database " * 100, b"SQLite format 3\0" * 300])
+def test_a_damaged_file_is_set_aside(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored())
+    assert store.flush()
+    assert store.problem is None
+    store.close()
+    assert len(read_turns(path)) == 1
+    (aside,) = path.parent.glob("turns.sqlite.damaged-*")
+    assert aside.read_bytes() == content
+
+
+def test_a_file_that_was_deleted_is_begun_anew(store: TurnStore, path: Path) -> None:
+    store.add(stored(1))
+    assert store.flush()
+    for each in path.parent.iterdir():
+        each.unlink()
+    store.add(stored(2))
+    assert store.flush()
+    assert [each.entry.record.turn for each in read_turns(path)] == [2]
+
+
+def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("latency_budget.storage.store.BUSY_MS", 1)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    assert store.flush()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store.add(stored())
+    assert not store.flush()
+    assert "locked" in (store.problem or "")
+    assert store.waiting == 1
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.flush()
+    assert store.problem is None
+    store.close()
+    assert len(read_turns(path)) == 1
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    store = TurnStore(blocked / "turns.sqlite", wall_ns=lambda: NOW_NS)
+    store.start()
+    for _ in range(MAX_WAITING + 5):
+        store.add(stored())
+    assert not store.flush()
+    assert "can't be written" in (store.problem or "")
+    assert store.lost == 5
+    assert store.peak_waiting == MAX_WAITING
+    store.close()
+
+
+def test_a_full_disk_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    connect = sqlite3.connect
+    is_full = True
+
+    def on_a_small_disk(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        if is_full:
+            connection.execute("PRAGMA max_page_count = 9")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", on_a_small_disk)
+    store.start()
+    for number in range(1, 101):
+        store.add(stored(number))
+    assert not store.flush()
+    assert "full" in (store.problem or "")
+    is_full = False
+    assert store.flush()
+    store.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == list(range(1, 101))
+
+
+def test_older_files_are_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored())
+    store.close()
+    more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)", "INSERT INTO later VALUES (7)"))
+    monkeypatch.setattr(store_schema, "MIGRATIONS", more)
+    monkeypatch.setattr("latency_budget.storage.store_query.MIGRATIONS", more)
+    with pytest.raises(
+        StoreError, match=f"version {len(MIGRATIONS)}, and this program reads version {len(more)}"
+    ):
+        read_turns(path)
+    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+    again.start()
+    again.add(stored(2))
+    again.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == [1, 2]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT id FROM later").fetchall() == [(7,)]
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored())
+    store.close()
+    more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)", "no SQL"))
+    monkeypatch.setattr(store_schema, "MIGRATIONS", more)
+    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+    again.start()
+    again.add(stored(2))
+    assert not again.flush()
+    assert "syntax error" in (again.problem or "")
+    again.close()
+    monkeypatch.undo()
+    assert [each.entry.record.turn for each in read_turns(path)] == [1]
+
+
+def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored())
+    assert store.flush()
+    assert "newer version" in (store.problem or "")
+    store.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
+    assert before[:16] == path.read_bytes()[:16]
+
+
+def test_words_that_no_text_can_hold(store: TurnStore, path: Path) -> None:
+    entry = TurnEntry(SessionId("s1"), record(), caller_text="half \ud800 a pair\0")
+    store.add(StoredTurn(entry, NOW_NS))
+    assert store.flush()
+    (found,) = read_turns(path)
+    assert found.entry.caller_text == "half ? a pair\0"
+
+
+def test_a_turn_that_no_table_can_hold_does_not_stop_the_others(
+    store: TurnStore, path: Path
+) -> None:
+    nothing: Any = None
+    odd: Any = object()
+    store.add(stored(1))
+    store.add(stored(2, at_unix_ns=2**70))
+    store.add(stored(3))
+    store.add(StoredTurn(replace(stored(4).entry, reply_s=odd), NOW_NS))
+    store.add(StoredTurn(stored(5).entry, nothing))
+    store.add(stored(6))
+    assert store.flush()
+    assert [each.entry.record.turn for each in read_turns(path)] == [1, 3, 6]
+    assert store.lost == 3
+    assert store.problem is None
+
+
+def test_what_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store"):
+        read_turns(tmp_path / "none.sqlite")
+    text = tmp_path / "text.sqlite"
+    text.write_text("not a database, and long enough for one " * 100)
+    with pytest.raises(StoreError, match="not readable as a store"):
+        read_turns(text)
+    empty = tmp_path / "empty.sqlite"
+    empty.write_bytes(b"")
+    with pytest.raises(StoreError, match="version 0"):
+        read_turns(empty)
+
+
+def test_adding_never_waits_for_the_file(path: Path) -> None:
+    """Ten thousand turns a second are more than a service has in an hour."""
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    for number in range(1, MAX_WAITING + 1):  # nobody writes yet
+        store.add(stored(number))
+    assert store.waiting == MAX_WAITING
+    assert not path.exists()
+    store.start()
+    store.close(60)
+    assert len(read_turns(path, TurnFilter(max_turns=20_000))) == MAX_WAITING
+
+
+def damage(path: Path, page: int) -> None:
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5])
+def test_a_file_with_a_damaged_page_is_set_aside_once(
+    path: Path, page: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = TurnStore(path, wall_ns=lambda: NOW_NS)
+    first.start()
+    for number in range(1, 61):
+        first.add(stored(number, f"s{number % 9}"))
+    first.close()
+    damage(path, page)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    for number in range(61, 66):
+        store.add(stored(number, "s61"))
+        assert store.flush()
+    assert (store.problem, store.lost, store.num_set_aside) == (None, 0, 1)
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 1
+    store.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == [61, 62, 63, 64, 65]
+    assert len(list(path.parent.glob("turns.sqlite.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5])
+def test_a_page_that_is_damaged_while_the_store_is_open(
+    path: Path, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite notices when it reads the page again, which may be at the next start."""
+    monkeypatch.setattr("latency_budget.storage.store.SET_ASIDE_EVERY_S", 0)
+    for start in range(2):
+        store = TurnStore(path, wall_ns=lambda: NOW_NS)
+        store.start()
+        for number in range(1, 31):
+            store.add(stored(1000 * start + number, f"s{number % 9}"))
+        assert store.flush()
+        if start == 0:
+            damage(path, page)
+        for number in range(31, 36):
+            store.add(stored(1000 * start + number))
+            assert store.flush()
+        assert (store.problem, store.lost) == (None, 0)
+        store.close()
+    assert read_turns(path)[-1].entry.record.turn == 1035
+
+
+class DamagedIndex(sqlite3.OperationalError):
+    """SQLite's complaint of an index that lacks a row: an extended result code."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
+
+
+def test_a_file_that_is_damaged_again_at_once_is_not_copied_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that spoils every write must not be filled with copies."""
+    now_ns = NOW_NS
+    insert = store_schema.insert
+
+    def spoiled(connection: sqlite3.Connection, stored: StoredTurn) -> None:
+        raise DamagedIndex("database disk image is malformed")
+
+    monkeypatch.setattr("latency_budget.storage.store.insert", spoiled)
+    store = TurnStore(path, wall_ns=lambda: now_ns)
+    store.start()
+    store.add(stored())
+    assert not store.flush()
+    assert not store.flush()
+    assert "damaged again" in (store.problem or "")
+    assert store.num_set_aside == 1
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 2
+    now_ns += SET_ASIDE_EVERY_S * 10**9
+    assert not store.flush()
+    assert store.num_set_aside == 2
+    monkeypatch.setattr("latency_budget.storage.store.insert", insert)
+    assert store.flush()
+    assert store.problem is None
+    store.close()
+    assert len(read_turns(path)) == 1

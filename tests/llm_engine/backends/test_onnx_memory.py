@@ -1,0 +1,115 @@
+"""The ONNX backend holds its weights once, without a float32 copy, during and after conversion.
+Counts allocated bytes, not resident ones."""
+
+import ctypes
+import gc
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from llm_engine.backends.onnx_cpu import OnnxBackend
+from llm_engine.backends.onnx_weights import convert
+from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.config import EngineConfig, Precision
+from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
+from tests.support.models import model_path
+
+CONTEXT = 64
+SMOLLM2 = "smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+            *("uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def heap_bytes() -> int:
+    """What all libraries of the process have allocated; Python's own small objects apart."""
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        pytest.skip("counting allocations needs glibc 2.33")
+    mallinfo.restype = _Mallinfo
+    info = mallinfo()
+    return int(info.uordblks + info.hblkhd)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """9 million weights: 37 MB in float32."""
+    path = tmp_path_factory.mktemp("medium")
+    changes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4}
+    save_tiny_model(path, "qwen2", **changes, tie_word_embeddings=True)
+    save_tiny_gguf(path / "model.gguf", path, "Q8_0")
+    return path
+
+
+@pytest.mark.parametrize("name", ["", "model.gguf"])
+def test_weights_are_in_memory_once(name: str, directory: Path, tmp_path: Path) -> None:
+    """Converted at the first load, taken from the cache at the second."""
+    config = EngineConfig(precision=Precision.INT8, num_threads=1, cache_dir=tmp_path)
+    OnnxBackend(load_checkpoint(directory / name), config, CONTEXT)  # libraries allocate as well
+    for file in tmp_path.iterdir():
+        file.unlink()
+    for _ in ("first", "second"):
+        before = heap_bytes()
+        backend = OnnxBackend(load_checkpoint(directory / name), config, CONTEXT)
+        (file,) = tmp_path.iterdir()
+        size = file.stat().st_size
+        # Packing rounds sizes up, and adds a sum for each block; logits of 64 rows; the graph.
+        assert size * 0.8 < heap_bytes() - before < size * 1.15 + (2 << 20)
+        del backend
+        gc.collect()
+        assert heap_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("name", ["", "model.gguf"])
+def test_converting_reads_tensor_by_tensor(name: str, directory: Path) -> None:
+    checkpoint = load_checkpoint(directory / name)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = largest = 0
+
+    def read(tensor_name: str) -> torch.Tensor:
+        nonlocal most, largest
+        tensor = checkpoint.read(tensor_name)
+        alive.append(weakref.ref(tensor))
+        held = [each for each in (reference() for reference in alive) if each is not None]
+        most = max(most, sum(each.nbytes for each in held))
+        largest = max(largest, tensor.nbytes)
+        return tensor
+
+    before = heap_bytes()
+    peak = 0
+    for _, array in convert(replace(checkpoint, read=read), lambda share: None):
+        peak = max(peak, heap_bytes() - before - array.nbytes)
+    assert most < 2.1 * largest  # the one before, and its bias
+    assert peak < 3 * largest
+    assert heap_bytes() - before < 1 << 20
+
+
+def test_a_quantized_tensor_is_not_copied(directory: Path) -> None:
+    checkpoint = load_checkpoint(directory / "model.gguf")
+    before = heap_bytes()
+    tensor = checkpoint.read("layers.0.mlp.down_proj.weight")
+    assert heap_bytes() - before < tensor.nbytes + (64 << 10)
+
+
+@pytest.mark.models
+def test_smollm2_is_in_memory_once() -> None:
+    checkpoint: Checkpoint = load_checkpoint(model_path(SMOLLM2))
+    config = EngineConfig(precision=Precision.INT8)
+    before = heap_bytes()
+    backend = OnnxBackend(checkpoint, config, 2048)
+    grown = (heap_bytes() - before) / (1 << 20)
+    print(f"{grown:.0f} MB")
+    assert grown < 180  # 134 MB of codes and scales, 13 of logits; float32 would be 513
+    del backend

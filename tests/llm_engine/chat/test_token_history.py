@@ -1,0 +1,257 @@
+"""Token history: generated ids are kept, unheard ones cut, oversized messages refused."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_engine.chat.template import ChatMessage, ChatTemplate, Gap
+from llm_engine.chat.token_history import KEPT_SHARE, TokenHistory
+from llm_engine.errors import RequestError
+from tests.support.fakes.llm_models import CHATML
+
+CODES = tuple(bytes([code]) for code in range(256))
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def dialogue(system: str = "S", *, context: int = 4000, examples: int = 0) -> TokenHistory:
+    template = ChatTemplate(CHATML, encode, encode, bos="", eos="")
+    shown = [ChatMessage("user", "q"), ChatMessage("assistant", "a")] * examples
+    return TokenHistory(template, CODES, context, system, shown)
+
+
+def text_of(ids: tuple[int, ...]) -> str:
+    return bytes(ids).decode()
+
+
+def reply(talk: TokenHistory, text: str) -> None:
+    message = talk.begin_reply()
+    assert message.fixed_ids is not None
+    message.fixed_ids.extend(encode(text))
+
+
+def block(role: str, text: str) -> str:
+    return f"<|im_start|>{role}\n{text}<|im_end|>\n"
+
+
+OPEN = "<|im_start|>assistant\n"
+
+
+def test_prompts_are_what_the_template_writes() -> None:
+    talk = dialogue(examples=1)
+    head = block("system", "S") + block("user", "q") + block("assistant", "a")
+    assert text_of(talk.open_prompt("", 10)) == head + "<|im_start|>user\n"
+    assert text_of(talk.open_prompt("Hel", 10)) == head + block("user", "Hel") + OPEN
+    talk.append("user", "Hello")
+    assert text_of(talk.prompt(10)) == head + block("user", "Hello") + OPEN
+    reply(talk, "Hi!")
+    talk.append("user", "Bye")
+    told = block("user", "Hello") + block("assistant", "Hi!") + block("user", "Bye")
+    assert text_of(talk.prompt(10)) == head + told + OPEN
+    assert [message.text for message in talk.messages()] == ["Hello", "Hi!", "Bye"]
+
+
+@given(st.text(st.sampled_from("aé日😀 "), max_size=12), st.integers(0, 15))
+def test_a_cut_keeps_tokens_that_start_before_it(text: str, num_heard: int) -> None:
+    talk = dialogue()
+    talk.append("user", "x")
+    reply(talk, text)
+    talk.truncate_reply(num_heard)
+    heard = text[:num_heard]
+    assert [m.text for m in talk.messages()] == (["x", heard] if heard else ["x"])
+    talk.truncate_reply(num_heard + 5)
+    assert [m.text for m in talk.messages()][1:] == ([heard] if heard else [])
+
+
+def test_only_the_last_reply_is_cut() -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    reply(talk, "first")
+    talk.append("user", "two")
+    talk.forget_if_empty(talk.begin_reply())
+    talk.truncate_reply(0)
+    assert [m.text for m in talk.messages()] == ["one", "first", "two"]
+
+
+def test_a_written_reply_is_cut_too() -> None:
+    talk = dialogue()
+    talk.append("assistant", "Welcome to the shop.")
+    talk.truncate_reply(7)
+    assert talk.messages() == [ChatMessage("assistant", "Welcome")]
+
+
+def test_uncommit_takes_the_last_exchange_back() -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    reply(talk, "first")
+    talk.append("user", "two")
+    reply(talk, "second")
+    talk.uncommit()
+    assert [m.text for m in talk.messages()] == ["one", "first"]
+    talk.uncommit()
+    talk.uncommit()
+    assert talk.messages() == []
+
+
+def test_after_an_uncommit_the_reply_before_is_the_one_to_cut() -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    reply(talk, "first")
+    talk.append("user", "two")
+    reply(talk, "second")
+    talk.uncommit()
+    talk.truncate_reply(2)
+    assert [m.text for m in talk.messages()] == ["one", "fi"]
+
+
+def test_reset_keeps_the_ids_of_equal_leading_messages() -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    message = talk.begin_reply()
+    message.fixed_ids = encode("fir") + encode("st")
+    kept = message.fixed_ids
+    talk.append("user", "two")
+    told = [ChatMessage("user", "one"), ChatMessage("assistant", "first"), ChatMessage("user", "3")]
+    talk.reset(told)
+    assert talk.messages() == told
+    assert message.fixed_ids is kept
+    assert any(m is message for m in talk._turns)
+    talk.reset([ChatMessage("system", "New."), ChatMessage("user", "else")])
+    assert text_of(talk.prompt(1)) == block("system", "New.") + block("user", "else") + OPEN
+
+
+def test_the_oldest_turns_go_when_the_context_is_full() -> None:
+    talk = dialogue(context=600, examples=1)
+    head = block("system", "S") + block("user", "q") + block("assistant", "a")
+    for index in range(20):
+        talk.append("user", f"question {index}")
+        prompt = text_of(talk.prompt(50))
+        assert prompt.startswith(head)
+        assert prompt.endswith(block("user", f"question {index}") + OPEN)
+        assert len(prompt) + 50 <= 600
+        reply(talk, f"answer {index}")
+    assert talk.num_dropped_messages > 0
+    assert talk.num_dropped_messages % 2 == 0
+
+
+def test_dropping_makes_room_for_several_turns() -> None:
+    talk = dialogue(context=1000)
+    drops = set()
+    for index in range(40):
+        talk.append("user", f"question {index}")
+        talk.prompt(50)
+        drops.add(talk.num_dropped_messages)
+        reply(talk, "answer")
+    assert len(drops) < 20
+
+
+def test_dropping_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    talk = dialogue(context=200)
+    for _ in range(4):
+        talk.append("user", "secret")
+        talk.prompt(20)
+    assert "dropped the oldest" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "x" * 5000])
+def test_what_cannot_be_a_message(text: str) -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    with pytest.raises(RequestError, match="text: "):
+        talk.append("user", text)
+    assert [m.text for m in talk.messages()] == ["one"]
+
+
+def test_other_bad_input() -> None:
+    with pytest.raises(RequestError, match="system: too long"):
+        dialogue("x" * 5000)
+    talk = dialogue()
+    with pytest.raises(RequestError, match="role: must be one of system, user"):
+        talk.append("robot", "x")
+    with pytest.raises(RequestError, match="system: too long"):
+        talk.set_system("x" * 5000)
+    with pytest.raises(RequestError, match="text: too long"):
+        talk.open_prompt("x" * 5000, 10)
+    assert text_of(talk.open_prompt("", 10)).startswith(block("system", "S"))
+
+
+def test_a_thousand_messages_are_dropped_in_one_pass() -> None:
+    talk = dialogue(context=600)
+    for index in range(500):
+        talk.append("user", f"question {index}")
+        talk.append("assistant", "answer")
+    template = talk._template
+    asked: list[int] = []
+    gaps = template.gaps
+
+    def counted(roles: Sequence[str]) -> list[Gap]:
+        asked.append(len(roles))
+        return gaps(roles)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "gaps", counted)
+        talk.append("user", "last")
+        prompt = text_of(talk.prompt(50))
+    assert [num_roles for num_roles in asked if num_roles > 50] == [1002]  # the whole of it once
+    assert len(prompt) + 50 <= 600 * KEPT_SHARE
+    assert len(prompt) + 50 > 600 * KEPT_SHARE - len(block("user", "question 499") * 2)
+    assert prompt.endswith(block("user", "last") + OPEN)
+    assert prompt.startswith(block("system", "S") + "<|im_start|>user\nquestion")
+
+
+@pytest.mark.parametrize("num_messages", [3, 400])
+def test_a_reset_encodes_what_is_new_and_fits(num_messages: int) -> None:
+    encoded: list[str] = []
+
+    def noted(text: str) -> list[int]:
+        encoded.append(text)
+        return encode(text)
+
+    template = ChatTemplate(CHATML, encode, noted, bos="", eos="")
+    talk = TokenHistory(template, CODES, 600, "S", ())
+    told = [ChatMessage("user", f"question {index}") for index in range(num_messages)]
+    talk.append("user", told[-1].text)
+    encoded.clear()
+    talk.reset(told)
+    assert encoded == [message.text for message in told[-1 - len(encoded) : -1]][::-1]
+    assert len(encoded) == min(num_messages - 1, 600 // len("question 399"))
+    assert talk.num_dropped_messages == num_messages - 1 - len(encoded)
+
+
+def test_a_giant_is_refused_unread() -> None:
+    template = ChatTemplate(CHATML, encode, encode, bos="", eos="")
+    talk = TokenHistory(template, (*CODES, b"longest"), 100, "S", ())
+
+    def explode(role: str, text: str, gap: Gap) -> list[int]:
+        raise AssertionError("it was read")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "content", explode)
+        for role in ("user", "system"):
+            with pytest.raises(RequestError, match="more than 101 tokens, and the context holds"):
+                talk.check(role, "x" * 708)
+
+
+def test_what_is_prepared_is_not_encoded_again() -> None:
+    talk = dialogue()
+    talk.prepare([ChatMessage("user", "Hello")])
+    template = talk._template
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "content", lambda role, text, *_: [ord("?")])
+        talk.check("user", "Hello")
+        talk.append("user", "Hello")
+        talk.append("user", "Hello")
+    assert text_of(talk.prompt(1)).endswith(block("user", "Hello") + block("user", "?") + OPEN)
+
+
+def test_instructions_leave_room_for_a_turn() -> None:
+    talk = dialogue(context=400)
+    with pytest.raises(RequestError, match=r"system: too long: .* 400 these may take 300"):
+        talk.set_system("x" * 320)
+    assert text_of(talk.open_prompt("", 10)).startswith(block("system", "S"))
+    talk.set_system("x" * 200)

@@ -1,0 +1,248 @@
+"""Step loop: requests share steps, reuse the cache, and fail alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_engine.config import SamplingParams
+from llm_engine.core.output import FinishReason
+from llm_engine.core.request import EngineMark, RequestId
+from llm_engine.errors import DeviceLostError, EngineError, RequestError
+from tests.support.fakes.llm_core import END, Bench, alone, next_letter
+
+
+def test_a_reply_from_prompt_to_end() -> None:
+    bench = Bench(lambda held: END if len(held) == 12 else next_letter(held))
+    request = bench.add("0123456789", 50)
+    bench.run()
+    last = bench.outputs[request][-1]
+    assert last.finish_reason is FinishReason.STOP
+    assert last.usage is not None
+    assert (last.usage.prompt_tokens, last.usage.cached_tokens, last.usage.output_tokens) == (
+        10,
+        0,
+        2,
+    )
+    assert [len(rows[0].token_ids) for rows in bench.backend.steps] == [8, 2, 1, 1]
+    assert [rows[0].num_sampled for rows in bench.backend.steps] == [0, 1, 1, 1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("abc", min_size=1, max_size=40), st.integers(1, 10), st.integers(0, 6)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_company_changes_nothing(requests: list[tuple[str, int, int]]) -> None:
+    bench = Bench()
+    ids: dict[RequestId, tuple[str, int]] = {}
+    for at_step in range(7):
+        for prompt, max_tokens, start in requests:
+            if start == at_step:
+                ids[bench.add(prompt, max_tokens)] = (prompt, max_tokens)
+        bench.step()
+    bench.run()
+    for request, (prompt, max_tokens) in ids.items():
+        assert bench.text(request) == alone(prompt, max_tokens)
+
+
+def test_a_long_prompt_adds_one_chunk_to_a_reply() -> None:
+    bench = Bench()
+    talking = bench.add("a", 30)
+    bench.step()
+    bench.add("x" * 100)
+    for _ in range(10):
+        token, nothing = bench.step(), bench.step()
+        assert [output.request_id for output in token] == [talking]
+        assert nothing == []
+        assert [len(rows[0].token_ids) for rows in bench.backend.steps[-2:]] == [1, 8]
+
+
+def test_prompts_take_turns() -> None:
+    bench = Bench()
+    first, second = bench.add("x" * 40, 1), bench.add("y" * 16, 1)
+    bench.run()
+    assert list(bench.outputs) == [second, first]
+
+
+def test_deadlines_come_first_and_previews_last() -> None:
+    bench = Bench()
+    preview = bench.add("p" * 16, 0)
+    plain = bench.add("n" * 16, 1)
+    late = bench.add("l" * 16, 1, deadline_ns=900)
+    soon = bench.add("s" * 16, 1, deadline_ns=100)
+    bench.run()
+    assert list(bench.outputs) == [soon, late, plain, preview]
+
+
+def test_a_preview_beside_a_reply_goes_slowly() -> None:
+    bench = Bench(prefill_chunk=64)
+    bench.add("a", 20)
+    bench.step()
+    bench.add("p" * 100, 0)
+    bench.step()
+    assert [len(rows.token_ids) for rows in bench.backend.steps[-1]] == [1, 16]
+
+
+def test_what_is_cached_is_not_computed_again() -> None:
+    bench = Bench()
+    sequence = bench.core.open_sequence()
+    bench.add("hello wor", 0, sequence)
+    bench.run()
+    request = bench.add("hello there", 3, sequence)
+    bench.run()
+    usage = bench.outputs[request][-1].usage
+    assert usage is not None
+    assert usage.cached_tokens == len("hello ")
+    assert bench.text(request) == alone("hello there", 3)
+    again = bench.add("hello there", 3, sequence)
+    bench.run()
+    usage = bench.outputs[again][-1].usage
+    assert usage is not None
+    assert usage.cached_tokens == len("hello there") - 1
+    assert bench.text(again) == alone("hello there", 3)
+
+
+@given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=12), st.integers(0, 4)), max_size=8))
+def test_any_history_of_prompts_equals_a_cold_start(requests: list[tuple[str, int]]) -> None:
+    bench = Bench()
+    sequence = bench.core.open_sequence()
+    for index, (prompt, max_tokens) in enumerate(requests):
+        request = bench.add(prompt, max_tokens, sequence)
+        if index % 3 == 2:
+            bench.step()  # and the next request cuts this one off
+            continue
+        bench.run()
+        assert bench.text(request) == (alone(prompt, max_tokens) if max_tokens else "")
+
+
+def test_a_new_request_ends_the_one_before_on_its_sequence() -> None:
+    bench = Bench()
+    sequence = bench.core.open_sequence()
+    first = bench.add("hello", 50, sequence)
+    bench.step()
+    second = bench.add("other", 2, sequence)
+    bench.run()
+    assert bench.outputs[first][-1].finish_reason is FinishReason.CANCELLED
+    assert bench.text(second) == alone("other", 2)
+
+
+def test_aborting_stops_the_work_at_once() -> None:
+    bench = Bench()
+    request = bench.add("hello", 50)
+    bench.step()
+    bench.core.abort(request)
+    num_steps = len(bench.backend.steps)
+    assert not bench.core.has_work
+    assert bench.step() == []
+    assert len(bench.backend.steps) == num_steps
+    bench.core.abort(request)
+
+
+def test_a_backend_that_raises_fails_the_guilty_request_only() -> None:
+    def poisoned(held: list[int]) -> int:
+        if ord("!") in held and len(held) > 3:
+            raise ValueError("no such tensor")
+        return next_letter(held)
+
+    bench = Bench(poisoned)
+    good, bad = bench.add("good", 6), bench.add("b!", 6)
+    bench.run()
+    error = bench.outputs[bad][-1].error
+    assert isinstance(error, EngineError)
+    assert "no such tensor" in str(error)
+    assert bench.text(good) == alone("good", 6)
+    assert not bench.core.has_work
+
+
+def test_a_device_that_is_lost_fails_all_at_once() -> None:
+    """Trying them one by one could only wait for a dead device again."""
+
+    def gone(held: list[int]) -> int:
+        raise DeviceLostError("the GPU is lost: fallen off the bus")
+
+    bench = Bench(gone)
+    requests = [bench.add("one", 6), bench.add("two", 6)]
+    bench.step()  # one prompt
+    bench.run()
+    for request in requests:
+        assert isinstance(bench.outputs[request][-1].error, DeviceLostError)
+
+
+def test_marks_come_with_the_first_token() -> None:
+    bench = Bench()
+    request = bench.add("x" * 12, 3)
+    bench.clock.advance_ms(2)
+    bench.step()
+    bench.clock.advance_ms(3)
+    bench.run()
+    first, *rest = bench.outputs[request]
+    assert first.marks == (
+        (EngineMark.QUEUED, 0),
+        (EngineMark.PREFILL_START, 2_000_000),
+        (EngineMark.FIRST_TOKEN, 5_000_000),
+    )
+    assert not any(output.marks for output in rest)
+
+
+def test_the_context_ends_a_reply() -> None:
+    bench = Bench(context_length=10)
+    request = bench.add("12345678", 50)
+    bench.run()
+    last = bench.outputs[request][-1]
+    assert last.finish_reason is FinishReason.LENGTH
+    assert last.usage is not None
+    assert last.usage.output_tokens == 2
+
+
+def test_a_penalty_knows_the_reply_and_nothing_else() -> None:
+    bench = Bench()
+    bench.add("ab", 3, sampling=SamplingParams(repetition_penalty=1.1))
+    bench.run()
+    rows = [step[0] for step in bench.backend.steps]
+    assert [row.chosen for row in rows] == [
+        (),
+        rows[1].token_ids,
+        rows[1].token_ids + rows[2].token_ids,
+    ]
+    bench.add("ab", 3)
+    bench.run()
+    assert bench.backend.steps[-1][0].chosen == ()
+
+
+def test_stop_strings_end_a_reply() -> None:
+    script = {4: "x", 5: "<", 6: "/", 7: "s"}
+    bench = Bench(lambda held: ord(script[len(held)]))
+    request = bench.add("abcd", 50, sampling=SamplingParams(stop=("</s",)))
+    bench.run()
+    assert bench.text(request) == "x"
+    assert bench.outputs[request][-1].finish_reason is FinishReason.STOP
+
+
+def test_what_is_refused() -> None:
+    bench = Bench(context_length=10)
+    with pytest.raises(RequestError, match="prompt: is empty"):
+        bench.add("")
+    with pytest.raises(RequestError, match="has 10 tokens; the context holds 10"):
+        bench.add("x" * 10)
+    bench.core.open_sequence()
+    bench.core.open_sequence()
+    with pytest.raises(RequestError, match="all 4 of the engine's sequences"):
+        bench.core.open_sequence()
+    assert not bench.core.has_work
+
+
+def test_closing_a_sequence_releases_everything() -> None:
+    bench = Bench()
+    sequence = bench.core.open_sequence()
+    request = bench.add("hello", 50, sequence)
+    bench.step()
+    bench.core.close_sequence(sequence)
+    bench.core.close_sequence(sequence)
+    bench.run()
+    assert bench.outputs[request][-1].finish_reason is FinishReason.CANCELLED
+    assert bench.backend.slots == {}
+    assert bench.core.stats().num_sequences == 0
+    with pytest.raises(RequestError, match="is closed"):
+        bench.add("x", 1, sequence)

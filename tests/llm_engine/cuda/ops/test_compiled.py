@@ -1,0 +1,142 @@
+"""The kernels as machine code for an H200, which Triton makes without one.
+
+Not how fast they are, but what they can't be fast without: nothing spills; weights, activations and
+keys come in pieces of 16 bytes (beside few rows only a norm's weight does not, a kilobyte a block),
+and are asked for before a program waits; 8-bit values become 16-bit ones two at a time, and so do
+activations, in an instruction that saturates, or for prompts are multiplied as they are; a
+multiprocessor has room for all of its programs at once, or for three; and every kernel waits
+for the one before it, exactly once, and lets the next one begin behind that, a product of few rows
+not before it has begun to read.
+"""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: its kernels are NOT compiled")
+
+from llm_engine.cuda.ops.interface import MAX_ROWS
+
+ROOT = Path(__file__).resolve().parents[4]
+SHARED_BYTES = 227 << 10
+NUM_SMS = 132
+REGISTERS = 1 << 16
+"""Of one multiprocessor."""
+PRODUCTS = {"queries_kernel", "plain_kernel", "divided_kernel", "gate_up_kernel"}
+ATTENTION = {"attend_kernel"}
+LANES = {
+    "embed_kernel",
+    "likeliest_kernel",
+    "mask_kernel",
+    "narrow_kernel",
+    "draw_kernel",
+    "advance_kernel",
+}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        platform.machine() != "x86_64" or sys.platform != "linux",
+        reason="Triton's assembler is for Linux on x86-64",
+    ),
+]
+
+
+def compiled(kind: str, num_rows: int) -> list[dict[str, Any]]:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.support.llm.compile_kernels", kind, str(num_rows)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def wanted(kernel: dict[str, Any], num_rows: int) -> int:
+    """Programs that a multiprocessor has if all are to be resident at once; or four, three of many
+    rows."""
+    num_programs: int = math.prod(kernel["grid"])
+    return min(4 if num_rows <= MAX_ROWS else 3, -(-num_programs // NUM_SMS))
+
+
+def fitting(kernel: dict[str, Any]) -> int:
+    """Programs for which a multiprocessor has memory and registers."""
+    registers: int = -(-kernel["registers"] // 8) * 8 * 128
+    shared: int = kernel["shared"] + 1024
+    return min((SHARED_BYTES + 1024) // shared, REGISTERS // registers)
+
+
+def others_memory(kernel: dict[str, Any]) -> list[str]:
+    """What it reads or writes, other than asking for it, while the kernel before it still runs. The
+    scheduler may move loads; attention's, of where its rows stand, belong there."""
+    is_attention = kernel["kernel"] in ATTENTION
+    touched: list[str] = kernel["touched_before_waiting"]
+    return [each for each in touched if not (is_attention and each.startswith("ld.global"))]
+
+
+@pytest.mark.parametrize(("kind", "num_rows"), [("fp8", 4), ("fp8 by block", 64), ("bf16", 1)])
+def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> None:
+    kernels = compiled(kind, num_rows)
+    around = LANES if num_rows <= MAX_ROWS else {"embed_kernel"}
+    independent = {"add_parts_kernel"} if num_rows <= MAX_ROWS else set()
+    expected = {*PRODUCTS, *ATTENTION, *around, *independent, "place_kernel"}
+    assert {kernel["kernel"] for kernel in kernels} == expected
+    for kernel in kernels:
+        assert kernel["stack"] == 0, kernel
+        assert kernel["shared"] <= SHARED_BYTES, kernel
+        is_dependent = kernel["kernel"] not in independent
+        assert kernel["waits"] == is_dependent, kernel
+        lets_begin = kernel["lets_begin"], kernel["lets_begin_before_waiting"]
+        assert lets_begin == (is_dependent, 0), kernel
+        if is_dependent:
+            assert not others_memory(kernel), kernel
+        if kernel["kernel"] in PRODUCTS | ATTENTION:
+            assert kernel["matrix_units"] > 0, kernel
+            assert kernel["wide_copies"] > 0, kernel
+            assert kernel["fetched_before_waiting"] == kernel["fetched"] > 0, kernel
+        if kernel["kernel"] in PRODUCTS:
+            assert (kernel["pairs_converted"] > 0) == kind.startswith("fp8"), kernel
+            assert kernel["copies_before_letting_begin"] > 0, kernel
+            assert fitting(kernel) >= wanted(kernel, num_rows), kernel
+            assert (kernel["pairs_saturated"] > 0) == kind.startswith("fp8"), kernel
+            if num_rows <= MAX_ROWS:
+                has_norm = kernel["kernel"] != "divided_kernel"
+                assert kernel["narrow_copies"] <= has_norm * kernel["num_stages"], kernel
+        if kernel["kernel"] in LANES:  # several programs beside one another
+            assert 4 * kernel["registers"] * kernel["threads"] <= REGISTERS, kernel
+    names = [kernel["kernel"] for kernel in kernels]
+    is_drawn = num_rows <= MAX_ROWS
+    assert names.count("narrow_kernel") == 5 * is_drawn
+    assert names.count("draw_kernel") == is_drawn
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_rows"),
+    [("fp8 by block", 128), ("fp8 by block", 256), ("fp8 by block", 512), ("fp8 by row", 512)],
+)
+def test_a_prompt_of_8_bits_compiles_for_an_h200(kind: str, num_rows: int) -> None:
+    kernels = compiled(kind, num_rows)
+    names = {"blocks_kernel", "ready_kernel", "place_kernel", "embed_kernel", *ATTENTION}
+    assert {kernel["kernel"] for kernel in kernels} == names
+    for kernel in kernels:
+        assert kernel["stack"] == 0, kernel
+        assert kernel["waits"] == 1, kernel
+        assert not others_memory(kernel), kernel
+    products = [kernel for kernel in kernels if kernel["kernel"] == "blocks_kernel"]
+    assert len(products) == 6  # two layers' queries, O, gate and up, down, the head
+    for kernel in products:
+        assert kernel["matrix_units_in_8_bits"] == kernel["matrix_units"] > 0, kernel
+        assert kernel["wide_copies"] > 0, kernel
+        assert kernel["fetched_before_waiting"] == kernel["fetched"] > 0, kernel
+        assert kernel["pairs_converted"] == 0, kernel
+        assert kernel["fused_additions"] >= 32, kernel  # one for each number of the sums
+        num_resident = 2 if kernel["is_paired"] and num_rows <= 128 else 1
+        assert num_resident * kernel["shared"] <= SHARED_BYTES, kernel
+        assert num_resident * kernel["registers"] * kernel["threads"] <= REGISTERS, kernel
+        # A third of the multiprocessors at least has something to do.
+        assert kernel["grid"][0] * kernel["grid"][1] >= 132 / 3, kernel

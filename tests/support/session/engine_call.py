@@ -1,0 +1,121 @@
+"""A session on a real engine, for tests."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, cast
+
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import Modality
+from agent.session.api.settings import ServerVad
+from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
+from agent.stages.llm_chat import EngineChat
+from agent.stages.model_thread import ModelThread
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
+from llm_engine.config import SamplingParams
+from llm_engine.engine import Engine
+from tests.support.fakes.stages import FakeChat
+from tests.support.session.session_call import Call, call_with
+
+
+class Lender:
+    """A stage whose engine never hangs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def call(self, job: Callable[[Engine], Any], *, timeout_s: float) -> Any:
+        return job(self._engine)
+
+
+class AudibleChat(EngineChat):
+    """Tells when the model has said something."""
+
+    speaks: asyncio.Event
+
+    async def generate(
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        tokens = super().generate(
+            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark, tools=tools
+        )
+        async with aclosing(tokens):
+            async for token in tokens:
+                self.speaks.set()
+                yield token
+
+
+class EngineCall:
+    """A call, and what the engine knows of it."""
+
+    def __init__(self, call: Call, chat: AudibleChat, engine: Engine) -> None:
+        self.call = call
+        self._chat = chat
+        self._engine = engine
+        self._num_replies = 0
+
+    def prompt(self) -> tuple[int, ...]:
+        assert self._chat._conversation is not None
+        return self._chat._conversation._history.prompt(0)
+
+    def messages(self) -> list[tuple[str, str]]:
+        conversation = self._chat._conversation
+        return [(m.role, m.text) for m in conversation.messages] if conversation else []
+
+    async def num_pages(self) -> int:
+        def count() -> int:
+            self._engine._core.cache.check()
+            return self._engine._core.cache.pool.num_used
+
+        return await self._engine._thread.call(count, undo=lambda _: None)
+
+    async def cached(self) -> list[int]:
+        """The ids whose keys and values the engine keeps."""
+        conversation = self._chat._conversation
+        assert conversation is not None
+        sequence = conversation._sequence
+
+        def look() -> list[int]:
+            return list(self._engine._core.cache.sequences[sequence].token_ids)
+
+        return await self._engine._thread.call(look, undo=lambda _: None)
+
+    async def speaks(self) -> None:
+        """Wait until the model has said something since the last time."""
+        await self._chat.speaks.wait()
+        self._chat.speaks.clear()
+
+    async def guess(self, text: str, whole: str | None = None) -> None:
+        """A pause that lasts until the model has said something, as if this were all."""
+        self._chat.speaks.clear()
+        self.call.ears.pause(text)
+        await self.speaks()
+        while self.messages()[-2:-1] != [("user", whole or text)]:
+            await self.speaks()  # that was the last word of a guess that is being dropped
+
+    async def answered(self) -> None:
+        self._num_replies += 1
+        await self.call.until(say.ReplyEnded, self._num_replies)
+
+
+@asynccontextmanager
+async def call_on(
+    engine: Engine, modality: Modality, *, interrupts: bool = False
+) -> AsyncIterator[EngineCall]:
+    stage = cast(ModelThread[Engine], Lender(engine))
+    chat = AudibleChat(stage, SystemClock(), SamplingParams(max_tokens=16), "Be brief.", ())
+    chat.speaks = asyncio.Event()
+    async with call_with(chat=cast(FakeChat, chat)) as call:
+        settings = call.session.settings.changed(
+            output_modality=modality, turn_detection=ServerVad(interrupt_response=interrupts)
+        )
+        await call.session.handle(ask.UpdateSession(settings))
+        yield EngineCall(call, chat, engine)

@@ -1,0 +1,176 @@
+"""A whole session on fake stages, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agent.config.schema import AgentProfile
+from agent.errors import ClientError
+from agent.observability.counters import BargeIns
+from agent.observability.live_marks import LiveMarks
+from agent.observability.turn_recorder import TurnRecorder
+from agent.session.api.server_events import Notice
+from agent.session.api.settings import SessionSettings
+from agent.session.ports.stage_ports import (
+    NO_RECORDING,
+    EarsPort,
+    RecordingPort,
+    ToolsPort,
+    VoicePort,
+)
+from agent.session.response.dependencies import (
+    SessionOptions,
+    SessionOutputs,
+    SessionStages,
+    SharedState,
+)
+from agent.session.session import Session
+from agent.tools.offered import NO_TOOLS
+from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
+from latency_budget.account.actions import Action
+from latency_budget.account.budget import EMBEDDED
+from latency_budget.account.clock import Clock, SystemClock
+from latency_budget.account.turn import SessionId, Stage
+from latency_budget.enforcement.policy import Policy
+from latency_budget.reporting.trace import TraceWriter
+from latency_budget.storage.history import TurnEntry
+from tests.support.fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
+
+WAIT = "One moment."
+"""Said while tools take too long."""
+
+
+class Call:
+    """One session and everything it said."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        chat: FakeChat,
+        voice: FakeVoice,
+        profile: AgentProfile,
+        *,
+        ahead: bool = True,
+        ducks: bool = False,
+        clock: Clock | None = None,
+        pace_ms: int = 0,
+        openers: tuple[str, ...] = (),
+        idle: IdleRules = NOT_IDLE,
+        hearing: EarsPort | None = None,
+        policy: Policy | None = None,
+        tools: ToolsPort = NO_TOOLS,
+        recording: RecordingPort = NO_RECORDING,
+        told_marks: bool = False,
+    ) -> None:
+        """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
+        place of the fake ears. `told_marks`: the client hears of marks as they become known."""
+        self.chat = chat
+        self.ears = FakeEars()
+        self.voice = voice
+        self.notices: list[Notice] = []
+        self.turns: list[TurnEntry] = []
+        self.states: list[tuple[str, Stage | None]] = []
+        self._news = asyncio.Event()
+        clock = clock or SystemClock()
+        self.counts = BargeIns()
+        session_id = SessionId("sess_test")
+        origin_ns = clock.now_ns()
+        self.trace = TraceWriter(
+            session_id, started_unix_ns=0, config_fingerprint="", origin_ns=origin_ns
+        )
+
+        told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
+        stages = SessionStages(
+            ears=hearing or self.ears,
+            open_chat=lambda instructions, examples: self.chat,
+            open_voice=self._open_voice,
+            tools=tools,
+        )
+        options = SessionOptions(
+            lead_ms=400,
+            budget=EMBEDDED,
+            preemptive=ahead,
+            previews=ahead,
+            ducks=ducks,
+            openers=openers,
+            idle=idle,
+            idle_prompt="Hey?",
+            tool_wait=WAIT,
+        )
+        outputs = SessionOutputs(
+            notify=self._notify,
+            log=TurnRecorder(session_id, self.trace, self.turns.append, told=told),
+            recording=recording,
+            on_state=lambda state, stage: self.states.append((state, stage)),
+        )
+        shared = SharedState(clock, policy or Policy({Action.OPENER}), self.counts)
+        settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
+        self.session = Session(session_id, profile, settings, stages, options, outputs, shared)
+
+    def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
+        if name != "hibari":
+            raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
+        return self.voice
+
+    def _notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        self._news.set()
+
+    async def until(self, kind: type[Notice], count: int = 1) -> list[Notice]:
+        """Wait for the `count`-th notice of this kind."""
+        while len(found := [n for n in self.notices if isinstance(n, kind)]) < count:
+            self._news.clear()
+            await self._news.wait()
+        return found
+
+    def names(self) -> list[str]:
+        """Kinds of notices in order, repeated text and audio folded."""
+        names: list[str] = []
+        for notice in self.notices:
+            name = type(notice).__name__
+            if not (names and names[-1] == name and name in ("ReplyAudio", "ReplyText")):
+                names.append(name)
+        return names
+
+    def of(self, kind: type[Notice]) -> list[Notice]:
+        return [notice for notice in self.notices if isinstance(notice, kind)]
+
+
+@asynccontextmanager
+async def call_with(  # noqa: PLR0913
+    *replies: str | Exception | Calling,
+    voice: FakeVoice | None = None,
+    profile: AgentProfile | None = None,
+    chat: FakeChat | None = None,
+    ahead: bool = True,
+    pace_ms: int = 0,
+    openers: tuple[str, ...] = (),
+    ducks: bool = False,
+    clock: Clock | None = None,
+    idle: IdleRules = NOT_IDLE,
+    policy: Policy | None = None,
+    tools: ToolsPort = NO_TOOLS,
+    recording: RecordingPort = NO_RECORDING,
+    told_marks: bool = False,
+) -> AsyncIterator[Call]:
+    chat = chat or FakeChat(replies)
+    call = Call(
+        chat,
+        voice or FakeVoice(),
+        profile or AgentProfile(),
+        ahead=ahead,
+        pace_ms=pace_ms,
+        openers=openers,
+        ducks=ducks,
+        clock=clock,
+        idle=idle,
+        policy=policy,
+        tools=tools,
+        recording=recording,
+        told_marks=told_marks,
+    )
+    patience_s = 30 if clock is None else 3600
+    async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
+        running = group.create_task(call.session.run())
+        await call.ears.running.wait()
+        yield call
+        running.cancel()
