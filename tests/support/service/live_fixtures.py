@@ -58,12 +58,12 @@ stone bridge. There he met a hare, who was on her way to the market with a baske
 
 [agents.helper]
 server_tools = [
-    "TESTS/live_tools.py", "mcp:odd", "phone:hang_up", "phone:transfer", "phone:press_keys",
+    "HERE/live_tools.py", "mcp:odd", "phone:hang_up", "phone:transfer", "phone:press_keys",
 ]
 
 [mcp.odd]
-command = ["PYTHON", "TESTS/mcp_odd_server.py"]
-""".replace("TESTS", str(Path(__file__).parents[2])).replace("PYTHON", sys.executable)
+command = ["PYTHON", "HERE/mcp_odd_server.py"]
+""".replace("HERE", str(Path(__file__).parent)).replace("PYTHON", sys.executable)
 
 ENVIRONMENT: Final = {
     "HALFSEC_TELEPHONY__TRANSFERS": '{ sales = "+493012345", workshop = "+493067890" }'
