@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tts.text.normalize import SpokenWord, join_words, spoken_words
-from tts.voices.engine import Engine, RawSpeech, VoiceError
+from tts.voices.engine import RawSpeech, SynthesisEngine, VoiceError
 
 from . import loudness
 from .text_chunker import SpeakablePiece
@@ -83,7 +83,7 @@ class Voice(Protocol):
 class PostprocessedVoice:
     """A `Voice` from any engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SynthesisEngine) -> None:
         self._engine = engine
         self._voice_gain_db: float | None = None
 

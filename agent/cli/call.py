@@ -12,7 +12,7 @@ import httpx
 from agent.config.public_url import local_voice_url
 from agent.config.sources import read_config
 from agent.errors import HalfsecError
-from agent.http.auth.cli_credentials import KEY_VARIABLE, Entry, entry_at, entry_here
+from agent.http.auth.cli_credentials import KEY_VARIABLE, CliCredentials, entry_at, entry_here
 from agent.http.auth.telephony_credentials import CALLS_PATH
 from agent.http.auth.tls import trust
 from agent.telephony.outbound.order import NUMBER, DialError, number_of
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def order_call(url: str, entry: Entry, order: dict[str, str]) -> dict[str, Any]:
+def order_call(url: str, entry: CliCredentials, order: dict[str, str]) -> dict[str, Any]:
     """Post the order to the server at this address. Returns its answer. Raises HalfsecError."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)

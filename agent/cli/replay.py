@@ -42,7 +42,7 @@ class ReplayError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CommandDifference:
     """First difference between the replay and the recording."""
 
     index: int
@@ -62,7 +62,7 @@ class ReplayResult:
     num_events: int
     num_commands: int
     """Number of commands that were compared."""
-    difference: Difference | None
+    difference: CommandDifference | None
 
 
 def replay(trace: Trace) -> ReplayResult:
@@ -98,7 +98,7 @@ class _Replayer:
         self._num_events = 0
         self._num_commands = 0
 
-    def take(self, record: TraceRecord) -> Difference | None:
+    def take(self, record: TraceRecord) -> CommandDifference | None:
         """Process the next event or command. Returns a difference, if there is one."""
         if self._machine is None:
             self._begin(record)
@@ -121,11 +121,11 @@ class _Replayer:
         self._num_events += 1
         return None
 
-    def left_over(self) -> Difference | None:
+    def left_over(self) -> CommandDifference | None:
         """The difference of a command that was not recorded."""
         return self._difference(NOTHING, _text(self._done[0])) if self._done else None
 
-    def result(self, difference: Difference | None) -> ReplayResult:
+    def result(self, difference: CommandDifference | None) -> ReplayResult:
         """The result. Raises ReplayError where there was no event."""
         if self._num_events == 0:
             raise ReplayError("the trace holds no events: there is nothing to replay")
@@ -139,8 +139,8 @@ class _Replayer:
         self._machine = TurnTaking(began.rules)
         self._num_events = 1
 
-    def _difference(self, expected: str, got: str) -> Difference:
-        return Difference(self._num_commands, self._at_ns / 1_000_000, expected, got)
+    def _difference(self, expected: str, got: str) -> CommandDifference:
+        return CommandDifference(self._num_commands, self._at_ns / 1_000_000, expected, got)
 
 
 def _decide(machine: TurnTaking, record: TraceRecord) -> list[Record]:

@@ -18,7 +18,7 @@ from typing import Final
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import CallState
-from agent.session.api.conversation import Conversation
+from agent.session.api.conversation import ConversationItems
 from agent.session.api.ids import Identifiers
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
@@ -85,7 +85,7 @@ class Session:
     ) -> None:
         self.id = session_id
         self.settings = settings
-        self.conversation = Conversation()
+        self.conversation = ConversationItems()
         self._profile = profile
         self._stages = stages
         self._options = options

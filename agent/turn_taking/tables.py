@@ -42,7 +42,10 @@ CALLER: Final[dict[tuple[Caller, Cause], Caller]] = {
     (Caller.SPEAKING, ev.AudioStalled): Caller.PAUSING,
     (Caller.SPEAKING, Signal.CLOSED): Caller.QUIET,
     (Caller.PAUSING, ev.SilenceGrew): Caller.PAUSING,
-    (Caller.PAUSING, ev.SpeechPaused): Caller.PAUSING,  # stalled audio came back and paused
+    (
+        Caller.PAUSING,
+        ev.SpeechPaused,
+    ): Caller.PAUSING,  # stalled audio came back and paused
     (Caller.PAUSING, ev.AudioStalled): Caller.PAUSING,
     (Caller.PAUSING, ev.SpeechResumed): Caller.SPEAKING,
     (Caller.PAUSING, Signal.CLOSED): Caller.QUIET,

@@ -18,7 +18,7 @@ from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS, SpokenTurn
 from agent.client.simulated_caller.talk import fetch_trace
-from agent.http.auth.cli_credentials import Entry, entry_at
+from agent.http.auth.cli_credentials import CliCredentials, entry_at
 from benchmarks.signals.backchannels import Backchannel
 from benchmarks.signals.recordings import TurnRecording
 from latency_budget.account.marks import Mark
@@ -196,7 +196,7 @@ async def _check_history(call: Call, caller: Caller, words: HeardWords, held: He
             held.mismatches += [] if complaint is None else [complaint]
 
 
-async def _marks(url: str, session_id: str, entry: Entry) -> tuple[Mark, ...]:
+async def _marks(url: str, session_id: str, entry: CliCredentials) -> tuple[Mark, ...]:
     trace = await fetch_trace(url, session_id, entry)
     return tuple(read_trace(trace.splitlines()).marks()) if trace else ()
 

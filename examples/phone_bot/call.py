@@ -25,7 +25,7 @@ def conversation(question: Path) -> Scenario:
             WaitFor("audio", timeout_s=30.0),
             WaitFor("quiet", timeout_s=30.0),
             Say(question, audio.wav_to_ulaw_frames(question)),
-            Wait(1.0),
+            Wait(6.0),  # the simulator can't wait for a second answer: it must have begun by then
             WaitFor("quiet", timeout_s=30.0),
         ],
     )

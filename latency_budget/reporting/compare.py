@@ -33,7 +33,7 @@ class CompareError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PercentileDifference:
     """Difference of one percentile, in ms: the second run's less the first's."""
 
     name: str
@@ -59,7 +59,7 @@ class Comparison:
     num_second: int
     p_value: float
     """Probability of such an order of times if both runs were the same."""
-    differences: tuple[Difference, ...]
+    differences: tuple[PercentileDifference, ...]
 
     @property
     def verdict(self) -> str:
@@ -119,7 +119,7 @@ def mann_whitney(first: Sequence[int], second: Sequence[int]) -> float:
     return 2 * (1 - NormalDist().cdf(max(0.0, off - 0.5) / math.sqrt(spread)))
 
 
-def _difference(rank: int, first: Sequence[int], second: Sequence[int]) -> Difference:
+def _difference(rank: int, first: Sequence[int], second: Sequence[int]) -> PercentileDifference:
     rng = random.Random(SEED)
     resamples = min(RESAMPLES, max(200, MAX_DRAWN // (len(first) + len(second))))
     found = sorted(
@@ -128,7 +128,7 @@ def _difference(rank: int, first: Sequence[int], second: Sequence[int]) -> Diffe
         for _ in range(resamples)
     )
     low, high = found[round(0.025 * resamples)], found[round(0.975 * resamples) - 1]
-    return Difference(
+    return PercentileDifference(
         f"p{rank}",
         percentile(first, rank) / 1e6,
         percentile(second, rank) / 1e6,

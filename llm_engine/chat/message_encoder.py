@@ -22,7 +22,7 @@ FIXED_SHARE = 0.75
 its answer, and every turn fails. Lower: instructions are refused that would fit."""
 
 
-class Message:
+class EncodedMessage:
     """A message and its token ids."""
 
     def __init__(
@@ -74,9 +74,9 @@ class MessageEncoder:
         self,
         role: str,
         text: str,
-        ready: Iterable[Message] = (),
+        ready: Iterable[EncodedMessage] = (),
         markup: tuple[tuple[int, int], ...] = (),
-    ) -> Message:
+    ) -> EncodedMessage:
         """A message with this text: one of `ready`, or a new one, encoded.
 
         Raises RequestError for an unknown role, for what is not text, and for one too long to fit.
@@ -88,7 +88,7 @@ class MessageEncoder:
         if known is None:
             raise RequestError("role", f"must be one of {', '.join(ROLES)}, not {role!r}")
         self._refuse_oversized(known, text)
-        message = Message(known, text, markup)
+        message = EncodedMessage(known, text, markup)
         for lead in self._template.leads(role):
             message.token_ids(self._template, Gap((), lead))
         return message
@@ -96,10 +96,10 @@ class MessageEncoder:
     def system_message(
         self,
         text: str,
-        examples: Sequence[Message],
+        examples: Sequence[EncodedMessage],
         template: ChatTemplate,
-        ready: Iterable[Message],
-    ) -> Message:
+        ready: Iterable[EncodedMessage],
+    ) -> EncodedMessage:
         """The system prompt with this text. Raises RequestError where it, with the examples and the
         tools in the template, leaves too little room."""
         message = self.written("system", text, ready)
@@ -115,18 +115,18 @@ class MessageEncoder:
         return message
 
     def rewritten(
-        self, messages: Sequence[ChatMessage], present: Iterable[Message]
-    ) -> list[Message]:
+        self, messages: Sequence[ChatMessage], present: Iterable[EncodedMessage]
+    ) -> list[EncodedMessage]:
         """Encode the newest of these messages that the context can hold, and hardly more: encoding
         the others would be in vain. Equal present ones keep their ids. Raises RequestError.
         """
-        pool: dict[tuple[str, str], deque[Message]] = {}
+        pool: dict[tuple[str, str], deque[EncodedMessage]] = {}
         for old in present:
             pool.setdefault((old.role, old.spelled(self._token_bytes)), deque()).append(old)
         # In order, so that the first of equal messages stays the first.
         equal = [pool.get((each.role, each.text)) for each in messages]
         reused = [olds.popleft() if olds else None for olds in equal]
-        fresh: list[Message] = []
+        fresh: list[EncodedMessage] = []
         num_tokens = 0
         for each, same in zip(reversed(messages), reversed(reused), strict=True):
             if num_tokens > self._context_length:
@@ -156,7 +156,7 @@ class MessageEncoder:
 class PromptLayout:
     """Layout of a prompt: messages, each after its gap, and the gap before the reply."""
 
-    def __init__(self, template: ChatTemplate, messages: Sequence[Message]) -> None:
+    def __init__(self, template: ChatTemplate, messages: Sequence[EncodedMessage]) -> None:
         """Raises RequestError when the template refuses this order of roles."""
         *before, closing = template.gaps([message.role for message in messages])
         self._parts = [

@@ -16,7 +16,7 @@ from itertools import accumulate
 from llm_engine.checkpoints.detokenizer import char_starts
 from llm_engine.errors import RequestError
 
-from .message_encoder import Message, MessageEncoder, PromptLayout
+from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout
 from .template import ChatMessage, ChatTemplate, Gap
 
 _log = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ class TokenHistory:
         self._token_bytes = token_bytes
         self.context_length = context_length
         self._keeps_all = keep_all
-        self._system: Message | None = None
-        self._head: list[Message] = []
+        self._system: EncodedMessage | None = None
+        self._head: list[EncodedMessage] = []
         """Messages at the front of every prompt: system prompt and examples."""
         self._encoder = MessageEncoder(template, token_bytes, context_length)
-        self._ready: list[Message] = []
+        self._ready: list[EncodedMessage] = []
         self._examples = [self._encoder.written(m.role, m.text) for m in examples]
-        self._turns: list[Message] = []
-        self._last_reply: Message | None = None
+        self._turns: list[EncodedMessage] = []
+        self._last_reply: EncodedMessage | None = None
         self.num_dropped_messages = 0
         self.num_fixed = 0
         """Leading ids of the newest prompt that are the system prompt and the examples, with which
@@ -74,7 +74,7 @@ class TokenHistory:
         text: str,
         markup: tuple[tuple[int, int], ...] = (),
         template: ChatTemplate | None = None,
-    ) -> Message:
+    ) -> EncodedMessage:
         """Encode a message; `markup` as in `ChatMessage`. Raises RequestError where it would not
         fit even into an empty history, or, with the role "system", can't be the system prompt, in
         `template` where one is given."""
@@ -110,14 +110,14 @@ class TokenHistory:
         if role == "assistant":
             self._last_reply = message
 
-    def begin_reply(self) -> Message:
+    def begin_reply(self) -> EncodedMessage:
         """Append a reply that is being generated, empty so far; extend its `fixed_ids`."""
-        reply = Message("assistant", None)
+        reply = EncodedMessage("assistant", None)
         self._turns.append(reply)
         self._last_reply = reply
         return reply
 
-    def forget_if_empty(self, reply: Message) -> None:
+    def forget_if_empty(self, reply: EncodedMessage) -> None:
         """Remove a reply that never got a token."""
         if not reply.fixed_ids:
             self._turns = [message for message in self._turns if message is not reply]
@@ -181,12 +181,12 @@ class TokenHistory:
         self._drop_to_fit([opened], reserve)
         return self._layout([opened]).ids(is_open=not text)
 
-    def _layout(self, more: Sequence[Message]) -> PromptLayout:
+    def _layout(self, more: Sequence[EncodedMessage]) -> PromptLayout:
         layout = PromptLayout(self._template, [*self._head, *self._turns, *more])
         self.num_fixed = sum(layout.sizes()[: len(self._head)])
         return layout
 
-    def _drop_to_fit(self, more: Sequence[Message], reserve: int) -> None:
+    def _drop_to_fit(self, more: Sequence[EncodedMessage], reserve: int) -> None:
         """Drop as many of the oldest exchanges as needed, in one pass.
 
         Then count again: the gap between examples and history may be another one now. Where the
@@ -210,7 +210,7 @@ class TokenHistory:
             raise self._encoder.too_long("user", f"{num_tokens} tokens")
 
 
-def _last_reply(turns: Sequence[Message]) -> Message | None:
+def _last_reply(turns: Sequence[EncodedMessage]) -> EncodedMessage | None:
     return next((each for each in reversed(turns) if each.role == "assistant"), None)
 
 
@@ -223,7 +223,7 @@ def _warn_of_dropped(num_dropped: int, context_length: int) -> None:
         )
 
 
-def ends_of_exchanges(turns: Sequence[Message], *, is_last_over: bool) -> list[int]:
+def ends_of_exchanges(turns: Sequence[EncodedMessage], *, is_last_over: bool) -> list[int]:
     """Number of messages up to the end of each exchange that may be dropped: all but the last,
     which asks for a reply, unless it is complete (`is_last_over`)."""
     ends = [index for index, message in enumerate(turns) if index and message.role == "user"]

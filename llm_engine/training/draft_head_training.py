@@ -40,7 +40,7 @@ _FURTHER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class TrainingReply:
     """A reply of the model to a prompt, as token ids."""
 
     prompt: tuple[int, ...]
@@ -63,7 +63,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TrainingRows:
     """Training rows of some replies, one behind the other."""
 
     states: Tensor
@@ -75,22 +75,27 @@ class Rows:
 
 
 @torch.inference_mode()
-def read_rows(model: DeviceModel, reply: Reply) -> Rows:
+def read_rows(model: DeviceModel, reply: TrainingReply) -> TrainingRows:
     """Compute one reply's rows: from the prompt's last token to the reply's last but one."""
     ids = torch.tensor([*reply.prompt, *reply.tokens[:-1]], device=model.embedding.device)
     residual = emulation.hidden(model, ids, Arithmetic())[len(reply.prompt) - 1 :]
     normed = Emulation(model.rope, model.embedding.dtype).normed(residual, model.norm)
     following = torch.tensor(reply.tokens, device=ids.device)
-    return Rows(normed.float(), following, torch.arange(len(following)).flip(0).to(ids.device))
+    return TrainingRows(
+        normed.float(), following, torch.arange(len(following)).flip(0).to(ids.device)
+    )
 
 
-def joined(rows: Sequence[Rows]) -> Rows:
+def joined(rows: Sequence[TrainingRows]) -> TrainingRows:
     """Concatenate rows. Raises ModelError where there are none."""
     if not rows:
         raise ModelError("there are no replies to learn from")
     # Computed in inference mode; copies are ordinary tensors that allow gradients.
-    return Rows(
-        *(torch.cat([getattr(each, field.name) for each in rows]).clone() for field in fields(Rows))
+    return TrainingRows(
+        *(
+            torch.cat([getattr(each, field.name) for each in rows]).clone()
+            for field in fields(TrainingRows)
+        )
     )
 
 
@@ -103,7 +108,12 @@ class Training:
     """A training under way. Call `step` until `num_done` is `num_steps`."""
 
     def __init__(
-        self, shape: HeadsShape, tokens: Tensor, shared: SharedParts, rows: Rows, recipe: Recipe
+        self,
+        shape: HeadsShape,
+        tokens: Tensor,
+        shared: SharedParts,
+        rows: TrainingRows,
+        recipe: Recipe,
     ) -> None:
         self._shape, self._tokens, self._rows, self._recipe = shape, tokens, rows, recipe
         # Embeddings are small in most models; scaled to RMS 1, one learning rate fits all.
@@ -245,7 +255,7 @@ class Acceptance:
 
 
 @torch.inference_mode()
-def acceptance(heads: DraftHeads, shared: SharedParts, rows: Rows) -> Acceptance:
+def acceptance(heads: DraftHeads, shared: SharedParts, rows: TrainingRows) -> Acceptance:
     """Draft at every row that has a whole draft's tokens behind it, and compare.
 
     Raises ModelError where no reply is long enough.

@@ -41,9 +41,9 @@ from llm_engine.models.medusa_heads import (
 from .draft_head_training import (
     Acceptance,
     Recipe,
-    Reply,
-    Rows,
     Training,
+    TrainingReply,
+    TrainingRows,
     acceptance,
     joined,
     read_rows,
@@ -132,10 +132,10 @@ def _described(found: Acceptance) -> dict[str, Any]:
 def _train(
     checkpoint: Checkpoint,
     questions: Sequence[str],
-    replies: dict[int, Reply],
+    replies: dict[int, TrainingReply],
     options: argparse.Namespace,
     recipe: Recipe,
-) -> tuple[Rows, Rows, DraftHeads]:
+) -> tuple[TrainingRows, TrainingRows, DraftHeads]:
     """Train; returns training rows, held-out rows (on the CPU), and the heads."""
     config = checkpoint.config
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
@@ -161,7 +161,7 @@ def _train(
     shared = shared_of(model, tokens.to(options.device))
     training = Training(shape, tokens, shared, learned, recipe)
     _run(training, options.out / STATE, options.quiet)
-    on_cpu = Rows(held_out.states.cpu(), held_out.following.cpu(), held_out.num_more.cpu())
+    on_cpu = TrainingRows(held_out.states.cpu(), held_out.following.cpu(), held_out.num_more.cpu())
     return learned, on_cpu, training.heads()
 
 
@@ -193,7 +193,7 @@ def _is_held_out(index: int, questions: Sequence[str]) -> bool:
 
 def generate(
     checkpoint: Checkpoint, questions: Sequence[str], options: argparse.Namespace
-) -> dict[int, Reply]:
+) -> dict[int, TrainingReply]:
     """The model's replies by number, saved ones and newly generated ones, without empty ones.
 
     Raises ModelError.
@@ -224,7 +224,7 @@ def generate(
     return {index: done[index] for index in range(options.replies) if done[index].tokens}
 
 
-def read_replies(path: Path, key: dict[str, Any]) -> dict[int, Reply]:
+def read_replies(path: Path, key: dict[str, Any]) -> dict[int, TrainingReply]:
     """Read saved replies by number; creates the file where there is none. A truncated last line is
     dropped. Raises ModelError for a file of other settings."""
     if not path.exists():
@@ -236,11 +236,11 @@ def read_replies(path: Path, key: dict[str, Any]) -> dict[int, Reply]:
         found = None
     if found != key:
         raise ModelError(f"{path}: replies of another model or with other settings; remove it")
-    done: dict[int, Reply] = {}
+    done: dict[int, TrainingReply] = {}
     whole = len(lines[0]) + 1
     for line in lines[1:-1]:
         index, prompt, tokens = json.loads(line)
-        done[index] = Reply(tuple(prompt), tuple(tokens))
+        done[index] = TrainingReply(tuple(prompt), tuple(tokens))
         whole += len(line) + 1
     os.truncate(path, whole)
     return done
@@ -252,9 +252,9 @@ async def _ask(
     missing: Sequence[int],
     path: Path,
     options: argparse.Namespace,
-) -> dict[int, Reply]:
+) -> dict[int, TrainingReply]:
     """Generate the replies with these numbers; each is saved at once."""
-    done: dict[int, Reply] = {}
+    done: dict[int, TrainingReply] = {}
     template = engine.vocabulary.template
     if template is None:
         raise RequestError("model", "has no chat template; it can't be asked questions")
@@ -282,7 +282,7 @@ async def _ask(
                 async for chunk in engine.generate(prompt, sampling):
                     tokens += chunk.token_ids
                 bar.update()
-                done[index] = Reply(tuple(prompt), tuple(tokens))
+                done[index] = TrainingReply(tuple(prompt), tuple(tokens))
                 file.write(json.dumps([index, prompt, tokens]) + "\n")
                 file.flush()
 

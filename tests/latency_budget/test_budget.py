@@ -27,7 +27,7 @@ def test_the_default_profile_is_half_a_second() -> None:
 def test_the_target_is_the_same_everywhere() -> None:
     """Settings and sessions take it from here; the page has a copy of its own."""
     assert Config().latency_budget.total_ms == SessionSettings().budget_ms == TARGET_MS
-    page = Path(__file__).parents[2] / "web_demo" / "stages.js"
+    page = Path(__file__).parents[2] / "web_demo" / "ui" / "stages.js"
     assert f"export const BUDGET_MS = {TARGET_MS};" in page.read_text(encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ class RawSpeech:
     """Samples of each stretch of phonemes between two blanks; empty where they are unknown."""
 
 
-class Engine(Protocol):
+class SynthesisEngine(Protocol):
     """Interface of a synthesis engine: the part of a voice that differs between engines."""
 
     name: str

@@ -22,7 +22,13 @@ from agent.config.public_url import local_voice_url
 from agent.config.sources import read_config
 from agent.config.suggestions import nearest
 from agent.errors import HalfsecError
-from agent.http.auth.cli_credentials import KEY_VARIABLE, WITHOUT_KEY, Entry, entry_at, entry_here
+from agent.http.auth.cli_credentials import (
+    KEY_VARIABLE,
+    WITHOUT_KEY,
+    CliCredentials,
+    entry_at,
+    entry_here,
+)
 from agent.http.auth.tls import trust
 from latency_budget.account.ledger import records_of
 from latency_budget.account.turn_record import TurnRecord
@@ -71,7 +77,7 @@ async def hold_call(
     url: str,
     *,
     model: str | None = None,
-    entry: Entry = WITHOUT_KEY,
+    entry: CliCredentials = WITHOUT_KEY,
     wait_s: float = 0.0,
     patience_s: float = 20.0,
     on_event: Callable[[ev.ClientEvent], None] | None = None,
@@ -102,13 +108,13 @@ async def hold_call(
         return Talk(call.session_id, caller.exchanges, reply, trace, errors)
 
 
-async def fetch_trace(url: str, session_id: str, entry: Entry = WITHOUT_KEY) -> str:
+async def fetch_trace(url: str, session_id: str, entry: CliCredentials = WITHOUT_KEY) -> str:
     """The trace of a call at this server; empty where it has none."""
     answer = await _get(url, f"/v1/sessions/{session_id}/trace", entry)
     return "" if answer is None else answer.text
 
 
-async def _unknown_agent(url: str, agent: str, entry: Entry) -> str | None:
+async def _unknown_agent(url: str, agent: str, entry: CliCredentials) -> str | None:
     """Error message where the server has no such agent: then its default agent answers."""
     answer = await _get(url, "/v1/models", entry)
     try:
@@ -124,7 +130,7 @@ async def _unknown_agent(url: str, agent: str, entry: Entry) -> str | None:
     )
 
 
-async def _get(url: str, path: str, entry: Entry) -> httpx.Response | None:
+async def _get(url: str, path: str, entry: CliCredentials) -> httpx.Response | None:
     """GET another path of the voice socket's server; None for an error or any status but 200."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)

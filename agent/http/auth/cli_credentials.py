@@ -16,7 +16,7 @@ KEY_VARIABLE: Final = "HALFSEC_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CliCredentials:
     given: str | None = None
     """The key to show; None: what a server on this machine left for us, if it did."""
     local_port: int | None = None
@@ -36,24 +36,24 @@ class Entry:
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-WITHOUT_KEY: Final = Entry()
+WITHOUT_KEY: Final = CliCredentials()
 
 
-def entry_here(config: Config, given: str | None = None) -> Entry:
+def entry_here(config: Config, given: str | None = None) -> CliCredentials:
     """At the server that the settings describe, on this machine: by the key that it left for us,
     unless one was given, or HALFSEC_API_KEY is set. Raises ConfigError where the certificate of the
     settings can't be read."""
     certificate = certificate_of(config)
     tls = None if certificate is None else client_context(certificate)
-    return Entry(given or os.environ.get(KEY_VARIABLE), config.agent.port, tls)
+    return CliCredentials(given or os.environ.get(KEY_VARIABLE), config.agent.port, tls)
 
 
-def entry_at(url: str, given: str | None = None) -> Entry:
+def entry_at(url: str, given: str | None = None) -> CliCredentials:
     """At the server with this address. What a server here left for us goes nowhere else."""
     key = given or os.environ.get(KEY_VARIABLE)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return Entry(key)  # who connects there says what is wrong with it
-    return Entry(key, port if is_loopback(parts.hostname or "") else None)
+        return CliCredentials(key)  # who connects there says what is wrong with it
+    return CliCredentials(key, port if is_loopback(parts.hostname or "") else None)

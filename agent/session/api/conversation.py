@@ -95,7 +95,7 @@ class ItemReference:
     id: ItemId
 
 
-class Conversation:
+class ConversationItems:
     """Items of one session's conversation, in order. Not thread-safe."""
 
     def __init__(self) -> None:

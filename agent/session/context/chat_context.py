@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.errors import StageError
-from agent.session.api.conversation import Conversation, Item, ItemId
+from agent.session.api.conversation import ConversationItems, Item, ItemId
 from agent.session.ports.stage_ports import ChatMessage, ChatPort
 
 from .chat_messages import joined, messages_of, told
@@ -52,7 +52,7 @@ _Change = _Say | _CutReply | _TakeBack
 class ChatContext:
     """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
-    def __init__(self, chat: ChatPort, conversation: Conversation, instructions: str) -> None:
+    def __init__(self, chat: ChatPort, conversation: ConversationItems, instructions: str) -> None:
         """`chat` was opened with these instructions, and without tools."""
         self.chat = chat
         self.conversation = conversation

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from agent.session.api.conversation import (
-    Conversation,
+    ConversationItems,
     FunctionCall,
     FunctionOutput,
     Item,
@@ -57,7 +57,7 @@ def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
     return out
 
 
-def response_input(options: ResponseOptions, conversation: Conversation) -> list[Item]:
+def response_input(options: ResponseOptions, conversation: ConversationItems) -> list[Item]:
     """The items that a response with its own chat answers, without those that are gone by now."""
     if options.input is None:
         return list(conversation)

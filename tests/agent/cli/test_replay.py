@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cli.replay import Difference, ReplayError, ReplayResult, main, replay
+from agent.cli.replay import CommandDifference, ReplayError, ReplayResult, main, replay
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.client_events import CreateResponse
 from agent.session.api.server_events import ReplyAudio, ReplyEnded
@@ -125,7 +125,7 @@ def test_changed_command_is_told_in_full() -> None:
     text = NORMAL_TRACE.replace(
         '"text":"What time is it?","by_client"', '"text":"Who?","by_client"'
     )
-    assert replay(read(text)).difference == Difference(
+    assert replay(read(text)).difference == CommandDifference(
         3,
         1250.0,
         "CommitUtterance(utterance=1, text='Who?', by_client=False)",
@@ -152,7 +152,7 @@ def test_event_that_the_machine_refuses_is_told() -> None:
 
 def test_last_commands_may_not_be_missing() -> None:
     difference = replay(read("".join(LINES[: COMMAND_LINES[-1]]))).difference
-    assert difference == Difference(5, 1300.0, "nothing", "ReleaseReply(turn=1)")
+    assert difference == CommandDifference(5, 1300.0, "nothing", "ReleaseReply(turn=1)")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from agent.errors import ClientError
 from agent.session.api.conversation import (
     MAX_ITEMS,
     ROOT,
-    Conversation,
+    ConversationItems,
     FunctionCall,
     FunctionOutput,
     Item,
@@ -26,19 +26,19 @@ def said(item_id: ItemId, text: str | None = "Hello.") -> Message:
     return Message(item_id, "user", "audio", text)
 
 
-def of(*item_ids: ItemId) -> Conversation:
-    conversation = Conversation()
+def of(*item_ids: ItemId) -> ConversationItems:
+    conversation = ConversationItems()
     for item_id in item_ids:
         conversation.add(said(item_id))
     return conversation
 
 
-def order(conversation: Conversation) -> list[ItemId]:
+def order(conversation: ConversationItems) -> list[ItemId]:
     return [item.id for item in conversation]
 
 
 def test_new_conversation_is_empty() -> None:
-    conversation = Conversation()
+    conversation = ConversationItems()
     assert (len(conversation), list(conversation), conversation.last_id()) == (0, [], None)
     assert A not in conversation
 
@@ -63,7 +63,7 @@ def test_item_is_added_where_it_is_wanted(
 
 @pytest.mark.parametrize("after", [None, ROOT])
 def test_first_item_has_none_before_it(after: ItemId | None) -> None:
-    assert Conversation().add(said(A), after) is None
+    assert ConversationItems().add(said(A), after) is None
 
 
 def test_taken_id_is_refused() -> None:
@@ -122,7 +122,7 @@ def test_update_keeps_the_place() -> None:
 
 
 def test_reply_is_cut_to_what_was_heard() -> None:
-    conversation = Conversation()
+    conversation = ConversationItems()
     reply = Message(A, "assistant", "audio", "It is ten past four.", "in_progress")
     conversation.add(reply)
     conversation.set_text(A, "It is ten", "incomplete")
@@ -130,7 +130,7 @@ def test_reply_is_cut_to_what_was_heard() -> None:
 
 
 def test_late_transcript_fills_its_message() -> None:
-    conversation = Conversation()
+    conversation = ConversationItems()
     conversation.add(said(A, None))
     conversation.set_text(A, "", "completed")
     assert conversation.get(A) == said(A, "")
@@ -138,7 +138,7 @@ def test_late_transcript_fills_its_message() -> None:
 
 @pytest.mark.parametrize("item", [FunctionCall(A, "c", "f", "{}"), FunctionOutput(A, "c", "4")])
 def test_only_messages_have_text(item: Item) -> None:
-    conversation = Conversation()
+    conversation = ConversationItems()
     conversation.add(item)
     with pytest.raises(ClientError, match="'a' is no message") as raised:
         conversation.set_text(A, "Hi.", "completed")
@@ -151,7 +151,7 @@ class AgainstList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conversation = Conversation()
+        self.conversation = ConversationItems()
         self.items: list[Message] = []
         self.added = 0
 

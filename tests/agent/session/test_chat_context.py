@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.errors import StageError
-from agent.session.api.conversation import Conversation, ItemId, Message, Role
+from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
 from agent.session.context.chat_context import ChatContext
 from agent.session.ports.stage_ports import ChatMessage
 from tests.support.fakes.stages import FakeChat
@@ -51,7 +51,7 @@ BROKEN = StageError("llm", "the engine is closed")
 class Talk:
     def __init__(self) -> None:
         self.chat = SlowChat()
-        self.conversation = Conversation()
+        self.conversation = ConversationItems()
         self.context = ChatContext(self.chat, self.conversation, "Be brief.")
 
     def item(self, name: str, role: Role, text: str | None) -> Message:

@@ -8,7 +8,7 @@ from agent.config.schema import AgentProfile
 from agent.errors import StageError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import Conversation, ItemId, ItemReference, Message
+from agent.session.api.conversation import ConversationItems, ItemId, ItemReference, Message
 from agent.session.api.settings import ResponseOptions, SemanticVad
 from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import APOLOGY
@@ -275,7 +275,7 @@ async def test_one_response_may_sound_and_read_otherwise() -> None:
 
 
 def test_a_reference_stands_for_its_item_while_that_is_there() -> None:
-    conversation = Conversation()
+    conversation = ConversationItems()
     conversation.add(Message(ItemId("i1"), "user", "text", "Count."))
     own = Message(ItemId("i2"), "user", "text", "To three.")
     options = ResponseOptions(input=(ItemReference(ItemId("i1")), own, ItemReference(ItemId("x"))))

@@ -14,9 +14,9 @@ from llm_engine.errors import ModelError
 from llm_engine.models.medusa_heads import DraftHeads, draft, frequent_tokens, shared_parts
 from llm_engine.training.draft_head_training import (
     Recipe,
-    Reply,
-    Rows,
     Training,
+    TrainingReply,
+    TrainingRows,
     acceptance,
     joined,
     read_rows,
@@ -36,11 +36,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def learning_rows(tiny: Path) -> tuple[Checkpoint, DeviceModel, Rows]:
+def learning_rows(tiny: Path) -> tuple[Checkpoint, DeviceModel, TrainingRows]:
     checkpoint = load_checkpoint(tiny)
     model = load_model(checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=64)
     prompts = [TEXT[start : start + 5] for start in (0, 7, 13)]
-    replies = [Reply(prompt, tuple(greedy(checkpoint, prompt, 30))) for prompt in prompts]
+    replies = [TrainingReply(prompt, tuple(greedy(checkpoint, prompt, 30))) for prompt in prompts]
     return checkpoint, model, joined([read_rows(model, reply) for reply in replies])
 
 
@@ -130,7 +130,7 @@ def test_too_little_to_learn_from(tiny: Path) -> None:
     checkpoint, model, _ = learning_rows(tiny)
     with pytest.raises(ModelError, match="no replies"):
         joined([])
-    short = read_rows(model, Reply(TEXT[:5], TEXT[5:6]))
+    short = read_rows(model, TrainingReply(TEXT[:5], TEXT[5:6]))
     tokens = frequent_tokens([TEXT], 30)
     shape = shape_for(checkpoint, num_tokens=len(tokens))
     with pytest.raises(ModelError, match="two tokens"):

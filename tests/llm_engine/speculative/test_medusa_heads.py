@@ -28,7 +28,7 @@ from llm_engine.models.medusa_heads import (
     shared_parts,
 )
 from llm_engine.speculative.head_drafter import HeadDrafter, load_head_drafter
-from llm_engine.training.draft_head_training import Reply, read_rows
+from llm_engine.training.draft_head_training import TrainingReply, read_rows
 from tests.support.fakes.draft_heads import TEXT, VOCABULARY, random_heads, shape_for
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
@@ -144,7 +144,7 @@ def test_the_backend_shows_the_rows_that_it_sampled(tiny: Path) -> None:
         assert state is not None
         assert int((shared.rows @ state).argmax()) == token
     model = load_model(checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=64)
-    rows = read_rows(model, Reply(TEXT[:11], TEXT[11:15]))
+    rows = read_rows(model, TrainingReply(TEXT[:11], TEXT[11:15]))
     found = torch.stack(
         [state for p in (11, 12, 13) if (state := backend.hidden(slot, p)) is not None]
     )

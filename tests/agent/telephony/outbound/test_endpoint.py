@@ -16,7 +16,7 @@ from urllib3.exceptions import MaxRetryError, ProtocolError
 from agent.__main__ import main as halfsec
 from agent.calls.service import AdmittedCall, CallService
 from agent.cli import call
-from agent.http.auth.cli_credentials import Entry
+from agent.http.auth.cli_credentials import CliCredentials
 from agent.http.auth.principal import ANYONE
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.order import DialError, number_of
@@ -298,8 +298,8 @@ async def served(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
         return whole(**{**options, "transport": httpx.MockTransport(answer)})
 
     monkeypatch.setattr(httpx, "Client", client)
-    monkeypatch.setattr(call, "entry_here", lambda config, key: Entry(key or LOCAL_KEY))
-    monkeypatch.setattr(call, "entry_at", lambda url, key: Entry(key))
+    monkeypatch.setattr(call, "entry_here", lambda config, key: CliCredentials(key or LOCAL_KEY))
+    monkeypatch.setattr(call, "entry_at", lambda url, key: CliCredentials(key))
     return house
 
 
@@ -353,7 +353,7 @@ def test_without_a_server_it_says_so(
     whole = httpx.Client(transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "Client", lambda **_: whole)
     with pytest.raises(DialError, match=words):
-        call.order_call("ws://localhost:1/v1/realtime", Entry(), {"to": "+1"})
+        call.order_call("ws://localhost:1/v1/realtime", CliCredentials(), {"to": "+1"})
 
 
 def test_numbers() -> None:

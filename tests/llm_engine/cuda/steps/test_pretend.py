@@ -1,4 +1,5 @@
-"""The GPU's backend on a device that is none and forgives nothing: see `tests/fakes/pretend_cuda`.
+"""The GPU's backend on a device that is none and forgives nothing: see
+`tests/support/fakes/pretend_cuda`.
 
 Whatever is late, in the wrong place or on the wrong stream shows as an error or as another token.
 """
