@@ -1,4 +1,4 @@
-"""G.711 by table: mu-law and A-law at 8 kHz to and from 16-bit samples.
+"""G.711 codec by table: mu-law and A-law at 8 kHz to and from 16-bit samples.
 
 ITU-T G.711 defines both laws on integers, so a table is exact and one gather is all it costs; a
 floating-point logarithm gets hundreds of the 65,536 codes wrong at the segment borders.

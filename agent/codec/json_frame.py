@@ -1,4 +1,4 @@
-"""One text frame to one JSON object, with limits.
+"""JSON frame codec: one text frame to one JSON object, within limits.
 
 Everything a hostile or broken peer can do to a JSON parser is refused here, so that nothing behind
 this file meets it: frames too long to be honest, of too many values, nesting, numbers that are not

@@ -1,4 +1,4 @@
-"""Samples to bytes and back, in the encodings that travel on our sockets."""
+"""PCM codec: samples to bytes and back, in the sockets' encodings."""
 
 import numpy as np
 import numpy.typing as npt

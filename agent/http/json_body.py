@@ -1,4 +1,4 @@
-"""HTTP requests with a body, from clients that may be slow, greedy or gone.
+"""Reader of bounded JSON bodies, robust against slow, oversized and vanishing clients.
 
 A body is refused before it costs much: it must call itself JSON (a web page elsewhere can make a
 browser send anything else without asking), come within seconds, and fit, by itself and with all

@@ -1,4 +1,4 @@
-"""Forms with a file in them, from clients that may be slow, greedy or gone.
+"""Reader of `multipart/form-data` uploads, robust against slow, oversized and vanishing clients.
 
 A body is read as it comes and never held whole: what is more than a megabyte of a file lies on
 disk. It must fit, and come within minutes. How many there may be at once is for who calls this.

@@ -1,4 +1,4 @@
-"""Addresses of peers: who counts as one, and which are proxies that may speak for others."""
+"""Peer addresses: the client's address behind trusted proxies, and the unit that limits count."""
 
 import ipaddress
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How answers over HTTP are written: refusals in OpenAI's shape, and streams of server-sent events.
+"""HTTP responses: errors in OpenAI's shape, and streams of server-sent events.
 
 A stream's work is a generator that holds something: a turn at the language model, an uploaded file.
 Whatever becomes of the client, it is closed.

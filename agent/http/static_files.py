@@ -1,4 +1,4 @@
-"""The pages' files, as they lie in `web_demo/`.
+"""Static files of the pages, served from `web_demo/` and compressed.
 
 What is text is compressed for those who take that: without it a page of many small modules is three
 times as much on the way to a telephone.

@@ -1,4 +1,4 @@
-"""What a call does at the moment, for pages and operators: its state, and the stage it waits for.
+"""Agent state of a call (listening, hearing, thinking, speaking, waiting) for pages and operators.
 
 Nothing is decided or remembered here. Who has the floor is what the turn-taking machine says; the
 stage is what the marks say of the turn that is running or of the one that may come, guesses

@@ -1,4 +1,4 @@
-"""The machine's events and commands as flat JSON objects, and back.
+"""Codec of the turn machine's events and commands: flat JSON objects in traces.
 
 A record is `{"type": class name, ...fields}`; the fields of a dataclass within one stand beside the
 others. The shape of each is its dataclass and nothing else, so that a new event needs no line here.

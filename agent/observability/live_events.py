@@ -1,4 +1,4 @@
-"""What happens in the service, as it happens, for pages and operators: `/v1/latency/events`.
+"""Live events of the service for pages and operators: the stream `/v1/latency/events`.
 
 Everything goes into one ring, a tuple each, whether or not anybody looks: that costs a mark less
 than a microsecond, and whoever was gone for a moment can ask for what he missed. JSON is made when

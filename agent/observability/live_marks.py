@@ -1,4 +1,4 @@
-"""The marks of a turn, told to its client while the turn happens: `halfsec.mark`.
+"""Live marks: sends each mark of a turn to its client as `halfsec.mark` while the turn runs.
 
 For a page that shows where the time goes as it goes. The interesting half of a turn lies before
 anyone knows that it is one, so marks are told as soon as they are known, without a number at first:

@@ -1,4 +1,4 @@
-"""The way to an OpenTelemetry collector: OTLP over HTTP, protobuf. Needs the extra `otel`.
+"""OTLP sender: spans to an OpenTelemetry collector over HTTP. Needs the extra `otel`.
 
 OpenTelemetry's own exporter makes and posts the requests, so that its variables work as documented:
 `OTEL_EXPORTER_OTLP_HEADERS`, `_TIMEOUT`, `_COMPRESSION`, `_CERTIFICATE`, `_CLIENT_KEY`,

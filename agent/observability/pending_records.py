@@ -1,4 +1,4 @@
-"""Turns that are over but for the client's word that their reply was heard.
+"""Pending turn records, which wait for the client's report that the response was played.
 
 A short reply is all sent before the client can have played any of it. Its account would lack the
 time at the ear, and with it those of all other turns: percentiles are told at the ear only where

@@ -1,4 +1,4 @@
-"""What is written to the service's log, and how often."""
+"""Server log: format, and a rate limit of repeated messages."""
 
 import logging
 from collections import Counter

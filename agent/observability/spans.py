@@ -1,4 +1,4 @@
-"""What a trace backend is shown of a turn and of a call. Pure, and without OpenTelemetry.
+"""Spans of a turn and of a call, built from their records. Pure, and without OpenTelemetry.
 
 A turn is a trace of its own. Half a second inside an hour's call would be a line too thin to see,
 the trace would be whole only when the caller hangs up, and a search for traces longer than 500 ms

@@ -1,4 +1,4 @@
-"""The record of one session: its trace, and a ledger for every turn.
+"""Turn recorder of one session: its trace file, and a latency ledger for every turn.
 
 Marks of the caller's speech come before the turn has a number; they are kept for the next turn and
 forgotten when the utterance is dropped.

@@ -1,4 +1,4 @@
-"""The service's event loop."""
+"""Event loop of the service, and its timeout of TLS handshakes."""
 
 import sys
 from typing import Any, Final

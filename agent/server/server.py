@@ -1,4 +1,4 @@
-"""The service on one port: voice socket, HTTP, pages. Routes here, work elsewhere.
+"""Server: one port for the voice socket, HTTP and pages; routes, start and shutdown.
 
 It listens before it warms: `/readyz` shows how far the stages are, and sockets that come early are
 told when to try again. On SIGTERM new calls are refused and those inside may finish.

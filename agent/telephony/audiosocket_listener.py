@@ -1,4 +1,4 @@
-"""Asterisk's AudioSocket: calls that come by plain TCP, on a port of its own.
+"""AudioSocket listener: Asterisk's calls over plain TCP, on a port of its own.
 
 Theory of operation: a connection is shown to the rest as a WebSocket (ASGI), whose binary messages
 are pieces of the TCP stream and whose text messages are orders and marks between the dialect

@@ -1,4 +1,4 @@
-"""What is kept of a telephone call that is over."""
+"""Call detail record (CDR): what is stored of an ended telephone call."""
 
 import logging
 from typing import Final

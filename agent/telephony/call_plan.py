@@ -1,5 +1,4 @@
-"""How a telephone call is to begin and to be conducted: from the settings, and what its first
-message says."""
+"""Call plan of a telephone call: how it begins and is conducted, and why it ended."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What a model may do to the telephone call that it is in: hang up, transfer it, press keys.
+"""Call tools of the model: hang up, transfer, press keys.
 
 They are tools of the server like others, listed in `server_tools` as "phone:hang_up", and exist
 only in calls that come by telephone. Each waits until the caller has heard what the reply has said

@@ -1,4 +1,4 @@
-"""Keys of a call as the conversation gets to know them.
+"""DTMF input: the caller's keys as messages of the conversation.
 
 With the first the agent falls silent, and when an entry is over
 (`agent/telephony/media/dtmf_aggregator.py`) its keys are the

@@ -1,4 +1,4 @@
-"""WebSockets at `/telephony/CARRIER/stream`: the streams of telephone calls, one dialect a path.
+"""`/telephony/CARRIER/stream`: WebSocket endpoint of carriers' media streams.
 
 What a call is, the stream's first messages say: until they are here (`OPEN_S`) there is no session,
 and no line is held but one that a webhook has promised; nor is there room for many of which nothing

@@ -1,4 +1,4 @@
-"""What is sent to a carrier, and what of it was played.
+"""Media output: audio frames to the carrier, and how much of each response was played.
 
 A carrier queues what it gets and plays it in its own time, so every piece of a reply is followed by
 a mark, and a mark that comes back is a report of playback: what was heard when a caller interrupts

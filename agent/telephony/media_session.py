@@ -1,4 +1,4 @@
-"""A carrier's stream coupled to a session: its frames become requests, notices become its frames.
+"""Media session: couples a carrier's stream to a session, frames to requests and events to frames.
 
 Pure: no I/O and no clock. The shell around it (`transport.py`) sends, takes and waits.
 """

@@ -1,4 +1,4 @@
-"""Streams of telephones that have not said what call they are: how many, and for how long.
+"""Pending streams: connections that have not named their call yet; their number and timeout.
 
 Anybody can open one, without a key, and say nothing: what shows that it is a carrier's comes with
 its first message. So there are only `MAX_STREAMS` of them over all carriers. One more is not

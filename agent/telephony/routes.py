@@ -1,4 +1,4 @@
-"""What stands under `/telephony/`."""
+"""Routes below `/telephony/`."""
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 

@@ -1,4 +1,4 @@
-"""Whether a carrier asks, by its signature: of a webhook, and of a stream's upgrade.
+"""Carrier signatures: verification of webhooks and of stream handshakes.
 
 What is signed is the address that the carrier called. Behind a proxy nothing in a request says
 which that was, and what claims to (Host, X-Forwarded-Host) comes from whoever asks; so it is put

@@ -1,4 +1,4 @@
-"""Who may bring calls in: carriers, which present what clients do not.
+"""Authentication of media streams by token, signature or bearer key.
 
 A stream is believed by one of: a key, as `Authorization: Bearer KEY` or as the password of Basic,
 which carriers make of an address like wss://halfsec:KEY@host/...; a token that our own webhook gave

@@ -1,4 +1,4 @@
-"""A telephone call: the session, the carrier's stream, and what either may do to the call.
+"""Telephone transport: a call's session, its media stream, and control of the call.
 
 Every frame of the carrier is dealt with as it comes. One that can't be served ends the call: what
 follows it can't be trusted to be the caller's.

@@ -1,5 +1,4 @@
-"""`/telephony/CARRIER/voice`: a carrier asks what is to become of a call.
-`/telephony/CARRIER/status`: it tells what has become of one.
+"""`/telephony/CARRIER/voice` and `/status`: webhook endpoints of carriers.
 
 The answer has it streamed to `/telephony/CARRIER/stream`, with a token that is good for this one
 call: by it the stream is believed, and what the webhook told of the call, its numbers, is known

@@ -1,4 +1,4 @@
-"""Who is who: keys, client secrets, web tokens; and whether the server asks for any at all.
+"""Authenticator: resolves keys, client secrets and JSON web tokens to a `Principal`.
 
 The key file is looked at once a second, on a thread; what `halfsec keys` changes counts from then
 on. A revoked key also ends its calls, and those of the client secrets that it made: it is revoked

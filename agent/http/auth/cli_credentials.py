@@ -1,4 +1,4 @@
-"""How our own commands get in at a server: the key they show, and the certificate they trust."""
+"""Credentials of the command line: the key it presents and the certificate it trusts."""
 
 import os
 import ssl

@@ -1,4 +1,4 @@
-"""Client secrets (`ek_`): short-lived keys for browsers, bound to the session they were made for.
+"""Client secrets (`ek_`): short-lived browser keys, each bound to the session it was made for.
 
 They live in memory, as hashes, until they expire; a server that restarts has forgotten them. Within
 its time a secret may open any number of calls, and a call may outlive the secret. What the maker

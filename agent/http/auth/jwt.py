@@ -1,4 +1,4 @@
-"""JSON web tokens of somebody else's login, as keys: signature, issuer, audience, expiry.
+"""JSON web tokens of an external identity provider: signature, issuer, audience, expiry.
 
 PyJWT (the extra `jwt`) does the cryptography. What is decided here: only algorithms with a public
 key, so that nobody signs with what everybody can read (RFC 8725, section 3.1); and when the keys of

@@ -1,4 +1,4 @@
-"""Whether the server asks for a key, decided from the settings."""
+"""Decision from the settings whether the server requires a key."""
 
 from agent.config.public_url import is_loopback
 from agent.config.schema import Config

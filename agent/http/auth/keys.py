@@ -1,4 +1,4 @@
-"""The keys that `halfsec keys` makes: a file of hashes, and the set that a server compares with.
+"""API keys: the file of hashes that `halfsec keys` writes, and the set that the server checks.
 
 The file is only ever replaced whole, under a lock that the commands share, so that a reader finds
 it as it was or as it is, and two commands at once lose nothing. It has names, limits and hashes;

@@ -1,4 +1,4 @@
-"""The door: nothing behind it is reached without a key, where keys are needed.
+"""Authentication middleware (ASGI): where a key is required, no request passes without one.
 
 Middleware behind the check of the Host header. It reads who calls (`Authorization: Bearer KEY`, or
 on a WebSocket the subprotocol `openai-insecure-api-key.KEY`, for browsers can't set headers there),

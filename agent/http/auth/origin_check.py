@@ -1,4 +1,4 @@
-"""Who may talk to this server: by the name it was called by, and by the page that calls.
+"""Origin check: `Host` and `Origin` of a request against the names of this server.
 
 Theory of operation: a server on a private address is reached by every web page that its owner
 looks at. Two headers that a page can't forge tell them apart.

@@ -1,4 +1,4 @@
-"""Who a request is from, as the door found out. Endpoints and sockets read this, nothing else."""
+"""Principal: the authenticated client of a request, as endpoints and sockets read it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Wrong keys by address: who presents many is made to wait for his answer.
+"""Throttle of failed authentication by address: each wrong key delays the next answer.
 
 Guessing 256 bits is hopeless at any speed; this keeps it from costing the server anything, and a
 key that leaked in part from being tried out. Only wrong keys wait: a right one is answered at once,

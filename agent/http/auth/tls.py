@@ -1,4 +1,4 @@
-"""TLS: the server's certificate, from files or of its own making, and how our clients trust it.
+"""TLS: the server's certificate, given or self-signed, and how our clients come to trust it.
 
 A certificate of our own is for a network without names: it is signed with its own key, names
 localhost and the addresses that this machine has, and is kept, so that a browser that was told once

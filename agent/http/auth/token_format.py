@@ -1,4 +1,4 @@
-"""Random keys: how they are made, looked up and compared.
+"""Token format: how random keys are generated, looked up and compared.
 
 Theory of operation: a key is PREFIX + ID + "_" + SECRET. The id is public: it finds the record, so
 looking up costs the same with one key or a thousand. The secret has 256 bits from the system's

@@ -1,4 +1,4 @@
-"""The plain HTTP answers: how the service is, which calls there are, what is kept of them."""
+"""Health, readiness and session endpoints, and the stored data of a session."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,5 +1,4 @@
-"""`/v1/latency/*`: what became of turns, the newest from memory, older ones from the store; and
-`/v1/calls`, telephone calls that are over.
+"""`/v1/latency/*` and `/v1/calls`: turns from memory and the store, and ended telephone calls.
 
 Without a time, a profile, a window or a page the answer comes from memory, which has the newest
 turns, those of this moment included. With one it comes from the store: SQLite is read on a thread.

@@ -1,4 +1,4 @@
-"""`GET /metrics`: the service in figures, for Prometheus.
+"""`GET /metrics`: metrics in the text format of Prometheus.
 
 Everything is counted elsewhere, by those who own it; here it is read when somebody asks, and
 written in Prometheus' text format: half a millisecond of the event loop, a scrape. What the engine

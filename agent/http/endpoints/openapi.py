@@ -1,4 +1,4 @@
-"""`/openapi.json`: what is served over HTTP, for people and programs (OpenAPI 3.1).
+"""`GET /openapi.json`: the OpenAPI 3.1 description of the HTTP endpoints.
 
 It is written by hand, as data: a YAML file for each part of the API in `openapi_parts/`, laid
 together

@@ -1,4 +1,4 @@
-"""How much one address may take: connections, requests, calls.
+"""Limits per address: connections, requests a second, calls.
 
 Theory of operation: connections and requests are judged by the address of the TCP peer, before a
 byte of theirs is read, so that turning one away costs a tenth of a millisecond. Who is turned away

@@ -1,4 +1,4 @@
-"""Bytes that came in and are parsed a slice at a time, others having their turn between."""
+"""Cooperative parsing: received bytes are parsed in slices so that other connections get turns."""
 
 import asyncio
 from collections.abc import Callable

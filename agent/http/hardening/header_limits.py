@@ -1,4 +1,4 @@
-"""Heads of requests: how much of them is read, and which ones mean two things at once.
+"""Limits of request heads: their size, and headers that could be read in two ways.
 
 Size is the parser's business (h11 refuses with 400 what is longer than `MAX_HEAD_BYTES`, two hosts,
 two lengths that differ, and whatever is not HTTP). Left for here is what one parser takes and two

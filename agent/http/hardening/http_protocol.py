@@ -1,4 +1,4 @@
-"""The server's connections: which peers count as alive, and how the others are got rid of.
+"""HTTP protocol of the server's connections: timeouts, and eviction of idle peers.
 
 Theory of operation: uvicorn's protocols do the work; some of its decisions are replaced, those
 about WebSockets in `websocket_protocol.py`.

@@ -1,4 +1,4 @@
-"""So much a second, and so much at once: a leaky bucket.
+"""Leaky bucket: a rate a second and a burst.
 
 Pure: time is an argument, in seconds on any clock that never goes back.
 """

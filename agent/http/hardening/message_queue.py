@@ -1,4 +1,4 @@
-"""What a client has sent and its session has not taken yet."""
+"""Queue of received messages that the session has not read yet, bounded in bytes."""
 
 import asyncio
 from sys import getsizeof

@@ -1,4 +1,4 @@
-"""What becomes of requests that the server can't finish before it ends.
+"""Shutdown middleware: ends requests that the server can't finish before it stops.
 
 At its end uvicorn waits some seconds for them and then cancels them. Left to itself it takes that
 for an error of ours: a traceback in the log, and a 500 for the client.

@@ -1,4 +1,4 @@
-"""A WebSocket: what uvicorn and `websockets` make of its bytes, within limits.
+"""WebSocket protocol on uvicorn and `websockets`, with limits of its own.
 
 Theory of operation: some decisions of uvicorn's are replaced here.
 

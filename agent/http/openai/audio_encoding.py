@@ -1,4 +1,4 @@
-"""Speech as a file that is sent while it is made: int16 mono at 24 kHz in, bytes out.
+"""Streaming audio encoders: int16 mono at 24 kHz in, bytes of a file (mp3, opus, wav ...) out.
 
 A file's header often wants to know how long it is; here nobody knows yet, and what was sent can
 not be changed. So: WAV says "unknown" as programs do that write to a pipe; Ogg Opus and raw PCM say

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: OpenAI's text endpoint, on the engine that also serves the calls.
+"""`POST /v1/chat/completions`: OpenAI's chat endpoint on the engine that also serves the calls.
 
 A stateless client sends everything each time; the engine finds the dialogue that it continues
 (`llm_engine.chats`). Callers who wait for their first word go before: these requests carry no

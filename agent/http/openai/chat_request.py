@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: requests read. Pure; see `agent.chat_completions`.
+"""Parser of chat completion requests. Pure; see `chat.py`.
 
 Checked against the API's reference and the fields that serving benchmarks add (`ignore_eos`,
 `min_tokens`, `top_k`, `min_p`, `repetition_penalty`). What would change the answer and is not

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's chat completions have them: whole, or in pieces. Pure."""
+"""Chat completion responses, whole or as chunks of a stream. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final

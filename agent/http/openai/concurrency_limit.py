@@ -1,4 +1,4 @@
-"""Who may have work done beside the calls: so many requests at once, and no more.
+"""Concurrency limit of requests beside the calls: the number in progress, and the refusal beyond.
 
 Those that wait for a model hold an upload or a sentence of audio, and a client that reads slowly
 holds on to both. So the number is bounded, and who comes when it is reached is told to try again,

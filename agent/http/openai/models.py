@@ -1,4 +1,4 @@
-"""`/v1/models`: what a client may name as `model`.
+"""`GET /v1/models`: the names that a client may send as `model`.
 
 Agents are for calls; the names of recognizer, voices and language model are for whoever wants to
 know what answers him. Every other name is served by the default, since stock clients ask for

@@ -1,4 +1,4 @@
-"""A text read aloud beside the calls: piece by piece, each after whatever a call wants.
+"""Synthesis of a text beside the calls: in pieces that yield to whatever a call needs.
 
 As with recordings (`offline_transcription.py`), each step is one job of the voice's stage, behind
 all

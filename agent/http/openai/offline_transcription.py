@@ -1,4 +1,4 @@
-"""A recording transcribed beside the calls: piece by piece, each after whatever a call wants.
+"""Transcription of a file beside the calls: in windows that yield to whatever a call needs.
 
 Theory of operation: the calls' models do the work, so every step of it is one job of a stage that
 waits behind all of the calls' jobs (`OFFLINE`), and is short: a second for the voice detector, one

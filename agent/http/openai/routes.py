@@ -1,4 +1,4 @@
-"""The paths of OpenAI's HTTP API that are served by the models alone, apart from any call."""
+"""Routes of OpenAI's HTTP API that need the models but no call."""
 
 from starlette.routing import Route
 

@@ -1,5 +1,4 @@
-"""What was said in a recording, and when: passages as they were recognized, segments as people read
-them. Pure."""
+"""Segments of a transcript with their times, from recognized passages. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

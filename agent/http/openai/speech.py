@@ -1,4 +1,4 @@
-"""`POST /v1/audio/speech`: OpenAI's endpoint for texts to be read aloud, by the calls' voices.
+"""`POST /v1/audio/speech`: OpenAI's speech endpoint, by the calls' voices.
 
 The answer is sent while it is made: its first bytes leave with the first piece. Calls go first, and
 the work for a client that has gone stops within a sentence (`offline_synthesis.py`).

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/speech`: requests read. Pure."""
+"""Parser of speech requests. Pure; see `speech.py`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions`: the form's fields read. Pure.
+"""Parser of the transcription form's fields. Pure; see `transcriptions.py`.
 
 What would change the answer and is not supported is refused by name; unknown fields are ignored, as
 clients send many.

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions`: answers written. Pure."""
+"""Transcription responses in each `response_format`. Pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions`: OpenAI's endpoint for recordings, on the calls' recognizer.
+"""`POST /v1/audio/transcriptions`: OpenAI's transcription endpoint, on the calls' recognizer.
 
 Calls go first (`offline_transcription.py`). The file is never held whole in memory, and what it
 decodes to is bounded while it is decoded.

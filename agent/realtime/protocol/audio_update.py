@@ -1,4 +1,4 @@
-"""The `audio` part of `session.update`: formats, voice, and how the end of a turn is found.
+"""The `audio` part of `session.update`: formats, voice, turn detection.
 
 A `turn_detection` of the same type as before changes only the fields that it names; another type
 begins from its own defaults. `null` there is push-to-talk.

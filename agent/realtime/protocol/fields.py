@@ -1,4 +1,4 @@
-"""Reading a JSON object field by field, so that every complaint names the field's path.
+"""Reader of JSON fields that names the field's path in every error.
 
 A reader takes what it knows and then calls `finish`, which refuses what is left: a field that is
 misspelt and silently ignored costs its author an afternoon.

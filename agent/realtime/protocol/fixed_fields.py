@@ -1,4 +1,4 @@
-"""What a client secret's maker set in its session, and its holder can't change.
+"""Fixed fields: session settings that a client secret sets and its holder can't change.
 
 A field that the maker named keeps its value. Where the holder sends it all the same, in a
 `session.update` or for one response, it is passed over, and `session.updated` shows what holds: an

@@ -1,4 +1,4 @@
-"""Ids of events, items and responses: a prefix, a seed of the session's own, and a count."""
+"""Ids of events, items and responses: prefix, seed of the session, counter."""
 
 from itertools import count
 

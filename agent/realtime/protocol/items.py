@@ -1,4 +1,4 @@
-"""Conversation items as the dialect writes them, both ways.
+"""Conversation items of the protocol: parsed from requests and written into events.
 
 A message has one text here, whichever number of parts the client cut it into: parts are joined
 with a newline. Raw audio never goes back out: a second of it is 64 kB of base64 and stock clients

@@ -1,4 +1,4 @@
-"""The client's events: one JSON object to one neutral request.
+"""Parser of client events: one JSON object in, one protocol-neutral request out.
 
 Eleven events, by the names of the general release. `session.update` needs the settings that it
 changes, audio needs the encoding that it is in, so both come as arguments: nothing here remembers.

@@ -1,4 +1,4 @@
-"""OpenAI Realtime, general release: the voice socket's dialect, without the socket.
+"""OpenAI Realtime protocol (general release) of the voice socket, sans I/O.
 
 Frames go in as text and come out as neutral requests; neutral notices go in and come out as text.
 No I/O, no clock, no task: the server moves the bytes, the session decides. Field by field after

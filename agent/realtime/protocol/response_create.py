@@ -1,4 +1,4 @@
-"""The `response` object of `response.create`: in what one response differs from its session."""
+"""Parser of `response.create`: settings of one response that differ from the session's."""
 
 from typing import Final, cast
 

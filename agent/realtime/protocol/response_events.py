@@ -1,4 +1,4 @@
-"""One response as its client sees it: from `response.created` to `response.done`.
+"""Events of one response, from `response.created` to `response.done`.
 
 The dialect wraps a reply in four brackets: response, output item, conversation item, content part.
 `begin` opens them all, so that clients which wait for an item or a part before the first delta get

@@ -1,4 +1,4 @@
-"""The event that begins a resumed connection: what a client needs to go on with its session."""
+"""First event of a resumed connection: the state that the client needs to continue."""
 
 import json
 from collections.abc import Sequence

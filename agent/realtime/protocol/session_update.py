@@ -1,4 +1,4 @@
-"""`session.update`: the fields that are present, merged into the effective settings and checked.
+"""`session.update`: merges the fields that are present into the settings and checks them.
 
 Whatever is absent stays as it was. Fields that have no effect here but that clients send by default
 (tracing, truncation, ...) are checked for their outer type and shown again.

@@ -1,4 +1,4 @@
-"""Do the settings let the right people in? Asked before the server listens, and by `doctor`."""
+"""Startup check of access settings, also run by `halfsec doctor`."""
 
 import importlib.util
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether the server can listen where the settings say; if not, why, and what to do."""
+"""Startup check of the port: can the server listen there, and what to do where it can't."""
 
 import errno
 import http.client

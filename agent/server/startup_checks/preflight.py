@@ -1,4 +1,4 @@
-"""What would keep the server from starting, as far as files tell: found before it listens.
+"""Preflight: finds missing or unusable files before the server listens.
 
 A model that is whole and yet can't be loaded only its stage can report, while the server warms up.
 """

@@ -1,4 +1,4 @@
-"""Whether the settings of telephone calls fit together: found out before the server listens."""
+"""Startup check of the telephone settings: do they fit together?"""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether the tools that the settings name can be had: found out before the server listens."""
+"""Startup check of tools: can those that the settings name be loaded?"""
 
 import importlib.metadata
 import os

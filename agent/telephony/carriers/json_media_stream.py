@@ -1,4 +1,4 @@
-"""What the dialects of JSON have in common: an object a frame, with an `event`.
+"""Base of JSON media streams: one object a frame, with an `event`.
 
 Names and places of fields differ and are told by `FieldNames`. Numbers come as numbers or as texts;
 events that nobody knows are passed over, for carriers add some.

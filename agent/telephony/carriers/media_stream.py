@@ -1,4 +1,4 @@
-"""What all telephone lines have in common, neutral of any carrier."""
+"""Media stream protocol: the carrier-neutral interface of all telephone lines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Numbers of telephones, as they may be kept and logged.
+"""Telephone numbers: the shortened form that is stored and logged.
 
 They are personal data: where the settings do not ask for them, only the last two digits are kept,
 which tell two calls apart and nobody from anybody else.

@@ -1,4 +1,4 @@
-"""Is it a machine that has answered our call, and may a message be left now?
+"""Answering machine detection (AMD) on outbound calls, and the end of the machine's greeting.
 
 Carriers that listen for it tell with the call's beginning (`answered_by`, in the words of
 https://www.twilio.com/docs/voice/answering-machine-detection). Where none does, two things tell:

@@ -1,4 +1,4 @@
-"""Keys of a telephone as tones: what is pressed is heard, what is to be pressed is sounded.
+"""DTMF: detector of keys in audio, and generator of their tones.
 
 A key is two tones at once (ITU-T Q.23), one of four low and one of four high frequencies. They are
 found as Goertzel's filters do it, eight bins of a Fourier transform over blocks of 12.75 ms; two

@@ -1,4 +1,4 @@
-"""Keys that a caller presses, gathered to what he entered: "1234".
+"""DTMF aggregator: single keys to one entry such as "1234".
 
 An entry ends with the terminator, at its largest length, or when no key has come for a while. Who
 presses the terminator a little too late, or twice, means the entry that is over; at any other time

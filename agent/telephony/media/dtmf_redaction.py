@@ -1,4 +1,4 @@
-"""A caller's keys as tones have no place in the recording of his call: card numbers are among them.
+"""DTMF redaction: removes the tones of the caller's keys from recordings (card numbers).
 
 Carriers that tell of keys may leave their tones in the sound all the same, or the beginning of
 them, and forty milliseconds are enough to know a key by. So the sound is listened to for tones,

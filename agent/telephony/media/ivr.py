@@ -1,4 +1,4 @@
-"""Is it a menu that has answered our call? By its words, as far as they have been understood.
+"""IVR detection by words: has a menu answered the outbound call?
 
 Two kinds of words tell. What asks for keys, or speaks of a menu or a queue, no person says who
 answers a telephone. What asks to wait, people say as well: it counts in a monologue only. Before

@@ -1,4 +1,4 @@
-"""What waits to be played on a line whose other end plays audio as it comes.
+"""Paced sender: audio queue of a line whose peer plays frames as they arrive.
 
 Carriers behind WebSockets queue what they get, play it in their own time, and say when they come to
 a mark. Here that is done on this side: audio leaves in frames of 20 ms, each when the one before it

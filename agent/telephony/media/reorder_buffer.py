@@ -1,4 +1,4 @@
-"""Frames of a carrier that may send them out of order, put back into it.
+"""Reorder buffer: carrier frames by sequence number.
 
 A frame that comes when it is due is passed on at once: order must not cost those time that keep it.
 One that is early waits for what lies before it, but not for long: after `MAX_EARLY` frames what is

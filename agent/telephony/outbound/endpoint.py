@@ -1,4 +1,4 @@
-"""`POST /telephony/calls`: call somebody, by Twilio.
+"""`POST /telephony/calls`: places an outbound call.
 
 The server places the call, not the command that asks for it: the stream that comes of it is to be
 believed by a token, and only the server knows its tokens. Twilio gets its instructions (TwiML) with

@@ -1,4 +1,4 @@
-"""What orders a call and what places it agree on: a number, and why there is none."""
+"""Outbound call: its number, its validation, and the interface of a dialer."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Calls handed on to somebody else, by the ways that carriers have for it.
+"""Call transfer by each carrier's own means.
 
 Twilio: the call in progress gets other instructions by the REST API, and Twilio ends the stream by
 itself (https://www.twilio.com/docs/voice/api/call-resource#update-a-call-resource). Once nobody has

@@ -1,4 +1,4 @@
-"""The account at Twilio: its names in the environment, and the client of its REST API.
+"""Twilio account: credentials from the environment, and the REST client.
 
 Twilio's official library is the extra `phone`; it is imported when something is asked of Twilio for
 the first time.

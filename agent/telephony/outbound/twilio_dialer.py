@@ -1,4 +1,4 @@
-"""Places calls by Twilio's REST API.
+"""Twilio dialer: places calls by the REST API.
 
 Written from https://www.twilio.com/docs/voice/api/call-resource#create-a-call-resource and
 https://www.twilio.com/docs/voice/answering-machine-detection.

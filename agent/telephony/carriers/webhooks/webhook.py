@@ -1,4 +1,4 @@
-"""What all carriers' webhooks have in common, neutral of any."""
+"""Webhook: the carrier-neutral interface of voice and status webhooks."""
 
 import json
 from collections.abc import Mapping, Sequence
