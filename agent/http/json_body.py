@@ -1,9 +1,9 @@
-"""Reader of bounded JSON bodies, robust against slow, oversized and vanishing clients.
+"""JSON request bodies: size, time and memory limits, and cancellation when the client disconnects.
 
 A body is refused before it costs much: it must call itself JSON (a web page elsewhere can make a
 browser send anything else without asking), come within seconds, and fit, by itself and with all
-others that are being held. And work for a client that has gone is cancelled where it stands, not
-when it has something to say.
+others that are being held. Work for a client that has disconnected is cancelled at once, not at its
+next write.
 """
 
 import json
@@ -18,21 +18,22 @@ from agent.stages.stall_timeout import first_of, stall_timeout
 from llm_engine.errors import RequestError
 
 MAX_BODY_BYTES: Final = 4 << 20
-"""Far beyond any context: a million tokens of text. Reading as much JSON takes 0.1 s at worst, in
-which no call is served, given no more brackets and commas than a frame may have (`MAX_MARKS`)."""
+"""Largest body, in bytes; beyond any context: a million tokens of text. Parsing as much JSON
+takes 0.1 s at worst, in which no call is served, given no more brackets and commas than
+a frame may have (`MAX_MARKS`)."""
 
 MAX_HELD_BYTES: Final = 64 << 20
-"""Bodies of all requests that wait or are being read. As many connections as the server allows,
-with a whole body each, would be 1 GB."""
+"""Total bytes of the bodies held by all requests, waiting or being read. As many connections as
+the server allows, with a whole body each, would be 1 GB."""
 
 BODY_TIMEOUT_S: Final = 30.0
-"""Until all of a body is there: 4 MiB at 1.2 Mbit/s. Whoever sends for ever holds a connection."""
+"""Seconds until a body must be complete: 4 MiB at 1.2 Mbit/s. An endless one holds a connection."""
 
 Result = TypeVar("Result")
 
 
 class RefusedError(RequestError):
-    """A request that is turned away with another HTTP status than 400."""
+    """A request refused with another HTTP status than 400."""
 
     def __init__(self, status: int, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -40,16 +41,16 @@ class RefusedError(RequestError):
 
 
 class JsonBodies:
-    """Reads bodies, and keeps account of how much they hold together. For one event loop."""
+    """Reader of JSON bodies that accounts for the bytes they hold together. For one event loop."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[object]:
-        """What a request's body says. It counts as held until the context is left.
+        """Read and parse a request's body. It counts as held until the context is left.
 
-        Raises RequestError, and ClientDisconnect where the client goes while it sends.
+        Raises RequestError, and ClientDisconnect when the client disconnects while sending.
         """
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "application/json":
@@ -95,7 +96,7 @@ def _parsed(received: bytearray) -> object:
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    """The work's result. Cancels it, and raises ClientDisconnect, when the client goes.
+    """Return the work's result; cancel it and raise ClientDisconnect when the client disconnects.
 
     For requests whose body has been read.
     """

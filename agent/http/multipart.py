@@ -1,7 +1,7 @@
-"""Reader of `multipart/form-data` uploads, robust against slow, oversized and vanishing clients.
+"""Multipart forms with an uploaded file: size, field and time limits.
 
 A body is read as it comes and never held whole: what is more than a megabyte of a file lies on
-disk. It must fit, and come within minutes. How many there may be at once is for who calls this.
+disk. It must fit, and come within minutes. The calling endpoint limits how many run at once.
 """
 
 import logging
@@ -27,26 +27,27 @@ MAX_FORM_BYTES: Final = 26 << 20
 """OpenAI takes files of 25 MB. That is two hours of MP3 at 28 kbit/s, or 13 minutes of WAV."""
 
 MAX_FIELD_BYTES: Final = 64 << 10
-"""Of anything but the file."""
+"""Largest field other than the file, in bytes."""
 
 MAX_FIELDS: Final = 64
 
 CHARSETS: Final = ("utf-8", "utf8", "us-ascii", "iso-8859-1", "latin-1", "latin1")
-"""Of a form's texts. Python knows a hundred more: some take seconds for a field, on the event loop,
-some give what is no text (halves of surrogate pairs), some raise what nobody expects."""
+"""Accepted charsets of a form's text fields. Python knows a hundred more: some take seconds
+for a field, on the event loop, some give what is no text (halves of surrogate
+pairs), some raise unexpected errors."""
 
 UPLOAD_TIMEOUT_S: Final = 180.0
-"""Until all of it is there: 26 MiB at 1.2 Mbit/s."""
+"""Seconds until the form must be complete: 26 MiB at 1.2 Mbit/s."""
 
-# It warns of every form that is none: any stranger could fill the log. The client is told.
+# It warns of every malformed form: any client could fill the log. The client gets the error.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 @asynccontextmanager
 async def read_form(request: Request) -> AsyncIterator[FormData]:
-    """The fields of a multipart body, one file at most among them. Files are open inside.
+    """Read the fields of a multipart body, with one file at most. Files are open inside.
 
-    Raises RequestError, and ClientDisconnect where the client goes while it sends.
+    Raises RequestError, and ClientDisconnect when the client disconnects while sending.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
@@ -75,7 +76,7 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
 
 
 def _check_charset(content_type: str) -> None:
-    # Read by whom starlette has it read, so that both see the same.
+    # The parser that starlette uses, so that both see the same charset.
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8").decode("latin-1")
     if charset.lower() not in CHARSETS:
         problem = f"has the charset {charset[:40]!r}, which is not read here; send it as UTF-8"
@@ -84,7 +85,7 @@ def _check_charset(content_type: str) -> None:
 
 @asynccontextmanager
 async def on_disk(upload: UploadFile) -> AsyncIterator[Path]:
-    """A file with a name, as libraries want it, for as long as the context lasts. Raises
+    """Copy an upload to a named file, which exists as long as the context lasts. Raises
     RequestError."""
     with TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True) as folder:
         path = Path(folder, "upload")

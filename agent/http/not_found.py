@@ -1,5 +1,5 @@
-"""What answers where no route does: a path that is known but not with this method, and paths below
-`/v1` that nobody knows. The pages' mount at the end would take both for missing files.
+"""Fallback routes: 405 for a known path with another method, 404 for unknown paths below `/v1`.
+ The pages' mount at the end would take both for missing files.
 
 A parameter of the kind `any` takes the rest of a path, whatever it holds."""
 
@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 
 def with_refusals(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
-    """The same routes, and behind those of HTTP what refuses other methods; at the end what refuses
-    other paths of the API."""
+    """Yield the routes, each HTTP route followed by a 405 for other methods, and a 404 for other
+    paths of the API at the end."""
     for route in routes:
         yield route
         if isinstance(route, Route):
@@ -22,7 +22,7 @@ def with_refusals(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
 
 
 class _Anything(Convertor[str]):
-    """What starlette's `path` is for, line breaks included: clients may encode them."""
+    """A path convertor like starlette's `path`, line breaks included: clients may encode them."""
 
     regex = r"[\s\S]+"
 

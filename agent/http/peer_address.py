@@ -1,4 +1,4 @@
-"""Peer addresses: the client's address behind trusted proxies, and the unit that limits count."""
+"""Peer addresses: normalisation for per-peer limits, and the networks of trusted proxies."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from agent.errors import ConfigError
 
 NOWHERE: Final = "unknown"
 MAX_CHARS: Final = 64
-"""Of what a proxy gives for an address and is none."""
+"""Longest text kept when a proxy sends something that is not an address, in characters."""
 
 PROXIES_ONLY: Final = (
     'Give addresses or networks of your proxies, as ["192.0.2.7", "10.0.0.0/24"]; who is not a '
@@ -19,7 +19,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def place_of(address: str) -> str:
-    """By what a peer is counted. An IPv6 host has 2**64 addresses of its own: they are one place.
+    """Key by which a peer is counted. An IPv6 host's 2**64 addresses (a /64) are one key.
     An IPv4 address that reaches a socket for both kinds (::ffff:192.0.2.1) is itself."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
@@ -35,7 +35,7 @@ def place_of(address: str) -> str:
 def networks_of(
     given: Sequence[str], key: str = "access.trusted_proxies", advice: str = PROXIES_ONLY
 ) -> tuple[Network, ...]:
-    """What the setting `key` lists, as networks. Raises ConfigError."""
+    """Parse the networks that the setting `key` lists. Raises ConfigError."""
     try:
         return tuple(ipaddress.ip_network(each) for each in given)
     except ValueError as error:

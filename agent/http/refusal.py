@@ -13,16 +13,16 @@ from llm_engine.errors import RequestError
 _log = logging.getLogger(__name__)
 
 REALM: Final = "halfsec"
-"""Told with every 401: by it the service is known to those without a key."""
+"""Realm in the `WWW-Authenticate` header of every 401."""
 
 
 MAX_SHOWN_CHARS: Final = 80
-"""Of what a stranger sent, in messages and logs."""
+"""Longest piece of a client's input in messages and logs, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRefusal:
-    """Why somebody is turned away, before any call begins."""
+    """Status, message and code of a refusal before any call begins."""
 
     status: int
     message: str
@@ -51,12 +51,12 @@ async def turn_away(scope: Scope, receive: Receive, send: Send, refusal: HttpRef
 
 
 def shown(text: str) -> str:
-    """In quotes, on one line, not endless."""
+    """Quote a client's input on one line, cut to `MAX_SHOWN_CHARS`."""
     return repr(text[:MAX_SHOWN_CHARS])
 
 
 def error_body(error: Exception, *, is_clients: bool) -> dict[str, Any]:
-    """The body of a refusal, or an event in a stream that breaks off."""
+    """JSON body of a refusal, or of the error event in a stream that breaks off."""
     return {
         "error": {
             "message": str(error),

@@ -1,7 +1,7 @@
-"""HTTP responses: errors in OpenAI's shape, and streams of server-sent events.
+"""HTTP responses: refusals in OpenAI's shape, and streams of server-sent events.
 
 A stream's work is a generator that holds something: a turn at the language model, an uploaded file.
-Whatever becomes of the client, it is closed.
+It is closed in every case, also when the client disconnects.
 """
 
 import json
@@ -21,7 +21,8 @@ from .json_body import RefusedError
 from .refusal import error_body
 
 CLIENT_GONE: Final = 499
-"""nginx's status for it. Nobody reads it; it keeps logs apart from failures."""
+"""nginx's status for a client that disconnected. It is never received; it keeps logs apart from
+failures."""
 
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -38,7 +39,7 @@ class Closable(Protocol):
 
 
 class WorkStream(StreamingResponse):
-    """A response that is sent while it is made."""
+    """A streaming response that closes its source at the end."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class WorkStream(StreamingResponse):
         work: Closable,
         media_type: str = EVENT_STREAM,
     ) -> None:
-        """`work` is what `content` is made of; it is closed at the end, whatever that is."""
+        """`work` is the source of `content`; it is closed at the end, however the response ends."""
         super().__init__(content, media_type=media_type, headers=_HEADERS)
         self._work = work
 
@@ -55,8 +56,8 @@ class WorkStream(StreamingResponse):
             try:
                 await super().__call__(scope, receive, send)
             except (RequestError, StageError) as error:
-                # Too late to say so. The server closes the connection of a response that has no
-                # end, so that nobody takes it for whole.
+                # Too late to send an error. The server closes the connection of a response
+                # that has no end, so that no client takes it for complete.
                 _log.error("a response broke off: %s", error)
 
 
@@ -66,7 +67,7 @@ def event(body: Mapping[str, Any]) -> str:
 
 
 async def guarded(answer: Awaitable[Response]) -> Response:
-    """The answer, or why there is none, in OpenAI's shape."""
+    """Await the response, and turn an error into a refusal in OpenAI's shape."""
     try:
         return await answer
     except RefusedError as error:
@@ -80,7 +81,7 @@ async def guarded(answer: Awaitable[Response]) -> Response:
 
 
 def refused(error: RefusedError) -> JSONResponse:
-    """With `Retry-After` where that helps."""
+    """Build the response of a refusal, with `Retry-After` for a 503."""
     headers = {"retry-after": "2"} if error.status == 503 else None
     body = error_body(error, is_clients=error.status < 500)
     return JSONResponse(body, error.status, headers=headers)

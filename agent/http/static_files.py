@@ -1,6 +1,6 @@
-"""Static files of the pages, served from `web_demo/` and compressed.
+"""Static files of the web pages, served from `web_demo/`.
 
-What is text is compressed for those who take that: without it a page of many small modules is three
+Text is compressed for clients that accept gzip: without it a page of many small modules is three
 times as much on the way to a telephone.
 """
 
@@ -17,14 +17,14 @@ PAGES: Final = frozenset({"dashboard"})
 """At `/NAME`, from `NAME.html`. Their own files lie in a folder of that name."""
 
 TEXTS: Final = ("", ".html", ".css", ".js", ".svg")
-"""Endings of paths; none is a page. Sounds and pictures are packed already."""
+"""Compressed path suffixes; a page has none. Sounds and pictures are compressed already."""
 
 MIN_BYTES: Final = 500
-"""Below that the packing is as large as what is packed."""
+"""Smallest compressed response, in bytes; below it gzip saves nothing."""
 
 LEVEL: Final = 4
-"""Some tenths of a millisecond of the event loop for the longest module; 9 takes twice the time for
-two per cent less."""
+"""gzip level: some tenths of a millisecond of the event loop for the longest module; 9 takes
+twice the time for two per cent less."""
 
 
 class Pages:
