@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`: OpenAI's chat endpoint on the engine that also serves the calls.
 
 A stateless client sends everything each time; the engine finds the dialogue that it continues
-(`llm_engine.chats`). Callers who wait for their first word go before: these requests carry no
+(`llm_engine.chat.conversation_pool`). Callers who wait for their first word go before: these requests carry no
 deadline. When the client goes, its work stops within a step.
 
 As many requests are answered at once as calls are allowed; further ones wait, whoever came first
