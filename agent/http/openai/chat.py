@@ -1,12 +1,12 @@
 """`POST /v1/chat/completions`: OpenAI's chat endpoint on the engine that also serves the calls.
 
-A stateless client sends everything each time; the engine finds the dialogue that it continues
-(`llm_engine.chat.conversation_pool`). Callers who wait for their first word go before: these requests carry no
-deadline. When the client goes, its work stops within a step.
+A stateless client sends everything each time; the engine finds the conversation that it continues
+(`llm_engine.chat.conversation_pool`). Callers who wait for their first word take precedence: these
+requests carry no deadline. When the client disconnects, its work stops within a step.
 
-As many requests are answered at once as calls are allowed; further ones wait, whoever came first
-goes first. So no number of them takes the engine's sequences from the calls. Neither does a long
-wait count as a fault: the engine is given up only when it no longer takes steps.
+As many requests run at once as calls are allowed; further ones wait in the order of their arrival,
+so that no number of them takes the engine's sequences from the calls. A long wait is not a fault:
+the engine is given up only when it no longer takes steps.
 """
 
 import asyncio
