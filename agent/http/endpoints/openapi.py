@@ -1,8 +1,7 @@
 """`GET /openapi.json`: the OpenAPI 3.1 description of the HTTP endpoints.
 
-It is written by hand, as data: a YAML file for each part of the API in `openapi_parts/`, laid
-together
-here. Tests hold the routes to it and it to the routes, and have schemathesis ask what it promises.
+It is written by hand, as data: a YAML file for each part of the API in `openapi_parts/`, put
+together here. Tests compare it with the routes, and schemathesis asks what it promises.
 """
 
 import asyncio
